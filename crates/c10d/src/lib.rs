@@ -1,0 +1,1 @@
+//! What `tch` leaves out of libtorch.

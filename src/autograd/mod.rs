@@ -1,0 +1,1 @@
+//! Distributed autograd: contexts, the two passes of the engine, optimizers.

@@ -1,0 +1,19 @@
+//! The optimizers a job can name, with PyTorch's option names and defaults.
+
+use serde::{Deserialize, Serialize};
+
+/// What updates the parameters, at their owner. Travels in calls as JSON, hence `Deserialize`.
+///
+/// Every option means what it means in `torch.optim`; the defaults are PyTorch's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum OptimizerSpec {
+    Sgd { lr: f64, momentum: f64, dampening: f64, weight_decay: f64, nesterov: bool, maximize: bool },
+    Adam { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64, amsgrad: bool, maximize: bool },
+    AdamW { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64, amsgrad: bool, maximize: bool },
+    Adagrad { lr: f64, lr_decay: f64, weight_decay: f64, initial_accumulator_value: f64, eps: f64, maximize: bool },
+    Adadelta { lr: f64, rho: f64, eps: f64, weight_decay: f64, maximize: bool },
+    Adamax { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64, maximize: bool },
+    RmsProp { lr: f64, alpha: f64, eps: f64, weight_decay: f64, momentum: f64, centered: bool, maximize: bool },
+    Rprop { lr: f64, etas: [f64; 2], step_sizes: [f64; 2], maximize: bool },
+}

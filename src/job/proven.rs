@@ -1,0 +1,203 @@
+//! The job as proven: every value present, every name resolved, nothing left to check.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::layer::Layer;
+use super::optimizer::OptimizerSpec;
+use crate::topology::{Rank, Role, WorldSize};
+
+/// A job that has been proven: `runner` may rely on every field.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub name: String,
+    pub seed: u64,
+    pub cluster: Cluster,
+    /// In the order of their ranks. Together they cover the world, each rank once.
+    pub roles: Vec<Role>,
+    /// In the order in which a sample passes through them (`train.forward`).
+    pub modules: Vec<ModuleSpec>,
+    pub data: Data,
+    pub loss: Loss,
+    pub optimizer: OptimizerSpec,
+    pub train: Train,
+    pub eval: Eval,
+    pub log: Log,
+    pub plugin_limits: PluginLimits,
+}
+
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub world_size: WorldSize,
+    pub init: Init,
+    /// Host and port at which rank 0 listens.
+    pub master_addr: String,
+    pub master_port: u16,
+    /// GPUs a rank may use; fewer are used where the machine has fewer.
+    pub num_gpus: u32,
+    /// Deadline of one call.
+    pub rpc_timeout: Duration,
+    /// How long the ranks wait for one another at the start.
+    pub join_timeout: Duration,
+    pub heartbeat: Duration,
+    /// A rank silent for this long is lost.
+    pub lost_after: Duration,
+}
+
+/// How the ranks find one another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Init {
+    /// `env://`: MASTER_ADDR and MASTER_PORT.
+    Env,
+    /// `tcp://HOST:PORT`.
+    Tcp,
+}
+
+#[derive(Clone, Debug)]
+pub struct ModuleSpec {
+    pub name: String,
+    /// The role that owns the parameters.
+    pub place: Role,
+    pub devices: Devices,
+    /// Shape of one sample, without the batch dimension.
+    pub input: Vec<i64>,
+    pub input_dtype: InputDtype,
+    pub layers: Vec<Layer>,
+}
+
+/// How a module's layers are split over the GPUs of its rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Devices {
+    /// All layers on the first device.
+    One,
+    /// As many parts as GPUs (at most this many), of about equal parameter bytes.
+    Count(u32),
+    /// A new device starts at each of the named top-level layers.
+    At(Vec<String>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputDtype {
+    Float32,
+    Int64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// Folder that the dataset plug-in may read; nothing else is visible to it.
+    pub root: PathBuf,
+    pub plugin: PluginRef,
+    /// Parameters of the plug-in for each split, as JSON objects.
+    pub train: serde_json::Value,
+    pub test: Option<serde_json::Value>,
+    /// Names of the fields that go into the model and into the loss. None: the plug-in's first and second.
+    pub input: Option<String>,
+    pub target: Option<String>,
+    pub normalize: Option<Normalize>,
+    pub partition: Partition,
+    pub shuffle: bool,
+    pub drop_last: bool,
+    /// Batches fetched ahead, per trainer.
+    pub prefetch: usize,
+    /// Threads that fetch, per trainer.
+    pub threads: usize,
+}
+
+/// `(x / scale - mean) / std`, per channel (the first dimension of a sample) or for all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Normalize {
+    pub scale: f64,
+    pub mean: Vec<f64>,
+    pub std: Vec<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Partition {
+    /// One pass over the data is shared by all trainers, each its part.
+    Split,
+    /// Each trainer goes through all of the data.
+    Whole,
+}
+
+/// Where a plug-in comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum PluginRef {
+    /// One that is inside the binary.
+    Builtin(String),
+    /// A `.wasm` file.
+    File(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct Loss {
+    pub plugin: PluginRef,
+    /// Parameters of the plug-in, a JSON object.
+    pub params: serde_json::Value,
+}
+
+#[derive(Clone, Debug)]
+pub struct Train {
+    pub epochs: u32,
+    /// Per trainer; 0 = all.
+    pub steps: u64,
+    /// Samples per trainer and step.
+    pub batch_size: u64,
+    /// The role whose ranks run the training loop.
+    pub trainers: Role,
+    pub consistency: Consistency,
+    pub on_nan: OnNan,
+}
+
+/// How updates of many trainers meet at the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    Async,
+    Bsp,
+    /// No trainer is more than `staleness` steps ahead of the slowest.
+    Ssp { staleness: u32 },
+    Hogwild,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnNan {
+    Stop,
+    Skip,
+}
+
+#[derive(Clone, Debug)]
+pub struct Eval {
+    pub batch_size: u64,
+    /// Also after every so many epochs; 0 = only at the end.
+    pub every_epochs: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// In steps.
+    pub every: u64,
+}
+
+/// What a plug-in may use. On by default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PluginLimits {
+    /// Of one call into the guest.
+    pub time: Duration,
+    /// Of opening: reading headers, building indexes.
+    pub open_time: Duration,
+    pub memory_bytes: u64,
+    /// Bytes that one batch may hand over.
+    pub batch_bytes: u64,
+}
+
+impl Job {
+    /// The role of `rank`.
+    pub fn role_of(&self, rank: Rank) -> &Role {
+        self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
+    }
+}

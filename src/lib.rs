@@ -1,0 +1,14 @@
+//! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
+//!
+//! Floors, imports downward only: [`topology`], [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] <
+//! [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
+
+pub mod autograd;
+pub mod cli;
+pub mod job;
+pub mod model;
+pub mod parallel;
+pub mod plugin;
+pub mod rpc;
+pub mod runner;
+pub mod topology;

@@ -1,0 +1,1 @@
+//! Layers to modules on devices: building, initialising, forward, saving and loading parameters.

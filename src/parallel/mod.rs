@@ -1,0 +1,1 @@
+//! What a placement means: the parameter server and remote modules.

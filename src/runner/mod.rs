@@ -1,0 +1,1 @@
+//! Launch, worker, the training step, evaluation, progress, metrics, the run folder.
