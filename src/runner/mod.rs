@@ -1,1 +1,2 @@
 //! Launch, worker, the training step, evaluation, progress, metrics, the run folder.
+pub mod libtorch;

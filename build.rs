@@ -1,0 +1,6 @@
+#[path = "build/libtorch.rs"]
+mod libtorch;
+
+fn main() {
+    libtorch::link_weakly();
+}
