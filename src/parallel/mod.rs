@@ -1,1 +1,4 @@
 //! What a placement means: the parameter server and remote modules.
+
+mod consistency;
+mod versioned;
