@@ -1,0 +1,54 @@
+//! Batch normalisation that several threads may train at once.
+//!
+//! PyTorch's kernel writes the running statistics while it computes. Here it writes into fresh tensors with momentum
+//! 1, that is, it hands the batch's own statistics out, and these are folded in afterwards under the module's lock
+//! (M-2). Nor can one thread's update then change what another thread's backward reads.
+
+use tch::{Kind, TchError, Tensor, no_grad};
+
+use super::Module;
+use super::plan::Node;
+
+pub(super) struct Options {
+    pub eps: f64,
+    pub momentum: f64,
+    pub track_running_stats: bool,
+    pub train: bool,
+}
+
+/// `x` (N, C, ...) normalised per channel.
+pub(super) fn apply(
+    module: &Module,
+    node: &Node,
+    params: &[Tensor],
+    x: &Tensor,
+    options: &Options,
+) -> Result<Tensor, TchError> {
+    let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
+        x.f_batch_norm(params.first(), params.get(1), mean, var, train, 1.0, options.eps, true)
+    };
+    if !options.track_running_stats {
+        return normalise(None, None, true);
+    }
+    let features = &x.size()[1..2];
+    if !options.train {
+        let (mean, var) = {
+            let buffers = module.lock_buffers();
+            let own = &buffers[node.buffers.clone()];
+            (own[0].f_detach_copy()?, own[1].f_detach_copy()?)
+        };
+        return normalise(Some(&mean), Some(&var), false);
+    }
+    let mean = Tensor::f_zeros(features, (Kind::Float, node.device))?;
+    let var = Tensor::f_zeros(features, (Kind::Float, node.device))?;
+    let y = normalise(Some(&mean), Some(&var), true)?;
+    no_grad(|| {
+        let mut buffers = module.lock_buffers();
+        let own = &mut buffers[node.buffers.clone()];
+        let _ = own[0].f_lerp_(&mean, options.momentum)?;
+        let _ = own[1].f_lerp_(&var, options.momentum)?;
+        let _ = own[2].f_add_scalar_(1)?;
+        Ok::<_, TchError>(())
+    })?;
+    Ok(y)
+}
