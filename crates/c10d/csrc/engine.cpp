@@ -1,8 +1,9 @@
 #include "engine.h"
 
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace {
 
 using torch::autograd::Edge;
+using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -24,6 +26,13 @@ variable_list gather(const at::Tensor* const* tensors, size_t count) {
   return list;
 }
 
+// Where a gradient for `output` enters the graph.
+Edge entrance(const at::Tensor& output) {
+  Edge edge = torch::autograd::impl::gradient_edge(output);
+  TORCH_CHECK(edge.is_valid(), "a tensor that does not require grad has no place in a graph");
+  return edge;
+}
+
 // Where the gradient of `input` would arrive. A leaf is known by its AccumulateGrad node, which exists only while
 // some graph uses the leaf: an edge without a function means that nothing can reach it.
 Edge arrival(const at::Tensor& input) {
@@ -31,6 +40,24 @@ Edge arrival(const at::Tensor& input) {
     return Edge(node, input.output_nr());
   }
   return Edge(torch::autograd::impl::try_get_grad_accumulator(input), 0);
+}
+
+// Stands in the graph where a tensor came from elsewhere. The engine captures what arrives; it runs the node only in a
+// backward that does not ask for it, whose gradient would be lost.
+struct Received : public Node {
+  variable_list apply(variable_list&&) override {
+    TORCH_CHECK(false, "a backward reached a tensor received from another rank: only the backward of its autograd "
+                "context sends its gradient on");
+  }
+  std::string name() const override {
+    return "Received";
+  }
+};
+
+at::Tensor mark_of(const at::Tensor& like, Edge edge) {
+  at::Tensor mark = at::empty({0}, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
+  torch::autograd::impl::set_gradient_edge(mark, std::move(edge));
+  return mark;
 }
 
 // A set of inputs, one bit each.
@@ -137,13 +164,22 @@ char* shim_grad(
     bool retain_graph,
     at::Tensor** results) {
   return guarded([&] {
-    auto gradients = torch::autograd::grad(
-        gather(outputs, n_outputs),
-        gather(inputs, n_inputs),
-        gather(seeds, n_outputs),
-        retain_graph,
-        /*create_graph=*/false,
-        /*allow_unused=*/true);
+    // Not torch::autograd::grad: it compares the seeds' shapes with the outputs', and a mark has none. The engine
+    // compares them with what the graph knows.
+    edge_list roots, captures;
+    for (size_t o = 0; o < n_outputs; ++o) {
+      roots.push_back(entrance(*outputs[o]));
+    }
+    for (size_t i = 0; i < n_inputs; ++i) {
+      TORCH_CHECK(inputs[i]->requires_grad(), "input ", i, " does not require grad");
+      captures.push_back(arrival(*inputs[i]));
+      if (!captures.back().is_valid()) {
+        // The engine wants a node for every input; this one is in no graph.
+        captures.back() = Edge(std::make_shared<Received>(), 0);
+      }
+    }
+    auto gradients = torch::autograd::Engine::get_default_engine().execute(
+        roots, gather(seeds, n_outputs), retain_graph, /*create_graph=*/false, /*accumulate_grad=*/false, captures);
     TORCH_CHECK(gradients.size() == n_inputs, "grad gave ", gradients.size(), " gradients for ", n_inputs, " inputs");
     for (size_t i = 0; i < n_inputs; ++i) {
       results[i] = gradients[i].defined() ? new at::Tensor(std::move(gradients[i])) : nullptr;
@@ -178,6 +214,28 @@ char* shim_reach(
         table[o * n_inputs + i] = found.has(i) ? 1 : 0;
       }
     }
+  });
+}
+
+char* shim_mark(const at::Tensor* tensor, at::Tensor** mark) {
+  return guarded([&] { *mark = new at::Tensor(mark_of(*tensor, entrance(*tensor))); });
+}
+
+char* shim_receive(const at::Tensor* tensor, at::Tensor** received, at::Tensor** mark) {
+  return guarded([&] {
+    at::Tensor start = tensor->detach();
+    torch::autograd::set_history(start, std::make_shared<Received>());
+    at::Tensor place = mark_of(start, entrance(start));
+    *received = new at::Tensor(std::move(start));
+    *mark = new at::Tensor(std::move(place));
+  });
+}
+
+char* shim_place(const at::Tensor* tensor, uintptr_t* node, uint32_t* input_nr) {
+  return guarded([&] {
+    const Edge edge = entrance(*tensor);
+    *node = reinterpret_cast<uintptr_t>(edge.function.get());
+    *input_nr = edge.input_nr;
   });
 }
 

@@ -29,13 +29,25 @@ unsafe extern "C" {
         n_inputs: usize,
         table: *mut u8,
     ) -> *mut c_char;
+    pub fn shim_mark(tensor: *const AtTensor, mark: *mut *mut AtTensor) -> *mut c_char;
+    pub fn shim_receive(
+        tensor: *const AtTensor,
+        received: *mut *mut AtTensor,
+        mark: *mut *mut AtTensor,
+    ) -> *mut c_char;
+    pub fn shim_place(tensor: *const AtTensor, node: *mut usize, input_nr: *mut u32) -> *mut c_char;
     pub fn shim_libtorch_path() -> *mut c_char;
     fn shim_free(message: *mut c_char);
 }
 
+/// The `at::Tensor*` of a tensor; valid as long as it is borrowed.
+pub fn pointer(tensor: &Tensor) -> *const AtTensor {
+    tensor.as_ptr().cast()
+}
+
 /// The `at::Tensor*` of each; valid as long as `tensors` is borrowed.
 pub fn pointers(tensors: &[Tensor]) -> Vec<*const AtTensor> {
-    tensors.iter().map(|tensor| tensor.as_ptr().cast()).collect()
+    tensors.iter().map(pointer).collect()
 }
 
 /// Takes a tensor that the shim made with `new at::Tensor`.

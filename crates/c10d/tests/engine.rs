@@ -1,6 +1,6 @@
 //! Gradients and reach, against what is known on paper.
 
-use c10d::engine::{grad, reach};
+use c10d::engine::{grad, mark, place, reach, receive};
 use tch::{Kind, Tensor};
 
 fn leaf(values: &[f64]) -> Tensor {
@@ -87,6 +87,8 @@ fn errors_say_what_libtorch_says() {
         let copy = |list: &[&Tensor]| list.iter().map(|t| t.shallow_clone()).collect::<Vec<_>>();
         grad(&copy(outputs), &copy(inputs), seeds, true).unwrap_err().message
     };
+    assert!(mark(&plain).is_err() && place(&plain).is_err());
+    assert!(receive(&Tensor::from_slice(&[1i64])).unwrap_err().message.contains("dtype"));
     assert!(message(&[&plain], &[&x], &[seed(&[1.0, 1.0])]).contains("does not require grad"));
     assert!(message(&[&y], &[&plain], &[seed(&[1.0, 1.0])]).contains("does not require grad"));
     assert!(message(&[&y], &[&x], &[seed(&[1.0, 1.0, 1.0])]).contains("shape"));
@@ -154,4 +156,70 @@ fn two_threads_may_differentiate_graphs_over_the_same_leaf() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn marks_stand_for_the_tensors_they_were_made_from() {
+    let x = leaf(&[1.0, 2.0]);
+    let y = &x * &x;
+    let marks = [mark(&x).unwrap(), mark(&y).unwrap()];
+    assert_eq!(marks[1].numel(), 0);
+    let z = (&y * 3.0).sum(Kind::Double);
+    let end = mark(&z).unwrap();
+    drop((y, z));
+    assert_eq!(reach(&[end.shallow_clone()], &marks).unwrap(), [[true, true]]);
+    let gradients = grad(&[end], &marks, &[Tensor::from(2.0)], false).unwrap();
+    assert_eq!(given(&gradients[0]), [12.0, 24.0]);
+    assert_eq!(given(&gradients[1]), [6.0, 6.0]);
+}
+
+#[test]
+fn a_received_tensor_starts_a_graph_of_its_own() {
+    let history = leaf(&[1.0, 2.0]) * 5.0;
+    let received = receive(&history).unwrap();
+    assert!(received.tensor.requires_grad() && !received.tensor.is_leaf());
+    assert_eq!(received.tensor.data_ptr(), history.data_ptr(), "the memory is shared");
+    let y = (&received.tensor * &received.tensor).sum(Kind::Double);
+    let inputs = [received.mark.shallow_clone(), mark(&history).unwrap()];
+    let gradients = grad(&[y], &inputs, &[Tensor::from(1.0)], false).unwrap();
+    assert_eq!(given(&gradients[0]), [10.0, 20.0]);
+    assert!(gradients[1].is_none(), "the history before the cut is not reached");
+    // As it is, without anything computed.
+    let identity = grad(&[received.tensor], &[received.mark], &[seed(&[3.0, 4.0])], false).unwrap();
+    assert_eq!(given(&identity[0]), [3.0, 4.0]);
+}
+
+#[test]
+fn a_received_tensor_may_be_changed_in_place() {
+    let received = receive(&seed(&[-1.0, 2.0])).unwrap();
+    let mut tensor = received.tensor;
+    let y = tensor.f_relu_().unwrap() * 3.0;
+    let gradients = grad(&[y], &[received.mark], &[seed(&[1.0, 1.0])], false).unwrap();
+    assert_eq!(given(&gradients[0]), [0.0, 3.0]);
+}
+
+#[test]
+fn a_plain_backward_does_not_lose_the_gradient_of_a_received_tensor() {
+    let received = receive(&seed(&[1.0])).unwrap();
+    let error = (&received.tensor * 2.0).sum(Kind::Double).f_backward().unwrap_err();
+    assert!(error.to_string().contains("received from another rank"), "{error}");
+}
+
+#[test]
+fn places_tell_tensors_apart_and_know_the_same_again() {
+    let (x, other) = (leaf(&[1.0]), leaf(&[1.0]));
+    let held = mark(&x).unwrap();
+    assert_eq!(place(&x).unwrap(), place(&held).unwrap());
+    assert_eq!(place(&x.shallow_clone()).unwrap(), place(&held).unwrap());
+    assert_ne!(place(&other).unwrap(), place(&held).unwrap());
+    let parts = (&x * 1.0).split(1, 0);
+    assert_ne!(place(&parts[0]).unwrap(), place(&held).unwrap());
+}
+
+#[test]
+fn a_seed_of_another_shape_than_the_marked_tensor_is_refused() {
+    let x = leaf(&[1.0, 2.0]);
+    let end = mark(&(&x * 2.0)).unwrap();
+    let error = grad(&[end], &[x], &[seed(&[1.0, 1.0, 1.0])], false).unwrap_err();
+    assert!(error.message.contains("shape"), "{error}");
 }
