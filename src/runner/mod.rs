@@ -1,2 +1,18 @@
-//! Launch, worker, the training step, evaluation, progress, metrics, the run folder.
+//! Running a job: launch, worker, the training step, evaluation, progress, metrics, the run folder.
+//!
+//! [`worker`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
+//! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
+
+mod evaluate;
+pub mod launch;
+mod ledger;
 pub mod libtorch;
+mod loader;
+pub mod metrics;
+pub mod progress;
+pub mod run_folder;
+mod samples;
+mod signals;
+mod step;
+mod trainer;
+pub mod worker;
