@@ -78,8 +78,15 @@ fn mask(shape: &[i64], p: f64, source: MaskSource, like: &Tensor) -> Result<Tens
     // A draw below this is dropped; 2^32 steps make `p` exact enough for any mask.
     let dropped_below = (p * 4_294_967_296.0) as u64;
     let scale = scale as f32;
-    let keep = |_| if u64::from(generator.next_u32()) < dropped_below { 0.0 } else { scale };
-    let values: Vec<f32> = (0..elements).map(keep).collect();
+    let mut values = vec![0.0; elements];
+    let mut bytes = [0; 4096];
+    for values in values.chunks_mut(bytes.len() / 4) {
+        generator.fill_bytes(&mut bytes[..values.len() * 4]);
+        for (value, draw) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+            let draw = u32::from_le_bytes(draw.try_into().expect("four bytes"));
+            *value = if u64::from(draw) < dropped_below { 0.0 } else { scale };
+        }
+    }
     let mask = Tensor::f_from_slice(&values)?.f_view(shape)?;
     if kind == Kind::Float { Ok(mask) } else { mask.f_totype(kind) }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use pstrain::job::layer::{Conv, Layer, LayerOp};
 use pstrain::job::{Devices, InputDtype, ModuleSpec};
 use pstrain::topology::{Rank, Role};
+use tch::{Kind, Tensor};
 
 /// A module called `net` on one device.
 pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
@@ -73,4 +74,22 @@ pub fn conv_net() -> Vec<Layer> {
 /// A file of PyTorch's figures.
 pub fn figures(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+pub trait Close {
+    /// Panics unless each element is within `tolerance` of `wanted`'s, relative where it is larger than 1.
+    fn assert_close(&self, wanted: &Tensor, tolerance: f64, what: &str);
+}
+
+impl Close for Tensor {
+    fn assert_close(&self, wanted: &Tensor, tolerance: f64, what: &str) {
+        assert_eq!(self.size(), wanted.size(), "{what}: shape");
+        if self.numel() == 0 {
+            return;
+        }
+        let (ours, wanted) = (self.to_kind(Kind::Double), wanted.to_kind(Kind::Double));
+        let distance = ((&ours - &wanted).abs() / wanted.abs().clamp_min(1.0)).max().double_value(&[]);
+        // Not `>`: a NaN is as wrong.
+        assert!(distance <= tolerance, "{what}: off by {distance:e}\nours: {ours}\nPyTorch's: {wanted}");
+    }
 }
