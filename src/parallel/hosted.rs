@@ -109,8 +109,7 @@ impl HostedModule {
     /// Forward without recording anything, dropout off.
     pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Tensor> {
         let tensors = self.current(caller);
-        let mode = Mode { train: false, dropout_seed: 0 };
-        tch::no_grad(|| self.module.forward(&tensors, inputs, mode))
+        tch::no_grad(|| self.module.forward(&tensors, inputs, Mode::EVAL))
             .with_context(|| format!("module `{}`", self.name))
     }
 

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::loader::{Prefetcher, Schedule};
 use crate::job::{InputDtype, Job, ModuleSpec, Normalize};
-use crate::plugin::{Component, Dataset, DatasetInfo, Host, PluginError};
+use crate::plugin::{Component, Dataset, DatasetInfo, Host};
 
 /// One batch as a step takes it.
 #[derive(Debug)]
@@ -41,6 +41,14 @@ impl Split {
         self.first.info().samples
     }
 
+    /// One batch, at once.
+    ///
+    /// # Errors
+    /// When the plug-in fails.
+    pub fn batch(&mut self, indices: &[u64]) -> Result<Samples> {
+        self.prepare.samples(self.first.batch(indices)?)
+    }
+
     /// Starts fetching. Each thread has an instance of the plug-in of its own.
     ///
     /// # Errors
@@ -52,15 +60,11 @@ impl Split {
         }
         let fetcher = |mut dataset: Dataset| {
             let prepare = self.prepare.clone();
-            move |indices: &[u64]| prepare.samples(fetch(&mut dataset, indices)?)
+            move |indices: &[u64]| prepare.samples(dataset.batch(indices)?)
         };
         let fetchers = datasets.into_iter().map(fetcher).collect();
         Prefetcher::start(schedule, fetchers, job.data.prefetch).context("cannot start the threads that read data")
     }
-}
-
-fn fetch(dataset: &mut Dataset, indices: &[u64]) -> Result<Vec<Tensor>, PluginError> {
-    dataset.batch(indices)
 }
 
 /// Which fields are taken, and how they are changed.
