@@ -9,6 +9,7 @@
 //! | 130 | interrupted |
 
 mod args;
+mod bench;
 mod data;
 mod exit;
 mod job;
@@ -36,6 +37,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => job::check(&args),
         Command::Init { path } => job::init(&path),
         Command::Plugin(command) => plugin::command(command, look),
+        Command::Bench(command) => bench::command(command, look),
         Command::Data(command) => data::command(command, look),
     };
     match done {

@@ -81,11 +81,10 @@ fn three_trainers_share_one_model_in_every_consistency() {
     assert_code(&finish(&mut spawn(folder.path(), None, &settings)), 0);
     let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
     assert!(accuracy >= 0.95, "ssp: {accuracy}");
-    // Three trainers, each at most two steps ahead of the slowest: what a step reads is never older than what the
-    // others did in the meantime, three steps each.
+    // While a trainer takes its step, each of the two others goes at most from two steps behind it to three ahead.
     for record in metrics(folder.path()) {
         let staleness = record["staleness"].as_f64().unwrap();
-        assert!(staleness <= 6.0, "{record}");
+        assert!(staleness <= 10.0, "{record}");
     }
 }
 

@@ -70,6 +70,9 @@ Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// What `run`, `spawn` and `check` take; each is a value of the job, given later than the file and the environment.
@@ -198,4 +201,24 @@ pub enum DataCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataSet {
     Mnist,
+}
+
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Train a job's model in one process, without any call: what its ranks are to be measured against
+    Step(BenchStepArgs),
+}
+
+#[derive(Args)]
+pub struct BenchStepArgs {
+    /// The job file; without one, the built-in `digits_ps`
+    pub job: Option<PathBuf>,
+    /// Steps to take; 0 is all that one trainer would
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub steps: u64,
+    #[command(flatten)]
+    pub values: JobArgs,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -182,8 +182,8 @@ fn module_server(job: &Job, rank: Rank) -> Arc<ModuleServer> {
     ModuleServer::new(placed, devices(job), trainers, job.train.consistency, job.seed)
 }
 
-/// The devices that this rank's modules are split over.
-fn devices(job: &Job) -> Vec<tch::Device> {
+/// The devices that a rank's modules are split over: the GPUs that the job wants and the machine has, else the CPU.
+pub fn devices(job: &Job) -> Vec<tch::Device> {
     let wanted = job.cluster.num_gpus as usize;
     if wanted == 0 {
         return vec![tch::Device::Cpu];
