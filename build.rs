@@ -1,0 +1,20 @@
+//! Compiles the wire schema (`schema/*.capnp`) to Rust. Needs the `capnp` compiler, which `make setup` installs.
+
+fn main() {
+    compile_schema();
+}
+
+/// Into `OUT_DIR/{value,join,peer}_capnp.rs`, which `src/rpc/wire.rs` includes.
+fn compile_schema() {
+    let files = ["schema/value.capnp", "schema/join.capnp", "schema/peer.capnp"];
+    let mut compiler = capnpc::CompilerCommand::new();
+    compiler.src_prefix("schema").default_parent_module(vec!["rpc".into(), "wire".into()]);
+    for file in files {
+        println!("cargo::rerun-if-changed={file}");
+        compiler.file(file);
+    }
+    if let Err(error) = compiler.run() {
+        println!("cargo::error=the schema did not compile: {error}");
+        println!("cargo::error=hint: `make setup` installs the `capnp` compiler");
+    }
+}
