@@ -1,6 +1,6 @@
 //! The main job, end to end: real processes, the built-in digits.
 
-mod support;
+mod program;
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use pstrain::runner::loader::Schedule;
 use pstrain::runner::one_process::OneProcess;
 use pstrain::runner::samples::Split;
 use pstrain::{model, runner};
-use support::*;
+use program::*;
 
 /// A multilayer perceptron without dropout, so that a step is a function of parameters and batch alone.
 const PLAIN: &str = r#"

@@ -1,100 +1,111 @@
-//! What tests of the program share: running it, and reading what it leaves.
+//! Worlds of several ranks in one process, over real loopback sockets. Every wait is bounded.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use pstrain::rpc::{CallError, JoinError, Mesh, MeshConfig, Message, Methods, Pending, Value};
+use pstrain::topology::{Rank, WorldSize};
 
-/// No run of these tests takes longer, by far.
-pub const LIMIT: Duration = Duration::from_secs(180);
+/// Far more than anything here takes, even on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The program, in `folder`, with nothing of this process's environment that a job would read.
-pub fn pstrain(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
-    command.current_dir(folder).stdin(Stdio::null());
-    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"] {
-        command.env_remove(name);
-    }
-    command.env("NO_COLOR", "1");
-    command
+pub fn config(rank: u32, world_size: u32, master: SocketAddr) -> MeshConfig {
+    let mut config = MeshConfig::new(Rank(rank), WorldSize(world_size), master.to_string());
+    config.name = format!("tester{rank}");
+    config.role = "tester".into();
+    config.join_timeout = Duration::from_secs(30);
+    config.rpc_timeout = Duration::from_secs(30);
+    config
 }
 
-/// Runs to the end, at most [`LIMIT`].
-pub fn finish(command: &mut Command) -> Output {
-    wait(start(command))
+/// A socket for rank 0, and its address.
+pub fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
 }
 
-pub fn start(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pstrain starts")
+/// All ranks of a world; `adjust` changes a rank's configuration, `methods` gives it its methods.
+pub fn world_with(
+    size: u32,
+    methods: impl Fn(u32) -> Methods,
+    adjust: impl Fn(&mut MeshConfig),
+) -> Vec<Mesh> {
+    let (socket, address) = listener();
+    let mut socket = Some(socket);
+    let joins: Vec<_> = (0..size)
+        .map(|rank| {
+            let mut config = config(rank, size, address);
+            config.listen = socket.take();
+            adjust(&mut config);
+            join_later(config, methods(rank))
+        })
+        .collect();
+    joins.into_iter().map(|join| within(join).expect("joins")).collect()
 }
 
-pub fn wait(mut child: Child) -> Output {
-    // Pipes are read on threads of their own, so that a full one holds nobody up.
-    let out = read_all(child.stdout.take().expect("piped"));
-    let err = read_all(child.stderr.take().expect("piped"));
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            break status;
-        }
-        if began.elapsed() > LIMIT {
-            let _ = child.kill();
-            panic!("no end within {LIMIT:?}:\n{}", String::from_utf8_lossy(&err.join().expect("reader")));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    Output { status, stdout: out.join().expect("reader"), stderr: err.join().expect("reader") }
+pub fn world(size: u32, methods: impl Fn(u32) -> Methods) -> Vec<Mesh> {
+    world_with(size, methods, |_| ())
 }
 
-fn read_all(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).expect("a pipe can be read");
-        bytes
-    })
+pub fn join_later(config: MeshConfig, methods: Methods) -> mpsc::Receiver<Result<Mesh, JoinError>> {
+    later(move || Mesh::join(config, methods))
 }
 
-pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-pub fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// Runs `work` on a thread of its own.
+pub fn later<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    wait
 }
 
 #[track_caller]
-pub fn assert_code(output: &Output, code: i32) {
-    assert_eq!(output.status.code(), Some(code), "stdout:\n{}\nstderr:\n{}", stdout(output), stderr(output));
+pub fn within<T>(wait: mpsc::Receiver<T>) -> T {
+    wait.recv_timeout(LIMIT).expect("in time")
 }
 
-/// `spawn` of `job` (None: the built-in one) into the run folder `RUN` of `folder`; the system chooses the port.
-pub fn spawn(folder: &Path, job: Option<&str>, settings: &[&str]) -> Command {
-    let mut command = pstrain(folder);
-    command.arg("spawn");
-    command.args(job);
-    command.args(["--master-port", "0", "--run-dir", "RUN"]);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    command
-}
-
-/// The summary that a run left.
+/// All ranks shut down in order.
 #[track_caller]
-pub fn summary(folder: &Path) -> Value {
-    let path = folder.join("RUN/summary.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_str(&text).expect("JSON")
+pub fn shut_down(meshes: Vec<Mesh>) {
+    let all: Vec<_> = meshes.into_iter().map(|mesh| later(move || mesh.shutdown())).collect();
+    for one in all {
+        within(one).expect("in order");
+    }
 }
 
-pub fn model(folder: &Path) -> PathBuf {
-    folder.join("RUN/model.safetensors")
+/// Looks again and again until `holds`.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::yield_now();
+    }
 }
 
-/// A port that nobody listens on at the moment.
-pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port()
+/// `echo` returns what it gets.
+pub fn echo() -> Methods {
+    let mut methods = Methods::new();
+    methods.add("echo", async |incoming| Ok(incoming.message));
+    methods
+}
+
+pub fn message(values: impl IntoIterator<Item = Value>) -> Message {
+    Message::new(values.into_iter().collect())
+}
+
+/// The one value of an answer.
+#[track_caller]
+pub fn one(pending: Pending) -> Value {
+    let [value] = pending.wait().expect("an answer").into_array().expect("one value");
+    value
+}
+
+#[track_caller]
+pub fn error(pending: Pending) -> CallError {
+    pending.wait().expect_err("an error")
 }
