@@ -1,0 +1,6 @@
+#[path = "build/plugins.rs"]
+mod plugins;
+
+fn main() {
+    plugins::embed();
+}
