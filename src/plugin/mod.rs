@@ -1,1 +1,40 @@
-//! The wasmtime host: datasets, losses, tensors for guests, limits. Wasmtime types stay in here.
+//! The plug-in host: WebAssembly components that give samples or compute losses, inside limits.
+//!
+//! [`Host`] loads files into [`Component`]s; a [`Dataset`] or a [`Loss`] is one running instance of such a
+//! component, with its memory, its limits and its console. `plugins/wit/plugin.wit` is the contract with the
+//! guests. Wasmtime's types stay in this folder; jobs, ranks and the wire are not known here.
+//!
+//! An instance is `Send` and belongs to one thread at a time; for more threads, open more from the same
+//! component, which costs about 50 us each and what the guest's own `open` takes. Do not call one from inside a
+//! tokio runtime: a guest's file access may enter wasmtime-wasi's own.
+//!
+//! Invariants:
+//! - W-1: whatever a guest hands over (lengths, shapes, indices, text) is checked before it is used.
+//! - W-2: a guest that trapped is never entered again; the next call gets a fresh instance.
+//! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`].
+//! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
+
+mod bindings;
+mod builtin;
+pub mod check;
+mod clock;
+mod component;
+mod console;
+mod dataset;
+mod dtype;
+mod emit;
+mod error;
+mod explain;
+mod host;
+mod instance;
+mod loss;
+mod raw_loss;
+mod state;
+mod tensors;
+
+pub use builtin::builtin_names;
+pub use component::{Component, World};
+pub use dataset::{Dataset, DatasetInfo, Field};
+pub use error::{PluginError, PluginErrorKind};
+pub use host::Host;
+pub use loss::{Loss, LossValue};

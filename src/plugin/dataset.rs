@@ -1,0 +1,185 @@
+//! A dataset: one instance of a plug-in that was opened on a data folder.
+
+use std::path::{Path, PathBuf};
+
+use tch::{Kind, Tensor};
+
+use super::bindings::dataset::{Guest, GuestIndices, Info};
+use super::component::{Component, World};
+use super::dtype::kind_of;
+use super::error::{PluginError, PluginErrorKind, size_text, tame};
+use super::instance::Instance;
+use crate::job::PluginLimits;
+
+const MOST_FIELDS: usize = 64;
+const MOST_DIMS: usize = 8;
+/// A number above this is an accident, such as a size read from the wrong place of a file.
+const MOST_SAMPLES: u64 = 1 << 48;
+
+/// What a dataset says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatasetInfo {
+    /// At least one.
+    pub samples: u64,
+    /// At least one, with distinct names.
+    pub fields: Vec<Field>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    pub name: String,
+    pub dtype: Kind,
+    /// Of one sample, without the batch dimension.
+    pub shape: Vec<i64>,
+}
+
+/// An open dataset. `Send`; for several threads, open one on each.
+pub struct Dataset {
+    component: Component,
+    config: String,
+    root: PathBuf,
+    limits: PluginLimits,
+    info: DatasetInfo,
+    instance: Instance<Guest>,
+}
+
+impl Dataset {
+    /// Starts an instance that sees `root` and opens it with `config`, a JSON object.
+    ///
+    /// # Errors
+    /// If the plug-in is no dataset, breaks a limit, fails, or says impossible things of itself.
+    pub fn open(
+        component: &Component,
+        config: &serde_json::Value,
+        root: &Path,
+        limits: PluginLimits,
+    ) -> Result<Dataset, PluginError> {
+        if !component.is(World::Dataset) {
+            return Err(component.is_not("a dataset"));
+        }
+        let config = config.to_string();
+        let (instance, info) = start(component, &config, root, &limits)?;
+        Ok(Dataset { component: component.clone(), config, root: root.into(), limits, info, instance })
+    }
+
+    pub fn info(&self) -> &DatasetInfo {
+        &self.info
+    }
+
+    /// One dense CPU tensor for each field, in the order of `info().fields`, of shape `[indices.len(), ...]` and the
+    /// field's dtype.
+    ///
+    /// # Errors
+    /// Leaves a dataset that can be asked again: after a trap, by a fresh instance.
+    pub fn batch(&mut self, indices: &[u64]) -> Result<Vec<Tensor>, PluginError> {
+        self.check_request(indices)?;
+        if self.instance.is_spent() {
+            self.restart()?;
+        }
+        let samples = i64::try_from(indices.len()).expect("checked: a batch fits its limit in bytes");
+        self.instance.store.data_mut().batch.expect(samples);
+        let called =
+            self.instance.call("batch", self.limits.time, |guest, store| guest.call_batch(store, indices));
+        let batch = self.instance.store.data_mut().batch.finish();
+        called?;
+        batch.map_err(|missing| self.instance.error("batch", PluginErrorKind::BadData, missing))
+    }
+
+    /// Of the instance now, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.instance.memory_bytes()
+    }
+
+    fn check_request(&self, indices: &[u64]) -> Result<(), PluginError> {
+        let samples = self.info.samples;
+        let refused = |message: String| self.instance.error("batch", PluginErrorKind::Host, message);
+        if indices.is_empty() {
+            return Err(refused("a batch of no samples was asked for".into()));
+        }
+        if let Some(beyond) = indices.iter().find(|&&index| index >= samples) {
+            return Err(refused(format!(
+                "sample {beyond} was asked for; there are {samples}, counted from 0"
+            )));
+        }
+        let sample_bytes: u64 = self.info.fields.iter().map(bytes_of).sum();
+        let (bytes, limit) = (sample_bytes.saturating_mul(indices.len() as u64), self.limits.batch_bytes);
+        if bytes > limit || indices.len() > i32::MAX as usize {
+            let (n, bytes, limit) = (indices.len(), size_text(bytes), size_text(limit));
+            return Err(refused(format!("a batch of {n} samples has {bytes}; the limit is {limit}"))
+                .with_hint("take smaller batches or raise `plugins.batch_mb`"));
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<(), PluginError> {
+        let (instance, info) = start(&self.component, &self.config, &self.root, &self.limits)?;
+        if info != self.info {
+            let message = "it was opened again and is not the same: samples or fields have changed";
+            return Err(instance.error("open", PluginErrorKind::BadData, message));
+        }
+        self.instance = instance;
+        Ok(())
+    }
+}
+
+fn start(
+    component: &Component,
+    config: &str,
+    root: &Path,
+    limits: &PluginLimits,
+) -> Result<(Instance<Guest>, DatasetInfo), PluginError> {
+    let mut instance = Instance::start(component, Some(root), limits, |store, instance| {
+        GuestIndices::new(component.pre())?.load(store, instance)
+    })?;
+    let info = instance.call("open", limits.open_time, |guest, store| guest.call_open(store, config))?;
+    let info = prove(info, limits.batch_bytes)
+        .map_err(|message| instance.error("open", PluginErrorKind::BadData, message))?;
+    instance.store.data_mut().batch.set_fields(info.fields.clone(), limits.batch_bytes);
+    Ok((instance, info))
+}
+
+/// Bytes of one sample. A proven field cannot overflow.
+fn bytes_of(field: &Field) -> u64 {
+    field.shape.iter().product::<i64>() as u64 * field.dtype.elt_size_in_bytes() as u64
+}
+
+fn prove(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
+    let Info { samples, fields } = info;
+    if samples == 0 {
+        return Err("it has no samples".into());
+    }
+    if samples > MOST_SAMPLES {
+        return Err(format!("it claims to have {samples} samples"));
+    }
+    if fields.is_empty() || fields.len() > MOST_FIELDS {
+        return Err(format!("it has {} fields; 1 to {MOST_FIELDS} are possible", fields.len()));
+    }
+    let mut proven: Vec<Field> = Vec::with_capacity(fields.len());
+    for field in fields {
+        let name = tame(&field.name);
+        if name.is_empty() || name.len() > 64 || name != field.name {
+            return Err(format!("a field is named `{name}`; 1 to 64 printable characters are possible"));
+        }
+        if proven.iter().any(|other| other.name == name) {
+            return Err(format!("two fields are named `{name}`"));
+        }
+        let dtype = kind_of(field.dtype);
+        if field.shape.len() > MOST_DIMS {
+            return Err(format!(
+                "field `{name}` has {} dimensions; {MOST_DIMS} are possible",
+                field.shape.len()
+            ));
+        }
+        let size = dtype.elt_size_in_bytes() as u64;
+        let bytes = field.shape.iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
+        if !bytes.is_some_and(|bytes| (1..=batch_bytes).contains(&bytes)) {
+            let limit = size_text(batch_bytes);
+            let shape = &field.shape;
+            return Err(format!(
+                "a sample of field `{name}` has the shape {shape:?}; the limit of a batch is {limit}"
+            ));
+        }
+        proven.push(Field { name, dtype, shape: field.shape.iter().map(|&dim| dim as i64).collect() });
+    }
+    Ok(DatasetInfo { samples, fields: proven })
+}

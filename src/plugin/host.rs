@@ -1,0 +1,168 @@
+//! The engine that all plug-ins of a process share: compiler, compile cache, clock for deadlines, imports.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use wasmtime::component::{HasSelf, Linker};
+use wasmtime::{Cache, CacheConfig, Config, Engine, EngineWeak, Strategy, WasmBacktraceDetails};
+
+use super::bindings::{log, tensors};
+use super::builtin;
+use super::component::{self, Component};
+use super::error::{PluginError, PluginErrorKind};
+use super::state::State;
+use super::{clock, emit};
+use crate::job::PluginRef;
+
+/// The resolution of time limits.
+const TICK: Duration = Duration::from_millis(5);
+/// No plug-in's file is larger; Python's are about 20 MB.
+const LARGEST_FILE: u64 = 512 << 20;
+
+/// Loads plug-ins. One for a process is enough; clones share everything.
+///
+/// A thread ticks for the deadlines as long as anything made with this host is alive.
+#[derive(Clone)]
+pub struct Host {
+    engine: Engine,
+    linker: Arc<Linker<State>>,
+    cache_dir: Option<PathBuf>,
+}
+
+impl Host {
+    /// Compiled code is kept in `cache_dir`, by default `pstrain` in the user's cache folder. Where that cannot be
+    /// written, plug-ins are compiled each time (0.1 to 0.2 s each).
+    ///
+    /// # Errors
+    /// If this machine cannot run WebAssembly: an unknown architecture, no thread to be had.
+    pub fn new(cache_dir: Option<&Path>) -> Result<Host, PluginError> {
+        let cache_dir = cache_dir.map(Path::to_path_buf).or_else(user_cache_dir).filter(|dir| can_write(dir));
+        let failed = |error: wasmtime::Error| {
+            PluginError::new(
+                "any",
+                "load",
+                PluginErrorKind::Host,
+                format!("no WebAssembly engine: {error:#}"),
+            )
+        };
+        let engine = Engine::new(&config(cache_dir.as_deref())).map_err(failed)?;
+        let linker = Arc::new(linker(&engine).map_err(failed)?);
+        tick(engine.weak()).map_err(|error| failed(error.into()))?;
+        Ok(Host { engine, linker, cache_dir })
+    }
+
+    /// Loads a shipped plug-in by its name, or a file.
+    ///
+    /// # Errors
+    /// As [`Host::load`]; if there is no such name or file.
+    pub fn load_ref(&self, plugin: &PluginRef) -> Result<Component, PluginError> {
+        match plugin {
+            PluginRef::Builtin(name) => {
+                let bytes = builtin::find(name).ok_or_else(|| {
+                    let known = builtin::builtin_names().collect::<Vec<_>>().join(", ");
+                    PluginError::new(
+                        name,
+                        "load",
+                        PluginErrorKind::Host,
+                        "no plug-in of this name is shipped",
+                    )
+                    .with_hint(format!("these are: {known}; a file is named by its path, ending in .wasm"))
+                })?;
+                self.load(name, bytes)
+            }
+            PluginRef::File(path) => {
+                let name = path.display().to_string();
+                self.load(&name, &read(&name, path)?)
+            }
+        }
+    }
+
+    /// Loads a core module (`wasm32-wasip1`) or a component. `name` is for messages.
+    ///
+    /// # Errors
+    /// [`PluginErrorKind::NotAPlugin`] if the bytes are something else.
+    pub fn load(&self, name: &str, bytes: &[u8]) -> Result<Component, PluginError> {
+        component::load(&self.engine, &self.linker, self.cache_dir.as_deref(), name, bytes)
+    }
+}
+
+/// Ticks until a deadline that is `limit` away, rounded up.
+pub fn ticks(limit: Duration) -> u64 {
+    // Far below the overflow of the engine's counter, and still years.
+    u64::try_from(limit.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX).clamp(1, 1 << 40) + 1
+}
+
+fn config(cache_dir: Option<&Path>) -> Config {
+    let mut config = Config::new();
+    config
+        .strategy(Strategy::Cranelift)
+        .epoch_interruption(true)
+        .wasm_backtrace_details(WasmBacktraceDetails::Enable)
+        .cache(cache_dir.and_then(|dir| {
+            let mut cache = CacheConfig::new();
+            cache.with_directory(dir.join("compiled"));
+            Cache::new(cache).ok()
+        }));
+    config
+}
+
+fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
+    clock::add_to_linker(&mut linker)?;
+    emit::add_to_linker(&mut linker)?;
+    log::add_to_linker::<_, HasSelf<State>>(&mut linker, |state| state)?;
+    tensors::add_to_linker::<_, HasSelf<State>>(&mut linker, |state| state)?;
+    Ok(linker)
+}
+
+/// Counts the engine's epochs on a thread of its own, until the engine is gone.
+fn tick(engine: EngineWeak) -> std::io::Result<()> {
+    thread::Builder::new().name("plugin-clock".into()).spawn(move || {
+        while let Some(engine) = engine.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            thread::sleep(TICK);
+        }
+    })?;
+    Ok(())
+}
+
+fn read(name: &str, path: &Path) -> Result<Vec<u8>, PluginError> {
+    let failed = |message: String| PluginError::new(name, "load", PluginErrorKind::Host, message);
+    let meta = std::fs::metadata(path).map_err(|error| {
+        failed(format!("cannot read the file: {error}")).with_hint("`pstrain plugin build` makes it")
+    })?;
+    if !meta.is_file() {
+        return Err(failed("this is no file".into()).with_hint("name the .wasm file itself"));
+    }
+    if meta.len() > LARGEST_FILE {
+        return Err(failed(format!("the file has {} bytes; the limit is {LARGEST_FILE}", meta.len())));
+    }
+    std::fs::read(path).map_err(|error| failed(format!("cannot read the file: {error}")))
+}
+
+fn user_cache_dir() -> Option<PathBuf> {
+    let from = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("pstrain"))
+}
+
+fn can_write(dir: &Path) -> bool {
+    std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_never_cut_short_by_rounding() {
+        assert_eq!(ticks(Duration::ZERO), 2);
+        assert_eq!(ticks(Duration::from_millis(5)), 2);
+        assert_eq!(ticks(Duration::from_millis(6)), 3);
+        assert_eq!(ticks(Duration::MAX), (1 << 40) + 1);
+    }
+}

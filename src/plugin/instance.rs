@@ -1,0 +1,151 @@
+//! One running instance: entering it, keeping its limits, and saying what went wrong.
+
+use std::path::Path;
+use std::time::{Duration, Instant as Time};
+
+use wasmtime::Store;
+
+use super::component::Component;
+use super::error::{PluginError, PluginErrorKind};
+use super::explain::{self, Call};
+use super::host::ticks;
+use super::state::State;
+use crate::job::PluginLimits;
+
+/// A store with the guest `G` in it, one of the three typed exports.
+pub struct Instance<G> {
+    pub store: Store<State>,
+    guest: G,
+    name: String,
+    root: Option<String>,
+    memory_limit_bytes: u64,
+    trapped: bool,
+}
+
+impl<G> Instance<G> {
+    /// Instantiates; runs the guest's start-up, not its `open`.
+    pub fn start(
+        component: &Component,
+        root: Option<&Path>,
+        limits: &PluginLimits,
+        guest: impl FnOnce(&mut Store<State>, &wasmtime::component::Instance) -> wasmtime::Result<G>,
+    ) -> Result<Instance<G>, PluginError> {
+        let name = component.name();
+        let root_name = root.map(|root| root.display().to_string());
+        let state = State::new(name, root, limits).map_err(|error| {
+            let root = root_name.as_deref().unwrap_or_default();
+            let message = format!("the data folder `{root}` cannot be opened: {}", error.root_cause());
+            PluginError::new(name, "open", PluginErrorKind::Host, message)
+                .with_hint("`data.root` names the folder")
+        })?;
+        let pre = component.pre();
+        let mut store = Store::new(pre.engine(), state);
+        store.limiter(|state| &mut state.limiter);
+        // What one call may make the host allocate: no more than the guest could itself.
+        store.set_hostcall_fuel(usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX));
+        store.set_epoch_deadline(ticks(limits.open_time));
+        store.data_mut().begin_call(limits.open_time);
+        let started = pre.instantiate(&mut store).and_then(|instance| guest(&mut store, &instance));
+        let memory_limit_bytes = limits.memory_bytes;
+        match started {
+            Ok(guest) => {
+                let trapped = false;
+                Ok(Instance { store, guest, name: name.into(), root: root_name, memory_limit_bytes, trapped })
+            }
+            Err(error) => {
+                let state = store.data();
+                let stderr = state.stderr.take();
+                Err(explain::trapped(
+                    &Call {
+                        name,
+                        what: "start",
+                        limit: limits.open_time,
+                        memory_limit_bytes,
+                        refused_bytes: state.limiter.refused,
+                        stderr: &stderr,
+                        root: root_name.as_deref(),
+                    },
+                    &error,
+                ))
+            }
+        }
+    }
+
+    /// Whether a call ended in a trap, so that there must be no other (W-2).
+    pub fn is_spent(&self) -> bool {
+        self.trapped
+    }
+
+    /// Enters the guest for at most `limit`.
+    pub fn call<R>(
+        &mut self,
+        what: &'static str,
+        limit: Duration,
+        enter: impl FnOnce(&G, &mut Store<State>) -> wasmtime::Result<Result<R, String>>,
+    ) -> Result<R, PluginError> {
+        debug_assert!(!self.trapped);
+        self.store.data_mut().begin_call(limit);
+        self.store.set_epoch_deadline(ticks(limit));
+        let begun = Time::now();
+        let result = enter(&self.guest, &mut self.store);
+        let overslept = self.store.data().sleeps.cut && begun.elapsed() >= limit;
+        let stderr = self.forward_console();
+        let state = self.store.data();
+        let call = || Call {
+            name: &self.name,
+            what,
+            limit,
+            memory_limit_bytes: self.memory_limit_bytes,
+            refused_bytes: state.limiter.refused,
+            stderr: &stderr,
+            root: self.root.as_deref(),
+        };
+        match result {
+            Ok(_) if overslept => {
+                // It came back just before the next tick; it would have slept on if it could.
+                self.trapped = true;
+                Err(explain::trapped(&call(), &wasmtime::Trap::Interrupt.into()))
+            }
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(message)) => Err(explain::failed(&call(), &message)),
+            Err(error) => {
+                self.trapped = true;
+                Err(explain::trapped(&call(), &error))
+            }
+        }
+    }
+
+    pub fn error(
+        &self,
+        what: &'static str,
+        kind: PluginErrorKind,
+        message: impl Into<String>,
+    ) -> PluginError {
+        PluginError::new(&self.name, what, kind, message)
+    }
+
+    /// Of its memories together, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.store.data().limiter.used_bytes as u64
+    }
+
+    /// What the guest printed goes to the log; its stderr also comes back.
+    fn forward_console(&self) -> String {
+        let state = self.store.data();
+        let (stdout, stderr) = (state.stdout.take(), state.stderr.take());
+        for line in stdout.lines() {
+            tracing::info!(plugin = self.name, "{}", super::error::tame(line));
+        }
+        for line in stderr.lines() {
+            tracing::debug!(plugin = self.name, "{}", super::error::tame(line));
+        }
+        stderr
+    }
+}
+
+/// How long `work` took.
+pub fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
+    let start = Time::now();
+    let result = work();
+    (result, start.elapsed())
+}

@@ -1,0 +1,97 @@
+//! Tensors for guests: handles in the store's table, operations by libtorch, and a bound on what they allocate.
+//!
+//! `ops.rs` has one line or two for each operation of the WIT; what they share is here.
+
+mod budget;
+mod ops;
+
+use tch::{TchError, Tensor};
+use wasmtime::component::Resource;
+
+use super::bindings::log::{self, Level};
+use super::bindings::{tensors, types};
+use super::dtype::describe;
+use super::error::{Refusal, tame};
+use super::state::State;
+pub use budget::Budget;
+
+type Handle = Resource<Tensor>;
+type Made = wasmtime::Result<Handle>;
+
+impl types::Host for State {}
+impl tensors::Host for State {}
+
+impl log::Host for State {
+    fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {
+        if self.messages_left == 0 {
+            return Ok(());
+        }
+        self.messages_left -= 1;
+        let (plugin, message) = (&self.name, tame(&message));
+        match level {
+            Level::Debug => tracing::debug!(plugin, "{message}"),
+            Level::Info => tracing::info!(plugin, "{message}"),
+            Level::Warn => tracing::warn!(plugin, "{message}"),
+            Level::Error => tracing::error!(plugin, "{message}"),
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn tensor(&self, handle: &Handle) -> wasmtime::Result<&Tensor> {
+        self.table.get(handle).map_err(|error| Refusal::operation(format!("a tensor's handle: {error}")))
+    }
+
+    fn keep(&mut self, tensor: Tensor) -> Made {
+        self.table.push(tensor).map_err(|_| {
+            let most = self.table.max_capacity();
+            Refusal::operation(format!(
+                "it holds {most} tensors and other handles, the most that are possible"
+            ))
+        })
+    }
+
+    /// An operation whose result shares the operand's storage.
+    fn view(&mut self, op: &str, a: Handle, f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>) -> Made {
+        let operand = self.tensor(&a)?;
+        let result = f(operand).map_err(|error| refused(op, &[operand], &error))?;
+        self.keep(result)
+    }
+
+    /// An operation whose result is not larger than its operand.
+    fn one(&mut self, op: &str, a: Handle, f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>) -> Made {
+        let operand = self.tensor(&a)?;
+        let result = f(operand).map_err(|error| refused(op, &[operand], &error))?;
+        self.budget.spend(op, &result)?;
+        self.keep(result)
+    }
+
+    /// An operation of two tensors that broadcast against one another.
+    fn two(
+        &mut self,
+        op: &str,
+        a: Handle,
+        b: Handle,
+        f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor, TchError>,
+    ) -> Made {
+        let (left, right) = (self.tensor(&a)?, self.tensor(&b)?);
+        self.budget.admit_broadcast(op, left, right)?;
+        let result = f(left, right).map_err(|error| refused(op, &[left, right], &error))?;
+        self.budget.spend(op, &result)?;
+        self.keep(result)
+    }
+}
+
+/// libtorch's message in short, with what the operation was given.
+fn refused(op: &str, operands: &[&Tensor], error: &TchError) -> wasmtime::Error {
+    let given: Vec<String> = operands.iter().map(|t| describe(t.kind(), &t.size())).collect();
+    Refusal::operation(format!("{op}({}): {}", given.join(", "), libtorch_message(error)))
+}
+
+/// Without the C++ stack below it.
+fn libtorch_message(error: &TchError) -> String {
+    let message = error.to_string();
+    let message = message.strip_prefix("Internal torch error: ").unwrap_or(&message);
+    message.split("\nException raised from").next().unwrap_or_default().trim().to_owned()
+}

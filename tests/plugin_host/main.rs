@@ -1,0 +1,62 @@
+//! The plug-in host against guests that misbehave as they are told (`plugins/testing`).
+
+mod datasets;
+mod files;
+mod losses;
+mod raw_losses;
+mod wrong_files;
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use pstrain::job::PluginLimits;
+use pstrain::plugin::{Component, Dataset, Host, Loss, PluginError};
+use serde_json::json;
+
+/// Short, so that the tests are.
+const LIMITS: PluginLimits = PluginLimits {
+    time: Duration::from_millis(200),
+    open_time: Duration::from_secs(2),
+    memory_bytes: 64 << 20,
+    batch_bytes: 4 << 20,
+};
+
+static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(None).expect("this machine runs WebAssembly"));
+static EVIL: LazyLock<Component> = LazyLock::new(|| HOST.load("evil", &guest("evil")).expect("a plug-in"));
+static RAW: LazyLock<Component> = LazyLock::new(|| HOST.load("raw", &guest("raw")).expect("a plug-in"));
+
+/// The bytes of a plug-in of `plugins/testing`.
+fn guest(name: &str) -> Vec<u8> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("plugins/dist/testing_{name}.wasm"));
+    std::fs::read(&file).unwrap_or_else(|error| panic!("{file:?}: {error}; `make setup` builds it"))
+}
+
+/// The source folder of this repository: any folder will do.
+fn any_folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))
+}
+
+fn dataset(sin: &str) -> Result<Dataset, PluginError> {
+    Dataset::open(&EVIL, &json!(sin), any_folder(), LIMITS)
+}
+
+fn loss(sin: &str) -> Loss {
+    Loss::open(&EVIL, &json!(sin), LIMITS).expect("it opens")
+}
+
+/// The message, without the guest's line numbers, which change with it.
+fn told(error: &PluginError) -> String {
+    let mut text = String::new();
+    for (at, part) in error.to_string().split(".rs:").enumerate() {
+        if at > 0 {
+            text.push_str(".rs:LINE");
+        }
+        text.push_str(if at > 0 {
+            part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':')
+        } else {
+            part
+        });
+    }
+    text
+}
