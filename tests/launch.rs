@@ -17,7 +17,7 @@ const CASE: &str = "PSTRAIN_TEST_LAUNCH";
 /// No test waits longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time that the failing launches below give to ranks that stay.
-const GRACE: Duration = Duration::from_millis(300);
+const GRACE: Duration = Duration::from_secs(1);
 
 const TESTS: &[(&str, fn())] = &[
     ("lines_of_all_ranks_are_merged_whole_and_with_their_names", lines_are_merged_whole),
@@ -261,7 +261,7 @@ fn a_killed_rank_is_lost() {
     let (code, stdout, stderr) = run("killed");
     assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains("error: trainer1 (rank 1) was killed by SIGKILL\n  hint:"), "{stderr}");
-    let straggler = "error: server0: still running 0.3 s after trainer1 was killed by SIGKILL; killed";
+    let straggler = "error: server0: still running 1 s after trainer1 was killed by SIGKILL; killed";
     assert!(stderr.contains(straggler), "{stderr}");
     wait_until_gone(&[pid_of(&stdout).expect("a pid")]);
 }
@@ -295,10 +295,7 @@ fn ctrl_c_and_grace() {
     let output = finish(child);
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("server0, trainer1: still running 0.3 s after the interrupt; killed"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("server0, trainer1: still running 1 s after the interrupt; killed"), "{stderr}");
     assert!(pids.iter().all(|&pid| is_gone(pid)));
 }
 

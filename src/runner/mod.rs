@@ -3,7 +3,9 @@
 //! [`worker`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
 //! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
 
+pub mod builtin;
 mod evaluate;
+pub mod fetch;
 pub mod launch;
 mod ledger;
 pub mod libtorch;

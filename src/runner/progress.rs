@@ -1,19 +1,18 @@
-//! Progress for people: bars on a terminal, plain lines elsewhere. The one file that knows indicatif.
+//! Progress for people: bars on a terminal, plain lines elsewhere.
 //!
 //! A [`Reporter`] is a rank's side; a [`Board`] draws, for all local ranks in the process that launched them, or
 //! for one rank on its own. While bars are drawn, everything else that goes to the terminal goes through the
 //! board, or it would tear them.
 
-use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-
+mod bars;
 mod reporter;
 mod text;
 
+use bars::Bars;
 pub use reporter::Reporter;
 use text::Pace;
 pub use text::{Training, Update};
@@ -105,7 +104,7 @@ impl Board {
     pub fn new(names: Vec<String>, look: Look) -> Board {
         let width = names.iter().map(String::len).max().unwrap_or(0);
         let surface = match look.mode {
-            Mode::Bars => Surface::Bars(Box::new(Bars::new(&names, width, look))),
+            Mode::Bars => Surface::Bars(Box::new(Bars::new(&names, look))),
             Mode::Plain => Surface::Plain(names.iter().map(|_| (Pace::new(Instant::now()), None)).collect()),
             Mode::Quiet => Surface::Quiet,
         };
@@ -130,6 +129,13 @@ impl Board {
                 }
             }
             Surface::Quiet => {}
+        }
+    }
+
+    /// The `nth` rank has ended badly. Only bars, which would go on showing what it was at, tell it.
+    pub fn ended(&self, nth: usize, how: &str) {
+        if let Surface::Bars(bars) = &self.lock().surface {
+            bars.ended(nth, how);
         }
     }
 
@@ -181,7 +187,7 @@ impl Inner {
             let _ = to.write_all(text).and_then(|()| to.flush());
         };
         match &self.surface {
-            Surface::Bars(bars) => bars.group.suspend(write),
+            Surface::Bars(bars) => bars.suspend(write),
             Surface::Plain(_) | Surface::Quiet => write(),
         }
     }
@@ -217,65 +223,6 @@ impl Drop for BoardWriter {
     }
 }
 
-struct Bars {
-    group: MultiProgress,
-    bars: Vec<ProgressBar>,
-    counted: ProgressStyle,
-    uncounted: ProgressStyle,
-}
-
-impl fmt::Debug for Bars {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bars").field("bars", &self.bars).finish_non_exhaustive()
-    }
-}
-
-impl Bars {
-    /// Redraws in a second, of all bars together.
-    const REDRAWS: u8 = 15;
-
-    fn new(names: &[String], width: usize, look: Look) -> Bars {
-        let group = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(Self::REDRAWS));
-        let style = |template: &str| {
-            let template = template.replace("WIDTH", &width.to_string());
-            let template =
-                if look.color { template } else { template.replace(".cyan", "").replace(".green/dim", "") };
-            let chars = if look.unicode { "━╸─" } else { "=>-" };
-            ProgressStyle::with_template(&template).expect("a fixed template").progress_chars(chars)
-        };
-        let counted = style("{prefix:WIDTH.cyan} {bar:20.green/dim} {percent:>3} %  {wide_msg}");
-        let uncounted = style("{prefix:WIDTH.cyan} {wide_msg}");
-        let bars = names.iter().map(|name| {
-            let bar = group.add(ProgressBar::no_length().with_style(uncounted.clone()));
-            bar.set_prefix(name.clone());
-            bar
-        });
-        Bars { bars: bars.collect(), group, counted, uncounted }
-    }
-
-    fn update(&self, nth: usize, update: &Update) {
-        let Some(bar) = self.bars.get(nth) else { return };
-        match update.counted() {
-            Some((done, total)) => {
-                bar.set_style(self.counted.clone());
-                bar.set_length(total);
-                bar.set_position(done);
-            }
-            None => bar.set_style(self.uncounted.clone()),
-        }
-        bar.set_message(update.compact());
-        if update.is_last() {
-            bar.tick(); // past the limit on redraws
-        }
-    }
-
-    fn finish(&self) {
-        for bar in &self.bars {
-            bar.abandon();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,17 +235,5 @@ mod tests {
         assert!(!ColorChoice::Auto.resolve(false, None));
         assert!(!ColorChoice::Never.resolve(true, None));
         assert!(ColorChoice::Always.resolve(false, Some("1")));
-    }
-
-    #[test]
-    fn every_style_has_a_valid_template() {
-        for color in [true, false] {
-            for unicode in [true, false] {
-                let board = Board::new(vec!["server0".into()], Look { mode: Mode::Bars, color, unicode });
-                board.update(0, &Update::Training(Training { step: 1, steps: 2, ..Training::default() }));
-                board.update(7, &Update::Doing("no such rank".into()));
-                board.finish();
-            }
-        }
     }
 }

@@ -206,6 +206,9 @@ impl Watch<'_> {
         {
             self.board.note(&format!("error: {name} (rank {}) {end}{}", child.rank, hint(signal)));
         }
+        if end != End::Exited(0) {
+            self.board.ended(nth, &end.to_string());
+        }
         if code != verdict::DONE && self.deadline.is_none() {
             self.deadline = Some((Instant::now() + self.grace, format!("{name} {end}")));
         }

@@ -4,10 +4,15 @@ use std::fmt;
 
 use nix::sys::signal::Signal;
 
+/// Exit code: all is well.
 pub const DONE: u8 = 0;
+/// Exit code: the job failed.
 pub const FAILED: u8 = 1;
+/// Exit code: bad usage or job file.
 pub const USAGE: u8 = 2;
+/// Exit code: a rank was lost or never came.
 pub const LOST: u8 = 3;
+/// Exit code: somebody stopped it.
 pub const INTERRUPTED: u8 = 130;
 
 /// How a rank ended.

@@ -77,6 +77,10 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
         Ok(started)
     }
 
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
     /// Batches that are not taken yet.
     pub fn remaining(&self) -> u64 {
         if self.ended { 0 } else { self.schedule.total_steps() - self.next_step }

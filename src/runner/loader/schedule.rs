@@ -6,7 +6,9 @@
 //!   once, and differ in size by at most one.
 //! - S-3 Under `Split` the trainers' n-th full batches together are the n-th batch that one trainer with
 //!   their summed batch size would see. Hence `bsp` with T trainers can equal one process.
-//! - S-4 With `even_steps` all trainers have the same number of steps, and no batch is empty.
+//! - S-4 With `even_steps` all trainers have the same number of steps, and no batch is empty. The trainers' last
+//!   batches of an epoch may still differ by one sample; a mean over trainers that is to be the mean over samples
+//!   weighs them by their sizes.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -97,11 +97,12 @@ fn send(pipe: &mut File, update: &Update) {
     }
 }
 
-/// Seconds, at the average pace since training began. None before there is one.
+/// Seconds, at the average pace since training began. None before there is one, and at the end.
 fn time_left((began, first): (Instant, u64), now: Instant, training: &Training) -> Option<f64> {
     let done = training.step.checked_sub(first).filter(|&done| done > 0)?;
+    let left = training.steps.checked_sub(training.step).filter(|&left| left > 0)?;
     let pace = now.saturating_duration_since(began).as_secs_f64() / done as f64;
-    Some(training.steps.saturating_sub(training.step) as f64 * pace)
+    Some(left as f64 * pace)
 }
 
 #[cfg(test)]
@@ -155,7 +156,7 @@ mod tests {
         };
         assert_eq!(at(1, 0), None);
         assert_eq!(at(11, 5), Some(44.5));
-        assert_eq!(at(100, 50), Some(0.0));
+        assert_eq!(at(100, 50), None);
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub struct Training {
     pub epochs: u32,
     #[serde(deserialize_with = "crate::runner::metrics::null_is_nan")]
     pub loss: f64,
-    pub samples_per_s: f64,
+    /// None before it has been measured.
+    pub samples_per_s: Option<f64>,
     pub staleness: Option<f64>,
     /// Seconds. The reporter fills it in.
     pub left_s: Option<f64>,
@@ -83,8 +84,8 @@ impl Update {
                     format!("epoch {}/{}", t.epoch, t.epochs),
                     format!("step {}/{}", t.step, t.steps),
                     format!("loss {:.4}", t.loss),
-                    format!("{} samples/s", whole(t.samples_per_s)),
                 ];
+                parts.extend(t.samples_per_s.map(|rate| format!("{} samples/s", whole(rate))));
                 parts.extend(t.staleness.map(|staleness| format!("staleness {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
                 parts.join("  ")
@@ -110,11 +111,9 @@ impl Update {
     pub fn compact(&self) -> String {
         match self {
             Update::Training(t) => {
-                let mut parts = vec![
-                    format!("epoch {}/{}", t.epoch, t.epochs),
-                    format!("loss {:.4}", t.loss),
-                    format!("{} samples/s", whole(t.samples_per_s)),
-                ];
+                let mut parts =
+                    vec![format!("epoch {}/{}", t.epoch, t.epochs), format!("loss {:.4}", t.loss)];
+                parts.extend(t.samples_per_s.map(|rate| format!("{} samples/s", whole(rate))));
                 parts.extend(t.staleness.map(|staleness| format!("stale {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
                 parts.join("  ")
@@ -173,7 +172,7 @@ mod tests {
             epoch: 1,
             epochs: 3,
             loss: 0.21344,
-            samples_per_s: 3_210.4,
+            samples_per_s: Some(3_210.4),
             staleness: Some(1.23),
             left_s: Some(12.3),
         }
