@@ -1,5 +1,7 @@
 //! Checkpoints: what is written is read again, here and by PyTorch, and what does not fit is named.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model_common;
 
 use std::path::Path;
@@ -35,7 +37,7 @@ fn a_checkpoint_gives_parameters_and_running_statistics_back() {
     let trained = module(1);
     let params = trained.initial_parameters().unwrap();
     let x = Tensor::rand([5, 3], FLOAT);
-    trained.forward(&params, &[x.shallow_clone()], Mode::train(0)).unwrap();
+    let _ = trained.forward(&params, &[x.shallow_clone()], Mode::train(0)).unwrap();
     let state = trained.state_dict(&params).unwrap();
     let all = ["0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"];
     assert_eq!(names(&state), all);
@@ -93,7 +95,8 @@ fn parameters_of_another_dtype_become_f32() {
 fn what_does_not_fit_is_named_and_nothing_is_taken_over() {
     let module = module(1);
     let params = module.initial_parameters().unwrap();
-    let state = |change: &dyn Fn(&mut Vec<(String, Tensor)>)| {
+    type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+    let state = |change: Change<'_>| {
         let mut state = module.state_dict(&params).unwrap();
         state[3].1 = Tensor::ones([4], FLOAT);
         change(&mut state);
