@@ -1,12 +1,15 @@
 //! Every layer against PyTorch's figures (`tests/data/layers.py`): names and shapes of parameters and buffers, initial
 //! parameters, forward, gradients, running statistics.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model_common;
 
 use std::collections::BTreeMap;
 
 use model_common::{Close, conv_net, conv2d, figures, linear, sequential, spec};
 use pstrain::job::layer::{BagMode, Conv, GeluApproximation, Layer, LayerOp, Lstm, LstmOutput};
+use pstrain::job::{InputDtype, shape, size};
 use pstrain::model::{Mode, Module, load};
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
@@ -150,6 +153,33 @@ fn layers_that_draw_their_own_masks_compute_what_libtorchs_do() {
         let params: Vec<Tensor> =
             numbers.named(name, "param", &case.parameters).into_iter().map(Tensor::copy).collect();
         compare(name, case, &numbers, &module, &params, Mode::train(3));
+    }
+}
+
+/// What `check` counts and infers without libtorch is what libtorch makes.
+#[test]
+fn sizes_and_shapes_are_what_the_job_infers() {
+    let (figures, numbers) = read();
+    for (name, case) in figures.cases {
+        let layers = sequential(layers(&name));
+        let counted: u64 = layers.iter().map(|layer| size::parameters(&layer.op)).sum();
+        let made: i64 = case.parameters.iter().map(|(_, shape)| shape.iter().product::<i64>()).sum();
+        assert_eq!(counted, made.unsigned_abs(), "{name}");
+        let input = numbers.get(&format!("{name}/input/0"));
+        // Samples come first in what a job can describe.
+        let length_first = matches!(
+            &layers[0].op,
+            LayerOp::Lstm(Lstm { batch_first: false, .. })
+                | LayerOp::MultiheadAttention { batch_first: false, .. }
+        );
+        if length_first || input.dim() == 1 {
+            continue;
+        }
+        let dtype = if input.kind() == Kind::Int64 { InputDtype::Int64 } else { InputDtype::Float32 };
+        let inferred = shape::infer(&layers, &shape::Signal::new(&input.size()[1..], dtype));
+        assert!(inferred.mismatches.is_empty(), "{name}: {:?}", inferred.mismatches);
+        let output = numbers.get(&format!("{name}/output")).size();
+        assert_eq!(inferred.output().unwrap().shape, output[1..], "{name}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Checkpoints: what is written is read again, here and by PyTorch, and what does not fit is named.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model_common;
 
 use std::path::Path;
@@ -35,7 +37,7 @@ fn a_checkpoint_gives_parameters_and_running_statistics_back() {
     let trained = module(1);
     let params = trained.initial_parameters().unwrap();
     let x = Tensor::rand([5, 3], FLOAT);
-    trained.forward(&params, &[x.shallow_clone()], Mode::train(0)).unwrap();
+    let _ = trained.forward(&params, &[x.shallow_clone()], Mode::train(0)).unwrap();
     let state = trained.state_dict(&params).unwrap();
     let all = ["0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"];
     assert_eq!(names(&state), all);
@@ -45,6 +47,11 @@ fn a_checkpoint_gives_parameters_and_running_statistics_back() {
     let wanted = trained.forward(&params, &[x.shallow_clone()], Mode::EVAL).unwrap();
     assert!(fresh.forward(&loaded, &[x], Mode::EVAL).unwrap().equal(&wanted));
     assert_eq!(fresh.buffers().unwrap()[2].1.int64_value(&[]), 1);
+    let plain = folder.path().join("plain");
+    std::fs::write(&plain, []).unwrap();
+    let permissions = |file: &Path| std::fs::metadata(file).unwrap().permissions();
+    assert_eq!(permissions(&file), permissions(&plain), "others may read it as any file");
+    std::fs::remove_file(plain).unwrap();
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the file itself stays");
 }
@@ -93,7 +100,8 @@ fn parameters_of_another_dtype_become_f32() {
 fn what_does_not_fit_is_named_and_nothing_is_taken_over() {
     let module = module(1);
     let params = module.initial_parameters().unwrap();
-    let state = |change: &dyn Fn(&mut Vec<(String, Tensor)>)| {
+    type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+    let state = |change: Change<'_>| {
         let mut state = module.state_dict(&params).unwrap();
         state[3].1 = Tensor::ones([4], FLOAT);
         change(&mut state);

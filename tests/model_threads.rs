@@ -1,5 +1,7 @@
 //! One module used by many at once, and its running statistics.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model_common;
 
 use model_common::{conv_net, spec};
@@ -47,8 +49,7 @@ fn threads_that_share_a_module_get_what_they_would_get_alone() {
     }
 }
 
-#[test]
-fn running_statistics_count_every_batch_of_every_thread() {
+fn normalised() -> Module {
     let norm = LayerOp::BatchNorm {
         dims: 2,
         num_features: 3,
@@ -58,7 +59,12 @@ fn running_statistics_count_every_batch_of_every_thread() {
         track_running_stats: true,
     };
     let layers = vec![Layer { name: "bn".into(), op: norm }];
-    let module = Module::build(&spec(&[3, 4, 4], layers), &[Device::Cpu], 1).unwrap();
+    Module::build(&spec(&[3, 4, 4], layers), &[Device::Cpu], 1).unwrap()
+}
+
+#[test]
+fn running_statistics_count_every_batch_of_every_thread() {
+    let module = normalised();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let module = &module;
@@ -77,6 +83,20 @@ fn running_statistics_count_every_batch_of_every_thread() {
     assert_eq!(buffers[2].0, "bn.num_batches_tracked");
     assert_eq!(buffers[2].1.int64_value(&[]), 100);
     assert!(buffers[1].1.double_value(&[0]) > 0.5);
+}
+
+#[test]
+fn one_value_per_channel_is_no_batch_to_normalise() {
+    let module = normalised();
+    let params = module.initial_parameters().unwrap();
+    let x = || images(1, 1, &[3, 1, 1]);
+    let error = module.forward(&params, &[x()], Mode::train(0)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "module `net`, layer `bn`, input of shape [1, 3, 1, 1]: invalid shape: batch normalisation trains on more than 1 value per channel"
+    );
+    assert!(module.forward(&params, &[x()], Mode::EVAL).is_ok());
+    assert_eq!(module.buffers().unwrap()[2].1.int64_value(&[]), 0);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Every optimizer against PyTorch's own trajectories (`tests/data/optimizers.py`), with and without each option.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model_common;
 
 use std::collections::BTreeMap;

@@ -61,7 +61,9 @@ pub enum OptimizerError {
     #[error("optimizer {optimizer}: {option} = {value} is not possible\n  hint: {hint}")]
     Option { optimizer: &'static str, option: &'static str, value: String, hint: &'static str },
 
-    #[error("optimizer {optimizer}: parameter {index} is {what}\n  hint: it updates dense tensors of floats")]
+    #[error(
+        "optimizer {optimizer}: parameter {index} is {what}\n  hint: it updates dense tensors of f32 or f64"
+    )]
     Parameter { optimizer: &'static str, index: usize, what: String },
 
     #[error("optimizer {optimizer}: {got} {what} came for {wanted} parameters")]
@@ -83,17 +85,16 @@ pub enum OptimizerError {
 }
 
 impl Optimizer {
-    /// An optimizer for `params` (dense, floats), with its state made at once.
+    /// An optimizer for `params` (dense, f32 or f64), with its state made at once.
     ///
     /// # Errors
-    /// An option that PyTorch refuses too; a parameter that is sparse or not of floats.
+    /// An option that PyTorch refuses too; a parameter that is sparse or of another dtype.
     pub fn new(spec: OptimizerSpec, params: &[Tensor]) -> Result<Optimizer, OptimizerError> {
         check(&spec)?;
         let optimizer = name(&spec);
         let state = |(index, param): (usize, &Tensor)| {
             let kind = param.kind();
-            if param.is_sparse() || !matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
-            {
+            if param.is_sparse() || !matches!(kind, Kind::Float | Kind::Double) {
                 let what = if param.is_sparse() { "sparse".into() } else { format!("of {kind:?}") };
                 return Err(OptimizerError::Parameter { optimizer, index, what });
             }

@@ -27,6 +27,9 @@ pub(super) fn apply(
     let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
         x.f_batch_norm(params.first(), params.get(1), mean, var, train, 1.0, options.eps, true)
     };
+    if options.train || !options.track_running_stats {
+        enough_values(x)?;
+    }
     if !options.track_running_stats {
         return normalise(None, None, true);
     }
@@ -51,4 +54,15 @@ pub(super) fn apply(
         Ok::<_, TchError>(())
     })?;
     Ok(y)
+}
+
+/// PyTorch's own check, which libtorch leaves out: one value has no variance, and would make the running one NaN.
+fn enough_values(x: &Tensor) -> Result<(), TchError> {
+    let size = x.size();
+    let per_channel: i64 =
+        size.iter().enumerate().filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product();
+    match per_channel {
+        2.. => Ok(()),
+        _ => Err(TchError::Shape("batch normalisation trains on more than 1 value per channel".into())),
+    }
 }

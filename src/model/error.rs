@@ -18,11 +18,6 @@ pub enum ModelError {
     #[error("module `{module}`: there is no device to put it on")]
     NoDevice { module: String },
 
-    #[error(
-        "module `{module}`: a new device cannot start at `{layer}`, which is none of its layers\n  hint: its layers are {layers}"
-    )]
-    SplitAt { module: String, layer: String, layers: String },
-
     #[error("`{device:?}` is no device for a module\n  hint: use the CPU or a CUDA device")]
     Device { device: tch::Device },
 

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{TchError, Tensor, no_grad};
 
 use super::error::torch_message;
-use super::plan::{self, Node, Plan};
-use super::split::{Split, SplitError, Weight};
+use super::plan::{Node, Plan};
+use super::split::Split;
 use super::{ModelError, init, rng};
 use crate::job::ModuleSpec;
 use crate::topology::Device;
@@ -36,22 +36,14 @@ impl Module {
     /// Lays the layers of `spec` over `devices` as far as it asks for them. `seed` decides the initial parameters.
     ///
     /// # Errors
-    /// No device, or a device that starts at an unknown layer.
+    /// No device, or one that is neither the CPU nor a CUDA device.
     pub fn build(spec: &ModuleSpec, devices: &[tch::Device], seed: u64) -> Result<Module, ModelError> {
         let module = &spec.name;
         let devices = devices.iter().map(|&device| device.try_into()).collect::<Result<Vec<Device>, _>>()?;
-        let weights: Vec<Weight> = spec
-            .layers
-            .iter()
-            .map(|layer| Weight { name: layer.name.clone(), bytes: plan::parameter_bytes(&layer.op) })
-            .collect();
-        let split = Split::new(&weights, &spec.devices, &devices).map_err(|error| match error {
-            SplitError::NoDevice => ModelError::NoDevice { module: module.clone() },
-            SplitError::NoLayer(layer) => {
-                let layers = weights.iter().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", ");
-                ModelError::SplitAt { module: module.clone(), layer, layers }
-            }
-        })?;
+        if devices.is_empty() {
+            return Err(ModelError::NoDevice { module: module.clone() });
+        }
+        let split = Split::new(&spec.layers, &spec.devices, &devices);
         let mut plan = Plan::default();
         let nodes = plan.lay(&spec.layers, split.devices());
         let failed = |what: &str, error: TchError| ModelError::Build {

@@ -141,16 +141,6 @@ pub(super) fn buffers(op: &LayerOp) -> Vec<Slot> {
     }
 }
 
-/// Bytes of the parameters of a layer and of those within it; all are f32.
-pub(super) fn parameter_bytes(op: &LayerOp) -> u64 {
-    let own = parameters(op).into_iter().map(|(_, shape)| shape.iter().product::<i64>().unsigned_abs() * 4);
-    let inner = match op {
-        LayerOp::Residual { layers } => layers.iter().map(|layer| parameter_bytes(&layer.op)).sum(),
-        _ => 0,
-    };
-    own.sum::<u64>() + inner
-}
-
 fn weight_and_bias(weight: Vec<i64>, bias: i64, has_bias: bool) -> Vec<Slot> {
     let mut slots = vec![("weight".into(), weight)];
     if has_bias {

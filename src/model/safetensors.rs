@@ -1,5 +1,7 @@
 //! Parameters and buffers in safetensors files, under PyTorch's names.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use tch::{Device, Kind, TchError, Tensor, no_grad};
@@ -24,6 +26,8 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError>
     let unfinished = tempfile::Builder::new()
         .prefix(".saving-")
         .suffix(".safetensors")
+        // As any file: whoever the umask lets read it. A temporary file alone would be for its owner only.
+        .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)
         .map_err(|error| failed(error.to_string()))?;
     Tensor::write_safetensors(&plain, unfinished.path()).map_err(|error| failed(torch_message(&error)))?;

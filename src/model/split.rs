@@ -1,22 +1,17 @@
-//! Which layer goes on which device: a pure rule.
+//! Which layer went on which device: the job's split ([`crate::job::split`]) over the devices at hand, for people to
+//! read.
 
 use std::fmt;
 
-use crate::job::Devices;
+use crate::job::layer::Layer;
+use crate::job::{Devices, size, split};
 use crate::topology::Device;
-
-/// A top-level layer, as far as the split is concerned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Weight {
-    pub name: String,
-    /// Of its parameters.
-    pub bytes: u64,
-}
 
 /// Consecutive top-level layers on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub device: Device,
+    /// Names of the first and the last of them.
     pub first: String,
     pub last: String,
     pub layers: usize,
@@ -28,56 +23,33 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     pub parts: Vec<Part>,
-    /// Devices that the job wants; more than `parts` has devices where the machine has fewer.
+    /// Devices that the job asks for; where there are fewer, `parts` has fewer.
     pub wanted: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SplitError {
-    #[error("no device")]
-    NoDevice,
-    #[error("no layer `{0}`")]
-    NoLayer(String),
-}
-
 impl Split {
-    /// Lays `layers` over at most as many of `devices` as the job asks for. Where the machine has fewer devices than
-    /// parts, the parts left over stay on the last one.
-    ///
-    /// # Errors
-    /// No device at all; a part that starts at a layer which is not there.
-    pub fn new(layers: &[Weight], ask: &Devices, devices: &[Device]) -> Result<Split, SplitError> {
-        let last_device = devices.len().checked_sub(1).ok_or(SplitError::NoDevice)?;
-        let (starts, wanted) = match ask {
-            Devices::One => (vec![], 1),
-            Devices::Count(count) => {
-                let wanted = (*count).max(1) as usize;
-                (balanced(layers, wanted.min(devices.len())), wanted)
-            }
-            Devices::At(names) => (named(layers, names)?, names.len() + 1),
-        };
+    /// Lays `layers` over as many of `devices` as the job asks for; there is at least one device.
+    pub fn new(layers: &[Layer], asked: &Devices, devices: &[Device]) -> Split {
+        let available = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         let mut parts: Vec<Part> = Vec::new();
-        let mut asked = 0;
-        for (at, layer) in layers.iter().enumerate() {
-            // A part that starts at the very first layer is the first part.
-            asked += usize::from(at > 0 && starts.contains(&at));
-            let device = devices[asked.min(last_device)];
-            match parts.last_mut().filter(|part| part.device == device) {
+        for (layer, part) in layers.iter().zip(split::devices(layers, asked, available)) {
+            let bytes = size::parameter_bytes(&layer.op);
+            match parts.last_mut().filter(|last| last.device == devices[part]) {
                 Some(part) => {
                     part.last.clone_from(&layer.name);
                     part.layers += 1;
-                    part.bytes += layer.bytes;
+                    part.bytes += bytes;
                 }
                 None => parts.push(Part {
-                    device,
+                    device: devices[part],
                     first: layer.name.clone(),
                     last: layer.name.clone(),
                     layers: 1,
-                    bytes: layer.bytes,
+                    bytes,
                 }),
             }
         }
-        Ok(Split { parts, wanted })
+        Split { parts, wanted: split::wanted(asked) }
     }
 
     /// The device of each top-level layer, in order.
@@ -103,136 +75,71 @@ impl fmt::Display for Split {
     }
 }
 
-fn named(layers: &[Weight], names: &[String]) -> Result<Vec<usize>, SplitError> {
-    let position = |name: &String| {
-        layers.iter().position(|layer| layer.name == *name).ok_or_else(|| SplitError::NoLayer(name.clone()))
-    };
-    names.iter().map(position).collect()
-}
-
-/// Where the second to the last part start, so that the largest part is as small as it can be with at most `parts`
-/// of them. Parts start at layers with parameters: what follows such a layer without parameters stays with it, which
-/// for the tutorial's network is the tutorial's own split.
-fn balanced(layers: &[Weight], parts: usize) -> Vec<usize> {
-    let heavy: Vec<usize> = (0..layers.len()).filter(|&at| layers[at].bytes > 0).collect();
-    let sizes: Vec<u64> = heavy.iter().map(|&at| layers[at].bytes).collect();
-    // The least limit under which filling parts greedily needs no more than `parts` of them; it is a sum of
-    // neighbours, and layers are few, so a search by halving over bytes is quick and exact.
-    let (mut low, mut high) = (sizes.iter().copied().max().unwrap_or(0), sizes.iter().sum());
-    while low < high {
-        let limit = low + (high - low) / 2;
-        if fill(&sizes, limit).len() < parts {
-            high = limit;
-        } else {
-            low = limit + 1;
-        }
-    }
-    fill(&sizes, high).into_iter().map(|at| heavy[at]).collect()
-}
-
-/// Starts of the second to the last part when each takes neighbours up to `limit` bytes.
-fn fill(sizes: &[u64], limit: u64) -> Vec<usize> {
-    let mut starts = Vec::new();
-    let mut used = 0;
-    for (at, size) in sizes.iter().enumerate() {
-        if at > 0 && used + size > limit {
-            starts.push(at);
-            used = 0;
-        }
-        used += size;
-    }
-    starts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn layers(list: &[(&str, u64)]) -> Vec<Weight> {
-        list.iter().map(|&(name, bytes)| Weight { name: name.into(), bytes }).collect()
-    }
-
-    fn conv_net() -> Vec<Weight> {
-        layers(&[
-            ("conv1", 1_280),
-            ("relu1", 0),
-            ("conv2", 73_984),
-            ("relu2", 0),
-            ("pool", 0),
-            ("dropout1", 0),
-            ("flatten", 0),
-            ("fc1", 4_719_104),
-            ("relu3", 0),
-            ("dropout2", 0),
-            ("fc2", 5_160),
-            ("log_softmax", 0),
-        ])
-    }
+    use crate::job::layer::LayerOp;
 
     const GPUS: [Device; 4] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2), Device::Cuda(3)];
 
-    #[test]
-    fn two_devices_split_the_conv_net_as_the_tutorial_does() {
-        let split = Split::new(&conv_net(), &Devices::Count(2), &GPUS).unwrap();
-        assert_eq!(split.to_string(), "layers conv1..flatten on cuda:0, fc1..log_softmax on cuda:1");
-        assert_eq!(split.wanted, 2);
+    /// The tutorial's network, as far as its names and sizes go.
+    fn conv_net() -> Vec<Layer> {
+        let linear = |ins, outs| LayerOp::Linear { in_features: ins, out_features: outs, bias: true };
+        [
+            ("conv1", linear(9, 32)),
+            ("relu1", LayerOp::Relu),
+            ("conv2", linear(288, 64)),
+            ("relu2", LayerOp::Relu),
+            ("dropout1", LayerOp::Dropout2d { p: 0.25 }),
+            ("flatten", LayerOp::Flatten { start_dim: 1, end_dim: -1 }),
+            ("fc1", linear(9216, 128)),
+            ("relu3", LayerOp::Relu),
+            ("fc2", linear(128, 10)),
+            ("log_softmax", LayerOp::LogSoftmax { dim: 1 }),
+        ]
+        .map(|(name, op)| Layer { name: name.into(), op })
+        .to_vec()
+    }
+
+    fn text(asked: &Devices, devices: &[Device]) -> String {
+        Split::new(&conv_net(), asked, devices).to_string()
     }
 
     #[test]
-    fn one_device_takes_all() {
-        for (ask, devices) in [
-            (Devices::One, &GPUS[..]),
-            (Devices::Count(2), &GPUS[..1]),
-            (Devices::Count(0), &GPUS[..]),
-            (Devices::At(vec!["fc1".into()]), &GPUS[..1]),
-        ] {
-            let split = Split::new(&conv_net(), &ask, devices).unwrap();
-            assert_eq!(split.to_string(), "layers conv1..log_softmax on cuda:0", "{ask:?}");
-        }
-        let cpu = Split::new(&conv_net(), &Devices::Count(2), &[Device::Cpu]).unwrap();
-        assert_eq!(cpu.to_string(), "layers conv1..log_softmax on cpu");
-        assert_eq!((cpu.parts.len(), cpu.wanted), (1, 2));
+    fn two_devices_split_the_tutorials_network_as_it_does_itself() {
+        let both = "layers conv1..flatten on cuda:0, fc1..log_softmax on cuda:1";
+        assert_eq!(text(&Devices::Count(2), &GPUS), both);
+        assert_eq!(text(&Devices::At(vec!["fc1".into()]), &GPUS), both);
     }
 
     #[test]
-    fn parts_start_where_the_job_says() {
-        let ask = Devices::At(vec!["dropout1".into(), "fc2".into()]);
-        let split = Split::new(&conv_net(), &ask, &GPUS).unwrap();
+    fn fewer_devices_than_wanted_are_told_apart() {
+        let split = Split::new(&conv_net(), &Devices::Count(2), &[Device::Cpu]);
+        assert_eq!(split.to_string(), "layers conv1..log_softmax on cpu");
+        assert_eq!((split.parts.len(), split.wanted), (1, 2));
+        let split = Split::new(&conv_net(), &Devices::At(vec!["conv2".into(), "fc2".into()]), &GPUS[..2]);
+        assert_eq!(split.to_string(), "layers conv1..relu1 on cuda:0, conv2..log_softmax on cuda:1");
+        assert_eq!(split.wanted, 3);
+    }
+
+    #[test]
+    fn a_part_of_one_layer_is_named_once() {
         assert_eq!(
-            split.to_string(),
-            "layers conv1..pool on cuda:0, dropout1..dropout2 on cuda:1, fc2..log_softmax on cuda:2"
+            text(&Devices::At(vec!["log_softmax".into()]), &GPUS),
+            "layers conv1..fc2 on cuda:0, log_softmax on cuda:1"
         );
-        let fewer = Split::new(&conv_net(), &ask, &GPUS[..2]).unwrap();
-        assert_eq!(fewer.to_string(), "layers conv1..pool on cuda:0, dropout1..log_softmax on cuda:1");
-        assert_eq!(fewer.wanted, 3);
     }
 
     #[test]
-    fn parts_are_about_equal_in_bytes() {
-        let even = layers(&[("a", 10), ("b", 10), ("c", 10), ("d", 10), ("e", 10), ("f", 10)]);
-        let split = Split::new(&even, &Devices::Count(3), &GPUS).unwrap();
-        assert_eq!(split.to_string(), "layers a..b on cuda:0, c..d on cuda:1, e..f on cuda:2");
-        let split = Split::new(&even, &Devices::Count(9), &GPUS).unwrap();
-        assert_eq!(split.parts.iter().map(|part| part.bytes).max(), Some(20));
-    }
-
-    #[test]
-    fn more_devices_than_layers_with_parameters_leave_devices_unused() {
-        let two = layers(&[("relu", 0), ("a", 10), ("b", 10), ("tanh", 0)]);
-        let split = Split::new(&two, &Devices::Count(4), &GPUS).unwrap();
-        assert_eq!(split.to_string(), "layers relu..a on cuda:0, b..tanh on cuda:1");
-        assert_eq!(split.devices().collect::<Vec<_>>(), [GPUS[0], GPUS[0], GPUS[1], GPUS[1]]);
-    }
-
-    #[test]
-    fn what_cannot_be_split_is_refused() {
-        assert_eq!(Split::new(&conv_net(), &Devices::One, &[]), Err(SplitError::NoDevice));
-        let ask = Devices::At(vec!["fc9".into()]);
-        assert_eq!(Split::new(&conv_net(), &ask, &GPUS), Err(SplitError::NoLayer("fc9".into())));
+    fn every_layer_has_a_device_and_every_byte_is_counted() {
+        let split = Split::new(&conv_net(), &Devices::Count(3), &GPUS);
+        assert_eq!(split.devices().count(), conv_net().len());
+        let bytes: u64 = split.parts.iter().map(|part| part.bytes).sum();
+        assert_eq!(bytes, 4 * (32 * 10 + 64 * 289 + 128 * 9217 + 10 * 129));
     }
 
     #[test]
     fn a_module_without_layers_has_no_parts() {
-        assert_eq!(Split::new(&[], &Devices::Count(2), &GPUS).unwrap().to_string(), "no layers");
+        assert_eq!(Split::new(&[], &Devices::Count(2), &GPUS).to_string(), "no layers");
     }
 }

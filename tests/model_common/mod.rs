@@ -1,5 +1,5 @@
 //! What the tests of modules and optimizers share.
-#![allow(dead_code)] // each test binary uses its own part
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::path::PathBuf;
 

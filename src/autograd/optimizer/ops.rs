@@ -2,7 +2,7 @@
 
 use tch::{TchError, Tensor};
 
-/// `into += factor * x` in one pass. Half-precision factors are kept in f32's place of the parameter's own dtype.
+/// `into += factor * x` in one pass.
 pub(super) fn add_scaled(into: &mut Tensor, x: &Tensor, factor: f64) -> Result<(), TchError> {
     // addcmul with a scalar tensor: libtorch vectorises over it, and nothing is allocated but the scalar.
     let _ = into.f_addcmul_(x, &scalar(factor, into)?)?;
