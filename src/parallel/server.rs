@@ -110,7 +110,7 @@ async fn forward(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let module = local::<HostedModule>(module).await?;
     let mode = Mode { train: train.into_bool()?, dropout_seed: seed.into_int()? as u64 };
     let inputs = values.map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
-    let output = match &scope.context {
+    let output = match &scope.state {
         Some(context) => module.forward(context, scope.from, &inputs, mode).await?,
         None => module.predict(scope.from, &inputs)?,
     };
@@ -169,7 +169,7 @@ async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let [optimizer, skip] = exactly(values)?;
     let optimizer = local::<HostedOptimizer>(optimizer).await?;
     let skip = skip.into_bool()?;
-    let context = scope.context.context("`optimizer.step` needs a context")?;
+    let context = scope.state.context("`optimizer.step` needs a context")?;
     let mut staleness = 0;
     for module in &optimizer.modules {
         staleness = staleness.max(module.step(&context, scope.from, skip).await?.staleness);

@@ -100,7 +100,7 @@ impl<'a> Worker<'a> {
 
         start.reporter.doing(format!("waiting for {} ranks", job.cluster.world_size));
         let mesh = Mesh::join(mesh_config(&mut start), methods)?;
-        autograd.bind(&mesh);
+        autograd.bind(mesh.clone());
         Ok(Worker { start, mesh, autograd, modules, ledger })
     }
 
