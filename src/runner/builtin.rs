@@ -9,6 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Result, anyhow, bail};
+
 /// The only data set, and the name of its folder.
 pub const DIGITS: &str = "digits";
 
@@ -31,55 +33,72 @@ const FILES: [DataFile; 5] = [
     digits!("ATTRIBUTION.md"),
 ];
 
-#[derive(Debug, thiserror::Error)]
-pub enum BuiltinError {
-    #[error("there is no built-in data set `{0}`\n  hint: `{DIGITS}` is built in")]
-    NoSuchData(String),
-    #[error("cannot unpack the built-in data: {}\n  hint: set XDG_CACHE_HOME or TMPDIR to a folder that you can write to", tried(.0))]
-    NoPlace(Vec<(PathBuf, io::Error)>),
-}
-
-/// The folder of the built-in data set `name`, in the user's cache folder, or in a folder for temporary files where
-/// that cannot be written. What is there already and right is kept.
+/// The folder of the built-in data set `name`. What is there already and right is kept.
+///
+/// It is in the user's cache folder, or in a folder for temporary files where that cannot be written.
 ///
 /// # Errors
 /// When there is no such data set, or no folder can be written to.
-pub fn unpack(name: &str) -> Result<PathBuf, BuiltinError> {
+pub fn unpack(name: &str) -> Result<PathBuf> {
     if name != DIGITS {
-        return Err(BuiltinError::NoSuchData(name.into()));
+        bail!("there is no built-in data set `{name}`\n  hint: `{DIGITS}` is built in");
     }
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    unpack_into_one_of(cache.map(|cache| cache.join("pstrain")), &std::env::temp_dir())
+    Places::of_this_user().unpack(name, &FILES)
 }
 
-fn unpack_into_one_of(cache: Option<PathBuf>, temporary: &Path) -> Result<PathBuf, BuiltinError> {
-    let mut tried = Vec::new();
-    if let Some(cache) = cache {
-        match unpack_into(&cache.join(DIGITS)) {
-            Ok(folder) => return Ok(folder),
-            Err(cause) => tried.push((cache.join(DIGITS), cause)),
-        }
+/// A folder with nothing in it, for data that are made up.
+///
+/// # Errors
+/// When no folder can be made.
+pub fn empty() -> Result<PathBuf> {
+    Places::of_this_user().unpack("empty", &[])
+}
+
+/// Where data may be unpacked.
+struct Places {
+    cache: Option<PathBuf>,
+    /// Others can write there as well.
+    temporary: PathBuf,
+}
+
+impl Places {
+    fn of_this_user() -> Places {
+        let variable =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        Places { cache: cache.map(|cache| cache.join("pstrain")), temporary: std::env::temp_dir() }
     }
-    // Others can write there as well: a folder for this user alone.
-    let user = nix::unistd::getuid();
-    let private = temporary.join(format!("pstrain-{user}"));
-    match make_private(&private, user.as_raw()).and_then(|()| unpack_into(&private.join(DIGITS))) {
-        Ok(folder) => Ok(folder),
-        Err(cause) => {
-            tried.push((private, cause));
-            Err(BuiltinError::NoPlace(tried))
+
+    fn unpack(&self, name: &str, files: &[DataFile]) -> Result<PathBuf> {
+        let mut tried = String::new();
+        if let Some(cache) = &self.cache {
+            match unpack_into(cache.join(name), files) {
+                Ok(folder) => return Ok(folder),
+                Err(cause) => tried = format!("`{}`: {cause}; ", cache.join(name).display()),
+            }
         }
+        let user = nix::unistd::getuid();
+        let private = self.temporary.join(format!("pstrain-{user}"));
+        let unpacked =
+            make_private(&private, user.as_raw()).and_then(|()| unpack_into(private.join(name), files));
+        unpacked.map_err(|cause| {
+            anyhow!(
+                "cannot unpack the built-in data: {tried}`{}`: {cause}\n  \
+                 hint: set XDG_CACHE_HOME or TMPDIR to a folder that you can write to",
+                private.display()
+            )
+        })
     }
 }
 
-fn unpack_into(folder: &Path) -> io::Result<PathBuf> {
-    // Written before and read-only by now: also good.
-    if !FILES.iter().all(|file| is_there(folder, file)) {
-        fs::create_dir_all(folder)?;
-        FILES.iter().filter(|file| !is_there(folder, file)).try_for_each(|file| write(folder, file))?;
+fn unpack_into(folder: PathBuf, files: &[DataFile]) -> io::Result<PathBuf> {
+    let missing = || files.iter().filter(|file| !is_there(&folder, file));
+    // Written before and read-only by now is also good.
+    if !folder.is_dir() || missing().next().is_some() {
+        fs::create_dir_all(&folder)?;
+        missing().try_for_each(|file| write(&folder, file))?;
     }
-    Ok(folder.to_owned())
+    Ok(folder)
 }
 
 /// B-1. The files are small, so they are compared whole rather than by hash.
@@ -112,11 +131,6 @@ fn make_private(folder: &Path, user: u32) -> io::Result<()> {
     }
 }
 
-fn tried(places: &[(PathBuf, io::Error)]) -> String {
-    let places = places.iter().map(|(path, cause)| format!("`{}`: {cause}", path.display()));
-    places.collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
@@ -131,10 +145,14 @@ mod tests {
         Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    fn places(cache: Option<PathBuf>, temporary: &Path) -> Places {
+        Places { cache, temporary: temporary.into() }
+    }
+
     #[test]
     fn the_digits_are_the_ones_that_the_attribution_names() {
         let cache = tempfile::tempdir().unwrap();
-        let folder = unpack_into_one_of(Some(cache.path().join("pstrain")), cache.path()).unwrap();
+        let folder = places(Some(cache.path().join("pstrain")), cache.path()).unpack(DIGITS, &FILES).unwrap();
         assert_eq!(folder, cache.path().join("pstrain/digits"));
         // `zcat FILE | sha256sum` of the files as they came.
         let expected = [
@@ -159,7 +177,7 @@ mod tests {
     #[test]
     fn a_damaged_file_is_replaced_and_a_right_one_is_left_alone() {
         let cache = tempfile::tempdir().unwrap();
-        let unpack = || unpack_into_one_of(Some(cache.path().to_owned()), cache.path()).unwrap();
+        let unpack = || places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
         let folder = unpack();
         let inode = |name: &str| fs::metadata(folder.join(name)).unwrap().ino();
         let kept = inode(FILES[1].name);
@@ -178,7 +196,8 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let folder = unpack_into_one_of(Some(cache.path().to_owned()), cache.path()).unwrap();
+                    let folder =
+                        places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
                     assert!(FILES.iter().all(|file| is_there(&folder, file)));
                 });
             }
@@ -191,9 +210,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, b"").unwrap();
-        let folder = unpack_into_one_of(Some(file.join("cache")), root.path()).unwrap();
+        let folder = places(Some(file.join("cache")), root.path()).unpack(DIGITS, &FILES).unwrap();
         assert!(folder.starts_with(root.path()));
-        let error = unpack_into_one_of(Some(file.join("cache")), &file).unwrap_err().to_string();
+        let error = places(Some(file.join("cache")), &file).unpack(DIGITS, &FILES).unwrap_err().to_string();
         assert!(error.contains("file/cache/digits`: Not a directory"), "{error}");
         assert!(error.contains("hint: set XDG_CACHE_HOME"), "{error}");
     }
@@ -205,12 +224,20 @@ mod tests {
         let planted = root.path().join(format!("pstrain-{user}"));
         fs::create_dir(&planted).unwrap();
         fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
-        let error = unpack_into_one_of(None, root.path()).unwrap_err().to_string();
+        let error = places(None, root.path()).unpack(DIGITS, &FILES).unwrap_err().to_string();
         assert!(error.contains("not a folder of yours alone"), "{error}");
     }
 
     #[test]
     fn other_data_are_not_built_in() {
-        assert!(matches!(unpack("mnist"), Err(BuiltinError::NoSuchData(_))));
+        let error = unpack("mnist").unwrap_err().to_string();
+        assert_eq!(error, "there is no built-in data set `mnist`\n  hint: `digits` is built in");
+    }
+
+    #[test]
+    fn made_up_data_get_an_empty_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = places(Some(root.path().to_owned()), root.path()).unpack("empty", &[]).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
     }
 }

@@ -29,7 +29,7 @@ mod supervise;
 mod verdict;
 
 pub use supervise::Supervisor;
-pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, Outcome, USAGE, worst};
+pub use verdict::Outcome;
 
 /// Who this process is after [`fork_ranks`].
 #[derive(Debug)]

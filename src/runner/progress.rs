@@ -89,7 +89,12 @@ struct Inner {
     width: usize,
     look: Look,
     surface: Surface,
+    /// Results that wait for the end of the bars.
+    held: Vec<u8>,
 }
+
+/// Bytes of results; more are let through.
+const MOST_HELD: usize = 64 * 1024;
 
 #[derive(Debug)]
 enum Surface {
@@ -108,7 +113,7 @@ impl Board {
             Mode::Plain => Surface::Plain(names.iter().map(|_| (Pace::new(Instant::now()), None)).collect()),
             Mode::Quiet => Surface::Quiet,
         };
-        Board { inner: Arc::new(Mutex::new(Inner { names, width, look, surface })) }
+        Board { inner: Arc::new(Mutex::new(Inner { names, width, look, surface, held: Vec::new() })) }
     }
 
     /// What the `nth` rank of the board is at.
@@ -158,9 +163,19 @@ impl Board {
         self.lock().write(io::stderr(), format!("{line}\n").as_bytes());
     }
 
-    /// A line for stdout. Results carry no prefix: a script reads them.
+    /// A line for stdout. Results carry no prefix: a script reads them. Where they would share a terminal with bars,
+    /// they come below, when the board is finished.
     pub fn result(&self, line: &[u8]) {
-        self.lock().write(io::stdout(), &[line, b"\n"].concat());
+        let mut inner = self.lock();
+        if matches!(inner.surface, Surface::Bars(_))
+            && inner.held.len() < MOST_HELD
+            && io::stdout().is_terminal()
+        {
+            inner.held.extend_from_slice(line);
+            inner.held.push(b'\n');
+        } else {
+            inner.write(io::stdout(), &[line, b"\n"].concat());
+        }
     }
 
     /// A stderr that leaves the bars whole, for logs of this process.
@@ -170,9 +185,13 @@ impl Board {
 
     /// Leaves the bars as they are; what follows is printed below them.
     pub fn finish(&self) {
-        if let Surface::Bars(bars) = &self.lock().surface {
+        let mut inner = self.lock();
+        if let Surface::Bars(bars) = &inner.surface {
             bars.finish();
+            inner.surface = Surface::Quiet;
         }
+        let held = std::mem::take(&mut inner.held);
+        inner.write(io::stdout(), &held);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

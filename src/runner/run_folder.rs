@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
 use super::metrics::{StepRecord, Summary};
@@ -40,7 +40,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// When the folder cannot be made or written to; names the path and the cause.
-    pub fn create(job: &str, explicit: Option<&Path>) -> anyhow::Result<RunFolder> {
+    pub fn create(job: &str, explicit: Option<&Path>) -> Result<RunFolder> {
         let folder = match explicit {
             Some(path) => RunFolder::reuse(path)?,
             None => {
@@ -59,13 +59,13 @@ impl RunFolder {
 
     /// # Errors
     /// When it cannot be written; names the path and the cause.
-    pub fn write_job(&self, toml: &str) -> anyhow::Result<()> {
+    pub fn write_job(&self, toml: &str) -> Result<()> {
         self.write(JOB, toml.as_bytes())
     }
 
     /// # Errors
     /// When it cannot be written; names the path and the cause.
-    pub fn write_summary(&self, summary: &Summary) -> anyhow::Result<()> {
+    pub fn write_summary(&self, summary: &Summary) -> Result<()> {
         let mut text = serde_json::to_string_pretty(summary).context("the summary is not JSON")?;
         text.push('\n');
         self.write(SUMMARY, text.as_bytes())
@@ -75,7 +75,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// When it cannot be opened; names the path and the cause.
-    pub fn metrics(&self) -> anyhow::Result<MetricsFile> {
+    pub fn metrics(&self) -> Result<MetricsFile> {
         let path = self.path.join(METRICS);
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let file = file.with_context(|| format!("cannot open `{}`", path.display()))?;
@@ -86,7 +86,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// When it cannot be written; names the path and the cause.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.write_with(name, |path| OpenOptions::new().write(true).open(path)?.write_all(bytes))?;
         Ok(())
     }
@@ -100,7 +100,7 @@ impl RunFolder {
         &self,
         name: &str,
         write: impl FnOnce(&Path) -> Result<(), E>,
-    ) -> anyhow::Result<PathBuf> {
+    ) -> Result<PathBuf> {
         let target = self.path.join(name);
         let cannot_write = || format!("cannot write `{}`", target.display());
         let temporary = self.temporary(name)?;
@@ -111,7 +111,7 @@ impl RunFolder {
         Ok(target)
     }
 
-    fn temporary(&self, name: &str) -> anyhow::Result<NamedTempFile> {
+    fn temporary(&self, name: &str) -> Result<NamedTempFile> {
         tempfile::Builder::new()
             .prefix(".")
             .suffix(&format!(".{name}"))
@@ -121,7 +121,7 @@ impl RunFolder {
             .with_context(|| format!("cannot write into the run folder `{}`", self.path.display()))
     }
 
-    fn reuse(path: &Path) -> anyhow::Result<RunFolder> {
+    fn reuse(path: &Path) -> Result<RunFolder> {
         let what = || format!("cannot make the run folder `{}`", path.display());
         fs::create_dir_all(path).with_context(what)?;
         for name in [METRICS, SUMMARY] {
@@ -138,19 +138,21 @@ impl RunFolder {
     }
 
     /// F-3: two runs that start in the same second get different folders.
-    fn create_new(root: &Path, name: &str) -> anyhow::Result<RunFolder> {
+    fn create_new(root: &Path, name: &str) -> Result<RunFolder> {
         const HINT: &str = "choose another place with --run-dir DIR";
-        let what = |path: &Path| format!("cannot make the run folder `{}`\n  hint: {HINT}", path.display());
-        fs::create_dir_all(root).with_context(|| what(root))?;
+        let refused = |path: &Path, cause: io::Error| {
+            anyhow!("cannot make the run folder `{}`: {cause}\n  hint: {HINT}", path.display())
+        };
+        fs::create_dir_all(root).map_err(|cause| refused(root, cause))?;
         for attempt in 1..=1000 {
             let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(RunFolder { path }),
                 Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(cause) => return Err(cause).with_context(|| what(&path)),
+                Err(cause) => return Err(refused(&path, cause)),
             }
         }
-        anyhow::bail!("a thousand run folders `{}` exist\n  hint: {HINT}", root.join(name).display())
+        bail!("a thousand run folders `{}` exist\n  hint: {HINT}", root.join(name).display())
     }
 }
 
@@ -164,7 +166,7 @@ pub struct MetricsFile {
 impl MetricsFile {
     /// # Errors
     /// When it cannot be written; names the path and the cause.
-    pub fn append(&mut self, record: &StepRecord) -> anyhow::Result<()> {
+    pub fn append(&mut self, record: &StepRecord) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("the record is not JSON")?;
         line.push(b'\n');
         self.file.write_all(&line).with_context(|| format!("cannot write `{}`", self.path.display()))
@@ -280,6 +282,14 @@ mod tests {
         assert_eq!(
             format!("{error:#}"),
             format!("cannot make the run folder `{path}`: Not a directory (os error 20)")
+        );
+        let error = RunFolder::create_new(&file, "digits-20261120-213305").unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            format!(
+                "cannot make the run folder `{}`: File exists (os error 17)\n  hint: choose another place with --run-dir DIR",
+                file.display()
+            )
         );
     }
 

@@ -42,8 +42,8 @@ pub struct Training {
     pub epochs: u32,
     #[serde(deserialize_with = "crate::runner::metrics::null_is_nan")]
     pub loss: f64,
-    /// None before it has been measured.
-    pub samples_per_s: Option<f64>,
+    /// 0 before it has been measured.
+    pub samples_per_s: f64,
     pub staleness: Option<f64>,
     /// Seconds. The reporter fills it in.
     pub left_s: Option<f64>,
@@ -85,7 +85,9 @@ impl Update {
                     format!("step {}/{}", t.step, t.steps),
                     format!("loss {:.4}", t.loss),
                 ];
-                parts.extend(t.samples_per_s.map(|rate| format!("{} samples/s", whole(rate))));
+                if t.samples_per_s > 0.0 {
+                    parts.push(format!("{} samples/s", grouped(t.samples_per_s.round() as u64)));
+                }
                 parts.extend(t.staleness.map(|staleness| format!("staleness {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
                 parts.join("  ")
@@ -113,7 +115,9 @@ impl Update {
             Update::Training(t) => {
                 let mut parts =
                     vec![format!("epoch {}/{}", t.epoch, t.epochs), format!("loss {:.4}", t.loss)];
-                parts.extend(t.samples_per_s.map(|rate| format!("{} samples/s", whole(rate))));
+                if t.samples_per_s > 0.0 {
+                    parts.push(format!("{} samples/s", grouped(t.samples_per_s.round() as u64)));
+                }
                 parts.extend(t.staleness.map(|staleness| format!("stale {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
                 parts.join("  ")
@@ -149,10 +153,6 @@ impl Pace {
     }
 }
 
-fn whole(number: f64) -> String {
-    grouped(number.max(0.0).round() as u64)
-}
-
 fn left_text(left: f64) -> String {
     if left < 59.5 { format!("{left:.0} s") } else { seconds(left) }
 }
@@ -172,7 +172,7 @@ mod tests {
             epoch: 1,
             epochs: 3,
             loss: 0.21344,
-            samples_per_s: Some(3_210.4),
+            samples_per_s: 3_210.4,
             staleness: Some(1.23),
             left_s: Some(12.3),
         }
