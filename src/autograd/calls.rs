@@ -29,14 +29,23 @@ pub struct Scope {
 pub struct AutogradPending<T> {
     answer: Result<Pending, CallError>,
     /// None once the answer was given out.
-    take: Option<Box<dyn FnOnce(Message) -> Result<T, CallError> + Send>>,
+    take: Option<Take<T>>,
 }
+
+/// Makes of a message what was asked for.
+type Take<T> = Box<dyn FnOnce(Message) -> Result<T, CallError> + Send>;
 
 impl Autograd {
     /// Calls `method` of rank `to`, which may be this one. In a context, tensors that require grad stay connected with
     /// their graphs here and there; without one they arrive as plain tensors. The callee may be offered by
     /// [`serve`](Autograd::serve) only if a context is given.
-    pub fn call(&self, to: Rank, method: &str, values: Vec<Value>, context: Option<&Context>) -> AutogradPending<Vec<Value>> {
+    pub fn call(
+        &self,
+        to: Rank,
+        method: &str,
+        values: Vec<Value>,
+        context: Option<&Context>,
+    ) -> AutogradPending<Vec<Value>> {
         call_in(self.mesh(), to, method, values, context.map(Context::state))
     }
 
@@ -44,7 +53,10 @@ impl Autograd {
     /// with the caller's, and so are those that it returns.
     pub fn serve<F>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
     where
-        F: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>, CallError>> + Send + Sync + 'static,
+        F: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>, CallError>>
+            + Send
+            + Sync
+            + 'static,
     {
         let handler = Arc::new(handler);
         self.offer(methods, name, move |autograd, incoming| {
@@ -102,7 +114,9 @@ impl<T> Future for AutogradPending<T> {
             Err(error) => Err(error.clone()),
         };
         let take = this.take.take();
-        task::Poll::Ready(answer.and_then(|message| take.expect("the answer was not given out before")(message)))
+        task::Poll::Ready(
+            answer.and_then(|message| take.expect("the answer was not given out before")(message)),
+        )
     }
 }
 
@@ -151,7 +165,9 @@ fn arrive(state: Option<&ContextState>, from: Rank, values: &mut [Value]) -> Res
             (Some(edge), None) => {
                 return Err(CallError::of_kind(
                     CallErrorKind::BadValue,
-                    format_args!("a tensor came over edge {edge} from rank {from} without an autograd context"),
+                    format_args!(
+                        "a tensor came over edge {edge} from rank {from} without an autograd context"
+                    ),
                 ));
             }
         }

@@ -114,7 +114,10 @@ mod tests {
         assert!(contexts.end(id(4)).is_some());
         assert!(contexts.end(id(4)).is_none());
         let error = contexts.enter(id(4)).err().expect("ended");
-        assert_eq!((error.kind, error.message.as_str()), (CallErrorKind::Gone, "autograd context 1.4 has ended"));
+        assert_eq!(
+            (error.kind, error.message.as_str()),
+            (CallErrorKind::Gone, "autograd context 1.4 has ended")
+        );
         assert_eq!(contexts.len(), 0);
     }
 

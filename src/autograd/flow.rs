@@ -77,7 +77,12 @@ impl Default for Flow {
 
 impl Flow {
     /// Begins a pass at this rank.
-    pub fn begin(&mut self, graph: &mut LocalGraph, roots: &[Tensor], retain: bool) -> Result<Work, CallError> {
+    pub fn begin(
+        &mut self,
+        graph: &mut LocalGraph,
+        roots: &[Tensor],
+        retain: bool,
+    ) -> Result<Work, CallError> {
         graph.walk()?;
         let reached: BTreeSet<ReceiveId> = graph.reached(roots)?.into_iter().flatten().collect();
         let seeds = roots.iter().map(Tensor::f_ones_like).collect::<Result<Vec<_>, TchError>>()?;
@@ -125,7 +130,8 @@ impl Flow {
         }
         let may_run_later = |send: &SendId| !matches!(pass.fate(*send), Fate::Dead | Fate::Done);
         let others = graph.live_sends().filter(may_run_later).any(|send| !sources.contains(&send));
-        let reached: BTreeSet<ReceiveId> = sources.iter().flat_map(|&send| graph.reaches(send)).copied().collect();
+        let reached: BTreeSet<ReceiveId> =
+            sources.iter().flat_map(|&send| graph.reaches(send)).copied().collect();
         let mut work = Work::new(run.pass, sources, outputs, seeds, run.retain || others);
         work.take_to(graph, &reached)?;
         Ok(work)
@@ -165,11 +171,16 @@ impl Flow {
     }
 
     /// What is ready to be sent on, in one message for each rank.
-    pub fn ready(&mut self, graph: &mut LocalGraph, number: PassNumber) -> Result<Vec<(Rank, Run)>, CallError> {
+    pub fn ready(
+        &mut self,
+        graph: &mut LocalGraph,
+        number: PassNumber,
+    ) -> Result<Vec<(Rank, Run)>, CallError> {
         graph.walk()?;
         let floor = self.floor;
         let pass = self.pass(number)?;
-        let complete = |receive: &ReceiveId| pass.completion(&graph.sources(*receive)) == Completion::Complete;
+        let complete =
+            |receive: &ReceiveId| pass.completion(&graph.sources(*receive)) == Completion::Complete;
         let ready: Vec<ReceiveId> = pass.waiting.keys().copied().filter(complete).collect();
         let mut runs: BTreeMap<Rank, Run> = BTreeMap::new();
         for receive in ready {
@@ -218,7 +229,8 @@ impl Flow {
     ) -> Result<Decision<bool>, CallError> {
         self.raise(question.floor);
         // An edge that never arrived is one that nothing here was made from; a pass that is over asks for nothing.
-        let Some(receive) = graph.received(from, question.edge).filter(|_| question.pass >= self.floor) else {
+        let Some(receive) = graph.received(from, question.edge).filter(|_| question.pass >= self.floor)
+        else {
             return Ok(Decision::Decided(false));
         };
         graph.walk()?;
@@ -331,7 +343,13 @@ impl Run {
 }
 
 impl Work {
-    fn new(pass: PassNumber, sources: Vec<SendId>, outputs: Vec<Tensor>, seeds: Vec<Tensor>, retain_graph: bool) -> Work {
+    fn new(
+        pass: PassNumber,
+        sources: Vec<SendId>,
+        outputs: Vec<Tensor>,
+        seeds: Vec<Tensor>,
+        retain_graph: bool,
+    ) -> Work {
         Work { pass, sources, outputs, seeds, receives: Vec::new(), inputs: Vec::new(), retain_graph }
     }
 

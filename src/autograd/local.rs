@@ -84,7 +84,8 @@ impl LocalGraph {
     /// Records a tensor whose gradient is kept here under `name`. One that is watched already keeps its first name.
     pub fn watch(&mut self, name: String, tensor: &Tensor) -> Result<(), CallError> {
         self.check_room()?;
-        let mark = engine::mark(tensor).map_err(|why| CallError::failed(format_args!("cannot watch `{name}`: {why}")))?;
+        let mark = engine::mark(tensor)
+            .map_err(|why| CallError::failed(format_args!("cannot watch `{name}`: {why}")))?;
         let place = engine::place(&mark).map_err(CallError::failed)?;
         if !self.by_place.contains_key(&place) {
             self.by_place.insert(place, self.watches.len());
@@ -95,7 +96,8 @@ impl LocalGraph {
 
     /// Finds out what each sent tensor reaches, where that is not known yet.
     pub fn walk(&mut self) -> Result<(), CallError> {
-        let fresh: Vec<Tensor> = self.sends[self.walked..].iter().filter_map(|sent| copy(&sent.mark)).collect();
+        let fresh: Vec<Tensor> =
+            self.sends[self.walked..].iter().filter_map(|sent| copy(&sent.mark)).collect();
         if fresh.is_empty() {
             return Ok(());
         }
@@ -114,7 +116,9 @@ impl LocalGraph {
     pub fn reached(&self, outputs: &[Tensor]) -> Result<Vec<Vec<ReceiveId>>, CallError> {
         let marks: Vec<Tensor> = self.receives.iter().map(|received| received.mark.shallow_clone()).collect();
         let table = engine::reach(outputs, &marks).map_err(CallError::failed)?;
-        let ids = |row: Vec<bool>| (0..).zip(row).filter(|(_, reached)| *reached).map(|(id, _)| ReceiveId(id)).collect();
+        let ids = |row: Vec<bool>| {
+            (0..).zip(row).filter(|(_, reached)| *reached).map(|(id, _)| ReceiveId(id)).collect()
+        };
         Ok(table.into_iter().map(ids).collect())
     }
 
@@ -174,7 +178,10 @@ impl LocalGraph {
             return Ok(());
         }
         let Form { shape: wanted, kind: of, .. } = form;
-        Err(bad(format_args!("the gradient for edge {} is {kind:?} {shape:?}, the tensor was {of:?} {wanted:?}", send.0)))
+        Err(bad(format_args!(
+            "the gradient for edge {} is {kind:?} {shape:?}, the tensor was {of:?} {wanted:?}",
+            send.0
+        )))
     }
 
     pub fn device(&self, send: SendId) -> Device {
@@ -329,7 +336,8 @@ mod tests {
 
     #[test]
     fn a_tensor_that_cannot_have_a_gradient_cannot_come_over_an_edge() {
-        let error = LocalGraph::default().receive(THERE, 0, &Tensor::from_slice(&[1i64])).expect_err("integers");
+        let error =
+            LocalGraph::default().receive(THERE, 0, &Tensor::from_slice(&[1i64])).expect_err("integers");
         assert_eq!(error.kind, CallErrorKind::BadValue);
     }
 }

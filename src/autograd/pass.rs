@@ -77,9 +77,11 @@ impl Pass {
     /// Whether this backward reaches a received tensor, if that is decided. `sources` are the sent tensors that depend
     /// on it and can still be differentiated.
     pub fn alive(&self, receive: ReceiveId, sources: &[SendId]) -> Option<bool> {
-        let reached = |id| self.roots.contains(id) || self.waiting.contains_key(id) || self.sent_on.contains(id);
+        let reached =
+            |id| self.roots.contains(id) || self.waiting.contains_key(id) || self.sent_on.contains(id);
         let mut fates = sources.iter().map(|&source| self.fate(source));
-        if reached(&receive) || fates.clone().any(|f| matches!(f, Fate::Coming | Fate::Running | Fate::Done)) {
+        if reached(&receive) || fates.clone().any(|f| matches!(f, Fate::Coming | Fate::Running | Fate::Done))
+        {
             return Some(true);
         }
         fates.all(|fate| fate == Fate::Dead).then_some(false)
@@ -94,7 +96,9 @@ impl Pass {
         if fates().any(|(_, fate)| matches!(fate, Fate::Coming | Fate::Running)) {
             return Completion::LeftToOthers;
         }
-        Completion::Open { ask: fates().filter(|(_, fate)| *fate == Fate::Unknown).map(|(send, _)| send).collect() }
+        Completion::Open {
+            ask: fates().filter(|(_, fate)| *fate == Fate::Unknown).map(|(send, _)| send).collect(),
+        }
     }
 }
 

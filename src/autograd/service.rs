@@ -115,8 +115,10 @@ impl Autograd {
         let sent = work.compute().and_then(|outcome| {
             state.add(outcome)?;
             let (runs, open) = state.ready(pass)?;
-            let mut sent: Vec<_> =
-                runs.into_iter().map(|(rank, run)| engine::call(mesh, state, rank, RUN, run.encode())).collect();
+            let mut sent: Vec<_> = runs
+                .into_iter()
+                .map(|(rank, run)| engine::call(mesh, state, rank, RUN, run.encode()))
+                .collect();
             if open {
                 sent.push(engine::call(mesh, state, mesh.rank(), RESUME, wire::encode_pass(pass)));
             }
@@ -194,7 +196,14 @@ impl Autograd {
     }
 
     /// Passes it on to the ranks that were called from here; nobody waits for them.
-    fn tell(&self, mesh: &Mesh, state: &ContextState, method: &str, values: impl Fn() -> Vec<Value>, from: Rank) {
+    fn tell(
+        &self,
+        mesh: &Mesh,
+        state: &ContextState,
+        method: &str,
+        values: impl Fn() -> Vec<Value>,
+        from: Rank,
+    ) {
         for rank in state.called() {
             if rank != from && rank != mesh.rank() && rank != state.id().rank {
                 drop(engine::call(mesh, state, rank, method, values()));
@@ -222,7 +231,9 @@ impl Autograd {
             async move {
                 match called {
                     Some(called) => called.await,
-                    None => Err(CallError::of_kind(CallErrorKind::Shutdown, "autograd has ended on this rank")),
+                    None => {
+                        Err(CallError::of_kind(CallErrorKind::Shutdown, "autograd has ended on this rank"))
+                    }
                 }
             }
         });

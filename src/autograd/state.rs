@@ -129,7 +129,8 @@ impl ContextState {
     }
 
     pub(super) fn add(&self, outcome: Outcome) -> Result<(), CallError> {
-        let freed = self.step_and_tell(|inner| inner.flow.add(&mut inner.graph, &mut inner.gradients, outcome))?;
+        let freed =
+            self.step_and_tell(|inner| inner.flow.add(&mut inner.graph, &mut inner.gradients, outcome))?;
         drop(freed);
         Ok(())
     }
@@ -184,7 +185,8 @@ impl ContextState {
         if first || released {
             inner.end = Some(end);
         }
-        let freed = (mem::take(&mut inner.graph), mem::take(&mut inner.flow), mem::take(&mut inner.gradients));
+        let freed =
+            (mem::take(&mut inner.graph), mem::take(&mut inner.flow), mem::take(&mut inner.gradients));
         drop(inner);
         // Graphs and gradients are freed without the lock: it may take long.
         drop(freed);
@@ -204,13 +206,17 @@ impl ContextState {
                 CallErrorKind::Gone,
                 format_args!("autograd context {} has ended", Shown(self.id)),
             )),
-            Some(End::Failed(reason)) => {
-                Err(CallError::failed(format_args!("autograd context {} has failed: {reason}", Shown(self.id))))
-            }
+            Some(End::Failed(reason)) => Err(CallError::failed(format_args!(
+                "autograd context {} has failed: {reason}",
+                Shown(self.id)
+            ))),
         }
     }
 
-    fn step_and_tell<T>(&self, step: impl FnOnce(&mut Inner) -> Result<T, CallError>) -> Result<T, CallError> {
+    fn step_and_tell<T>(
+        &self,
+        step: impl FnOnce(&mut Inner) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
         let result = self.step(step);
         self.changed.notify_waiters();
         result
@@ -352,6 +358,8 @@ mod tests {
             coming: vec![],
         };
         assert!(state.accept(Rank(1), run(&[1.0])).is_err_and(|error| error.message.contains("Double [1]")));
-        assert!(state.accept(Rank(2), run(&[1.0, 1.0])).is_err_and(|error| error.message.contains("no tensor")));
+        assert!(
+            state.accept(Rank(2), run(&[1.0, 1.0])).is_err_and(|error| error.message.contains("no tensor"))
+        );
     }
 }

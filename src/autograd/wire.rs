@@ -62,7 +62,14 @@ impl Run {
         let gradients = gradients.into_iter().map(gradient).collect::<Result<Vec<_>, _>>()?;
         let (pass, floor) = passes(pass, floor)?;
         let gradients = edges.into_iter().zip(gradients).collect();
-        Ok(Run { pass, floor, retain: retain.into_bool()?, gradients, dead: numbers(dead)?, coming: numbers(coming)? })
+        Ok(Run {
+            pass,
+            floor,
+            retain: retain.into_bool()?,
+            gradients,
+            dead: numbers(dead)?,
+            coming: numbers(coming)?,
+        })
     }
 }
 
@@ -147,7 +154,11 @@ mod tests {
         assert_eq!(question(vec![int(1), int(2), int(0)]), "pass 1 came with all before 2 done");
         assert_eq!(question(vec![int(1), Value::Int(-1), int(0)]), "-1 came where a count is taken");
         assert!(question(vec![int(1)]).contains("1 values came"));
-        let uneven = vec![int(1), int(1), Value::Bool(false), ints(&[1]), Value::List(vec![]), ints(&[]), ints(&[])];
-        assert_eq!(Run::decode(Message::new(uneven)).expect_err("uneven").message, "1 edges came with 0 gradients");
+        let uneven =
+            vec![int(1), int(1), Value::Bool(false), ints(&[1]), Value::List(vec![]), ints(&[]), ints(&[])];
+        assert_eq!(
+            Run::decode(Message::new(uneven)).expect_err("uneven").message,
+            "1 edges came with 0 gradients"
+        );
     }
 }
