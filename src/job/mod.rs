@@ -1,9 +1,9 @@
 //! The job: the file as written, the job as proven, and every error between with its key and a hint.
 //!
-//! [`load`] merges defaults, file, environment and options ([`sources`]), reads the whole with its types
-//! ([`read`], [`written`]), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all
-//! floors above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is
-//! opened here. Knows neither tokio nor libtorch.
+//! [`load`] merges defaults, file, environment and options (`sources`), reads the whole with its types
+//! (`read`, `written`), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all floors
+//! above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is opened
+//! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
 mod error;
 pub mod layer;
