@@ -49,7 +49,7 @@ pub struct Resolved {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
-    let refused = |errors| JobErrors { job: sources.file.name.into(), errors };
+    let refused = |errors| JobErrors::new(sources.file.name, errors);
     let merged = sources::merge(sources).map_err(refused)?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
     let read = written::read(&merged, stem.filter(|stem| written::is_name(stem))).map_err(refused)?;

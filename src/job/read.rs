@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use figment::value::{Dict, Num, Value};
 
-use super::error::{JobError, one_of, suggest};
+use super::error::{JobError, Origin, did_you_mean, one_of, suggest};
 use super::sources::Merged;
 use super::text;
 
@@ -31,6 +31,8 @@ pub(super) struct Table<'a> {
     reader: &'a Reader<'a>,
     pub path: String,
     dict: &'a Dict,
+    /// Where it was begun, for what is missing in it.
+    origin: Option<Origin>,
     asked: RefCell<Vec<&'static str>>,
 }
 
@@ -42,7 +44,13 @@ impl<'a> Reader<'a> {
     }
 
     pub fn root(&'a self) -> Table<'a> {
-        Table { reader: self, path: String::new(), dict: &self.merged.dict, asked: RefCell::default() }
+        Table {
+            reader: self,
+            path: String::new(),
+            dict: &self.merged.dict,
+            origin: None,
+            asked: RefCell::default(),
+        }
     }
 
     pub fn report(&self, error: JobError) {
@@ -60,9 +68,14 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Table<'a> {
+    /// The table that a bare word stands for.
+    pub fn bare(item: &Item<'a>) -> Table<'a> {
+        Table { origin: Some(item.origin()), ..Table::empty(item.reader, item.path.clone()) }
+    }
+
     /// A table that nobody wrote, standing at `path`.
-    pub fn empty(reader: &'a Reader<'a>, path: String) -> Table<'a> {
-        Table { reader, path, dict: &EMPTY, asked: RefCell::default() }
+    fn empty(reader: &'a Reader<'a>, path: String) -> Table<'a> {
+        Table { reader, path, dict: &EMPTY, origin: None, asked: RefCell::default() }
     }
 
     pub fn reader(&self) -> &'a Reader<'a> {
@@ -92,6 +105,15 @@ impl<'a> Table<'a> {
                 None
             }
         }
+    }
+
+    /// Records that a key is not there.
+    pub fn missing(&self, key: &str, hint: impl Into<String>) {
+        let error = JobError::new(format!("`{}` is missing", text::join(&self.path, key))).hint(hint);
+        self.reader.report(match &self.origin {
+            Some(origin) => error.from(origin.clone()),
+            None => error,
+        });
     }
 
     /// The value of a key that need not be there; `default` also stands in for a wrong one.
@@ -182,8 +204,22 @@ impl<'a> Item<'a> {
         self.value
     }
 
-    pub fn origin(&self) -> super::error::Origin {
+    pub fn origin(&self) -> Origin {
         self.reader.merged.origin(self.value.tag(), &self.path)
+    }
+
+    /// Where this table begins.
+    fn begin(&self) -> Option<Origin> {
+        // A section is merged from many sources; what counts is where the file has it. A table in a list is
+        // of one source, as lists are replaced as a whole.
+        let merged = &self.reader.merged;
+        match self.path.contains('[') {
+            true => Some(self.origin()),
+            false => merged
+                .places
+                .line(&self.path)
+                .map(|line| Origin::File { name: merged.file.clone(), line: Some(line) }),
+        }
     }
 
     /// The key and its value, as a message begins.
@@ -224,25 +260,27 @@ impl<'a> Item<'a> {
         let unquoted = self.value.as_str().filter(|text| {
             !wanted.contains("string") && text::parse_value(text).is_ok_and(|value| value.as_str().is_none())
         });
-        self.reader.report(match unquoted {
-            Some(text) => error.hint(format!("write it without quotes: {text}")),
-            None => error,
-        });
+        self.reader.report(error.hint(match unquoted {
+            Some(text) => format!("write it without quotes: {text}"),
+            None => format!("for example {}", example(wanted)),
+        }));
         None
     }
 
     pub fn integer(&self, range: RangeInclusive<i64>) -> Option<i64> {
         let Some(integer) = whole(self.value) else { return self.mistyped("a whole number") };
         let (least, most) = (*range.start(), *range.end());
-        if integer >= i128::from(least) && integer <= i128::from(most) {
-            return i64::try_from(integer).ok();
-        }
-        let limit = match most {
-            i64::MAX if integer > 0 => format!("it may be at most {most}"),
-            i64::MAX | MOST if integer < i128::from(least) => format!("it must be at least {least}"),
-            most => format!("it must be from {least} to {most}"),
+        let problem = match integer {
+            integer if integer < i128::from(least) => format!("is below {least}"),
+            integer if integer > i128::from(most) => format!("is above {most}"),
+            integer => return i64::try_from(integer).ok(),
         };
-        self.reader.report(self.error(format!("is out of range: {limit}")));
+        // The far end of a range is worth telling only where it is a real limit.
+        let hint = match most {
+            MOST.. if integer < i128::from(least) => format!("use at least {least}"),
+            most => format!("use a whole number from {least} to {most}"),
+        };
+        self.wrong(problem, hint);
         None
     }
 
@@ -257,31 +295,31 @@ impl<'a> Item<'a> {
             },
         };
         if !number.is_finite() {
-            self.reader.report(self.error("is not a finite number"));
+            self.wrong("is not a finite number", "a job has no use for nan and inf");
             return None;
         }
         Some(number)
     }
 
-    /// A finite number that `fits`; `limit` says which do, as in "it must be above 0".
+    /// A finite number that `fits`; `limit` says which do, as in "above 0".
     pub fn number_that(&self, fits: impl FnOnce(f64) -> bool, limit: &str) -> Option<f64> {
         let number = self.number()?;
         if fits(number) {
             return Some(number);
         }
-        self.reader.report(self.error(format!("is out of range: {limit}")));
+        self.wrong(format!("is not {limit}"), format!("use a number {limit}"));
         None
     }
 
     /// From 0 to 1, both included.
     pub fn probability(&self) -> Option<f64> {
-        self.number_that(|p| (0.0..=1.0).contains(&p), "it must be from 0 to 1")
+        self.number_that(|p| (0.0..=1.0).contains(&p), "from 0 to 1")
     }
 
     pub fn flag(&self) -> Option<bool> {
         match self.value {
             Value::Bool(_, flag) => Some(*flag),
-            _ => self.mistyped("true or false (without quotes)"),
+            _ => self.mistyped("true or false"),
         }
     }
 
@@ -298,7 +336,10 @@ impl<'a> Item<'a> {
         let choice = choices.iter().find(|(name, _)| *name == word).map(|(_, choice)| *choice);
         if choice.is_none() {
             let names = choices.iter().map(|(name, _)| *name);
-            let hint = suggest(word, "use", names.clone());
+            let hint = match did_you_mean(word, names.clone()) {
+                Some(name) => format!("did you mean \"{name}\"?"),
+                None => format!("for example \"{}\"", choices[0].0),
+            };
             self.wrong(format!("is none of {}", one_of(names)), hint);
         }
         choice
@@ -340,7 +381,8 @@ impl<'a> Item<'a> {
 
     pub fn table(&self) -> Option<Table<'a>> {
         let Value::Dict(_, dict) = self.value else { return self.mistyped("a table") };
-        Some(Table { reader: self.reader, path: self.path.clone(), dict, asked: RefCell::default() })
+        let origin = self.begin();
+        Some(Table { reader: self.reader, path: self.path.clone(), dict, origin, asked: RefCell::default() })
     }
 
     /// A table of the user's own as JSON, for a plug-in.
@@ -379,6 +421,18 @@ fn whole(value: &Value) -> Option<i128> {
         Value::Num(_, Num::F64(_) | Num::F32(_)) => None,
         Value::Num(_, num) => num.to_i128().or_else(|| num.to_u128().and_then(|n| i128::try_from(n).ok())),
         _ => None,
+    }
+}
+
+/// What a value of a kind looks like.
+fn example(wanted: &str) -> &'static str {
+    match wanted {
+        "a whole number" => "4",
+        "a number" => "0.1",
+        "true or false" => "true",
+        "a string" => "\"text\"",
+        "a list" => "[1, 2]",
+        _ => "{ key = \"value\" }",
     }
 }
 

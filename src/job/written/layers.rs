@@ -69,7 +69,7 @@ fn unique(entries: &[Item<'_>], layers: &[Layer]) -> Option<()> {
 fn layer(item: &Item<'_>, index: usize) -> Option<Layer> {
     let errors = item.reader().errors();
     let (table, kind) = match item.value() {
-        Value::String(_, kind) => (Table::empty(item.reader(), item.path.clone()), kind.as_str()),
+        Value::String(_, kind) => (Table::bare(item), kind.as_str()),
         Value::Dict(..) => {
             let table = item.table()?;
             let kind = table.need("type", "\"linear\"", Item::text)?;
@@ -172,7 +172,7 @@ fn flag(t: &Table<'_>, key: &'static str, default: bool) -> bool {
 }
 
 fn above_zero(t: &Table<'_>, key: &'static str, default: f64) -> f64 {
-    t.or(key, default, |item| item.number_that(|x| x > 0.0, "it must be above 0"))
+    t.or(key, default, |item| item.number_that(|x| x > 0.0, "above 0"))
 }
 
 fn dimension(item: &Item<'_>) -> Option<i64> {
@@ -422,8 +422,7 @@ fn batch_first(t: &Table<'_>) -> Option<bool> {
         "write batch_first = true (PyTorch's default, false, would take the samples for time steps)";
     match t.get("batch_first") {
         None => {
-            let error = JobError::new(format!("`{}.batch_first` is missing", t.path)).hint(HINT);
-            t.reader().report(error);
+            t.missing("batch_first", HINT);
             None
         }
         Some(item) => {
