@@ -207,7 +207,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "[a-z\\[\\]{}=\"'0-9.,#\n -]{0,80}", at in 0usize..4000) {
         // Anything in the middle of a sound job: errors or a job, and never silence about both.
-        let at = MNIST.char_indices().map(|(i, _)| i).filter(|i| *i <= at).last().unwrap_or(0);
+        let at = MNIST.char_indices().map(|(i, _)| i).rfind(|i| *i <= at).unwrap_or(0);
         let broken = format!("{}{text}{}", &MNIST[..at], &MNIST[at..]);
         let file = JobText { name: "x.toml", text: &broken };
         if let Err(errors) = job::load(&Sources { file, env: Vec::new(), overrides: &[] }) {

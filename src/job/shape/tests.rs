@@ -89,12 +89,12 @@ fn a_mismatch_inside_a_residual_names_the_way_to_it() {
         { type = "linear", name = "fc", in_features = 8, out_features = 9 },
     ] }]"#;
     insta::assert_snapshot!(refusal(layers, &[7], "float32"), @r"
-    error: job `x.toml`: `modules.net.layers[1].layers[0]`: linear `fc` wants 8 features (in_features) in the last dimension; [7] comes from relu `0`
-      from: x.toml, line 15
-      hint: write in_features = 7
     error: job `x.toml`: `modules.net.layers[1]`: residual `block` wants its layers to give the shape they take, and they give [9]; [7] comes from relu `0`
       from: x.toml, line 14
       hint: let them end in [7], so that it can be added to the input
+    error: job `x.toml`: `modules.net.layers[1].layers[0]`: linear `fc` wants 8 features (in_features) in the last dimension; [7] comes from relu `0`
+      from: x.toml, line 15
+      hint: write in_features = 7
     ");
 }
 
