@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Everything that is wrong with one job, in the order in which it was found.
+/// Everything that is wrong with one job.
 ///
 /// Displays as what a user sees, each error with its `error: ` in front; print it as it is.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -39,6 +39,29 @@ pub enum Origin {
     Option {
         typed: String,
     },
+}
+
+impl Origin {
+    /// Of two sources the one with the higher number wins.
+    pub(super) fn precedence(&self) -> u8 {
+        match self {
+            Origin::Default => 0,
+            Origin::File { .. } => 1,
+            Origin::Environment { .. } => 2,
+            Origin::Option { .. } => 3,
+        }
+    }
+}
+
+impl JobErrors {
+    /// Sorted as the file is read from top to bottom; what is not from its lines comes after.
+    pub fn new(job: &str, mut errors: Vec<JobError>) -> JobErrors {
+        errors.sort_by_key(|error| match error.origin {
+            Some(Origin::File { line: Some(line), .. }) => line,
+            _ => usize::MAX,
+        });
+        JobErrors { job: job.into(), errors }
+    }
 }
 
 impl JobError {
@@ -89,22 +112,30 @@ impl fmt::Display for Origin {
 }
 
 /// The known name that `written` is most likely a slip of.
-pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Option<&'a str> {
     // A third of the letters may be wrong: `batchsize` and `momentem` are slips, `foo` for `lr` is not.
     let slips = (written.chars().count() / 3).max(1);
     known
+        .clone()
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&written.to_lowercase(), name), name))
         .filter(|(distance, name)| *distance <= slips && *distance < name.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
+        .or_else(|| {
+            known.into_iter().find(|name| written.len().min(name.len()) >= 3 && begins_alike(written, name))
+        })
+}
+
+fn begins_alike(a: &str, b: &str) -> bool {
+    a.starts_with(b) || b.starts_with(a)
 }
 
 /// "did you mean `x`?" where a slip is likely, else the list of what there is.
 pub fn suggest<'a>(written: &str, what: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     match did_you_mean(written, known.clone()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("{what}: {}", one_of(known)),
+        None => format!("{what}: {}", known.into_iter().collect::<Vec<_>>().join(", ")),
     }
 }
 

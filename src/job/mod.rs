@@ -1,9 +1,9 @@
 //! The job: the file as written, the job as proven, and every error between with its key and a hint.
 //!
-//! [`load`] merges defaults, file, environment and options ([`sources`]), reads the whole with its types
-//! ([`read`], [`written`]), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all
-//! floors above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is
-//! opened here. Knows neither tokio nor libtorch.
+//! [`load`] merges defaults, file, environment and options (`sources`), reads the whole with its types
+//! (`read`, `written`), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all floors
+//! above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is opened
+//! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
 mod error;
 pub mod layer;
@@ -49,7 +49,7 @@ pub struct Resolved {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
-    let refused = |errors| JobErrors { job: sources.file.name.into(), errors };
+    let refused = |errors| JobErrors::new(sources.file.name, errors);
     let merged = sources::merge(sources).map_err(refused)?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
     let read = written::read(&merged, stem.filter(|stem| written::is_name(stem))).map_err(refused)?;

@@ -108,6 +108,8 @@ const LAUNCHERS: [std::ops::Range<usize>; 3] = [5..8, 8..11, 11..14];
 pub(super) struct Merged {
     pub dict: Dict,
     pub places: Places,
+    /// The file's name, as messages say it.
+    pub file: String,
     figment: Figment,
 }
 
@@ -157,7 +159,7 @@ pub(super) fn merge(sources: &Sources<'_>) -> Result<Merged, Vec<JobError>> {
         }
     }
     if errors.is_empty() {
-        Ok(Merged { dict: root(&figment), places: file.places, figment })
+        Ok(Merged { dict: root(&figment), places: file.places, file: sources.file.name.into(), figment })
     } else {
         Err(errors)
     }
@@ -292,8 +294,9 @@ fn root(figment: &Figment) -> Dict {
 
 fn syntax_error(error: &text::SyntaxError) -> JobError {
     let text::SyntaxError { line, column, message, excerpt } = error;
-    JobError::new(format!("line {line}, column {column}: {message}"))
-        .hint(format!("this is no TOML: {}", excerpt.trim()))
+    let message = message.trim_end_matches(", expected nothing");
+    JobError::new(format!("line {line}, column {column} is no TOML: {message}"))
+        .hint(format!("look at: {}", excerpt.trim()))
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ fn even(weights: &[u64], parts: usize) -> Vec<usize> {
         let mut next = vec![f64::INFINITY; count + 1];
         let mut cut = vec![0; count + 1];
         for to in part + 1..=count {
-            for from in part..to {
-                let sum = best[from] + square(from, to);
+            for (from, least) in best.iter().enumerate().take(to).skip(part) {
+                let sum = least + square(from, to);
                 if sum <= next[to] {
                     (next[to], cut[to]) = (sum, from);
                 }

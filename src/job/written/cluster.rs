@@ -118,19 +118,24 @@ fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
         );
         return None;
     };
-    let (addr, port) = (addr?, port?);
-    let agrees = agrees(item, &addr.1, addr.0 == host) & agrees(item, &port.1, port.0 == number);
-    agrees.then_some((Init::Tcp, host, number))
+    let ((addr, addr_item), (port, port_item)) = (addr?, port?);
+    let addr = later(item, host, &addr_item, addr);
+    let port = later(item, number, &port_item, port);
+    Some((Init::Tcp, addr?, port?))
 }
 
-/// A default is no contradiction; a value that somebody wrote is.
-fn agrees(init: &Item<'_>, other: &Item<'_>, same: bool) -> bool {
-    let agrees = same || other.origin() == Origin::Default;
-    if !agrees {
-        let hint = format!("leave one of them out, or write {} = \"env://\"", init.path);
-        other.wrong(format!("disagrees with {}", init.shown()), hint);
+/// What counts of an address in `cluster.init` and one in a key of its own: the later source's.
+fn later<T: PartialEq>(init: &Item<'_>, in_init: T, own: &Item<'_>, value: T) -> Option<T> {
+    let (init_from, own_from) = (init.origin().precedence(), own.origin().precedence());
+    if in_init == value || init_from > own_from {
+        return Some(in_init);
     }
-    agrees
+    if init_from < own_from {
+        return Some(value);
+    }
+    let hint = format!("leave one of them out, or write {} = \"env://\"", init.path);
+    own.wrong(format!("disagrees with {}", init.shown()), hint);
+    None
 }
 
 fn master_addr(item: &Item<'_>) -> Option<String> {

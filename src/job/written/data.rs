@@ -109,8 +109,7 @@ fn channels(t: &Table<'_>, key: &'static str, default: f64) -> Option<Vec<f64>> 
 
 fn normalize(item: &Item<'_>) -> Option<Normalize> {
     let t = item.table()?;
-    let scale =
-        t.or("scale", 1.0, |item| item.number_that(|scale| scale != 0.0, "samples are divided by it"));
+    let scale = t.or("scale", 1.0, |item| item.number_that(|scale| scale != 0.0, "other than 0"));
     let (mean, std) = (channels(&t, "mean", 0.0), channels(&t, "std", 1.0));
     t.finish();
     let (mean, std) = (mean?, std?);

@@ -2,7 +2,7 @@
 
 use figment::value::Value;
 
-use super::super::error::suggest;
+use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
 use super::super::proven::{Devices, InputDtype, ModuleSpec};
 use super::super::read::{Item, MOST};
@@ -143,11 +143,8 @@ impl Written<'_> {
             return match &self.input {
                 Some(shape) => Some(Signal::new(shape, self.input_dtype.unwrap_or(InputDtype::Float32))),
                 None => {
-                    let error =
-                        super::super::error::JobError::new(format!("`{}.input` is missing", self.item.path));
-                    self.item
-                        .reader()
-                        .report(error.hint("the shape of one sample, for example input = [1, 28, 28]"));
+                    let table = self.item.table()?;
+                    table.missing("input", "the shape of one sample, for example input = [1, 28, 28]");
                     None
                 }
             };
@@ -172,7 +169,7 @@ impl Written<'_> {
         for mismatch in &outputs.mismatches {
             let entry = layers_item.at(&mismatch.position);
             let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
-            let error = super::super::error::JobError::new(format!("`{path}`: {}", mismatch.message));
+            let error = JobError::new(format!("`{path}`: {}", mismatch.message));
             let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
             reader.report(error.from(origin).hint(mismatch.hint.clone()));
         }

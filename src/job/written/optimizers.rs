@@ -44,11 +44,11 @@ pub(super) fn read(table: Table<'_>) -> Option<OptimizerSpec> {
 }
 
 fn lr(t: &Table<'_>, default: f64) -> f64 {
-    t.or("lr", default, |item| item.number_that(|lr| lr > 0.0, "it must be above 0"))
+    t.or("lr", default, |item| item.number_that(|lr| lr > 0.0, "above 0"))
 }
 
 fn at_least_zero(t: &Table<'_>, key: &'static str, default: f64) -> f64 {
-    t.or(key, default, |item| item.number_that(|x| x >= 0.0, "it must be at least 0"))
+    t.or(key, default, |item| item.number_that(|x| x >= 0.0, "at least 0"))
 }
 
 fn weight_decay(t: &Table<'_>, default: f64) -> f64 {
@@ -75,7 +75,7 @@ fn pair(
             Ok(pair) if fits(pair) => Some(pair),
             _ => {
                 let [a, b] = default;
-                item.wrong(format!("is out of range: {limit}"), format!("PyTorch's default is [{a}, {b}]"));
+                item.wrong(format!("is not {limit}"), format!("PyTorch's default is [{a}, {b}]"));
                 None
             }
         }
@@ -84,7 +84,7 @@ fn pair(
 
 fn betas(t: &Table<'_>) -> [f64; 2] {
     let fits = |betas: [f64; 2]| betas.iter().all(|beta| (0.0..1.0).contains(beta));
-    pair(t, "betas", [0.9, 0.999], fits, "two numbers, each at least 0 and below 1")
+    pair(t, "betas", [0.9, 0.999], fits, "two numbers of at least 0 and below 1")
 }
 
 fn sgd(t: &Table<'_>) -> Option<OptimizerSpec> {
@@ -178,8 +178,14 @@ fn rprop(t: &Table<'_>) -> Option<OptimizerSpec> {
     let sizes = |[least, most]: [f64; 2]| 0.0 <= least && least <= most;
     Some(OptimizerSpec::Rprop {
         lr: lr(t, 1e-2),
-        etas: pair(t, "etas", [0.5, 1.2], etas, "one number between 0 and 1, one above 1"),
-        step_sizes: pair(t, "step_sizes", [1e-6, 50.0], sizes, "the least and the most of a step"),
+        etas: pair(t, "etas", [0.5, 1.2], etas, "one number between 0 and 1 and one above 1"),
+        step_sizes: pair(
+            t,
+            "step_sizes",
+            [1e-6, 50.0],
+            sizes,
+            "the least and the most size of a step, from 0",
+        ),
         maximize: flag(t, "maximize"),
     })
 }

@@ -1,176 +1,19 @@
-//! A typed reader over merged values that goes on after an error and knows which keys were asked for.
-//!
-//! Reading returns `None` for what is not there and for what is wrong; the wrong has then been recorded.
+//! One value with its key: what type it has to have, and the error where it has not.
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
 
-use figment::value::{Dict, Num, Value};
+use figment::value::{Num, Value};
 
-use super::error::{JobError, one_of, suggest};
-use super::sources::Merged;
-use super::text;
-
-/// Sizes and counts in a job; far above any real one, and products of a few still fit 64 bits.
-pub(super) const MOST: i64 = i32::MAX as i64;
-
-pub(super) struct Reader<'a> {
-    merged: &'a Merged,
-    errors: RefCell<Vec<JobError>>,
-}
+use super::super::error::{JobError, Origin, did_you_mean, one_of};
+use super::super::{resolved, text};
+use super::{MOST, Reader, Table};
 
 /// A value and the key it stands at.
-pub(super) struct Item<'a> {
-    reader: &'a Reader<'a>,
+pub(in crate::job) struct Item<'a> {
+    pub(super) reader: &'a Reader<'a>,
     pub path: String,
-    value: &'a Value,
-}
-
-/// A table whose known keys are those that have been asked for.
-pub(super) struct Table<'a> {
-    reader: &'a Reader<'a>,
-    pub path: String,
-    dict: &'a Dict,
-    asked: RefCell<Vec<&'static str>>,
-}
-
-static EMPTY: Dict = Dict::new();
-
-impl<'a> Reader<'a> {
-    pub fn new(merged: &'a Merged) -> Reader<'a> {
-        Reader { merged, errors: RefCell::default() }
-    }
-
-    pub fn root(&'a self) -> Table<'a> {
-        Table { reader: self, path: String::new(), dict: &self.merged.dict, asked: RefCell::default() }
-    }
-
-    pub fn report(&self, error: JobError) {
-        self.errors.borrow_mut().push(error);
-    }
-
-    /// How many errors there are so far: what is built from values read without a new one is sound.
-    pub fn errors(&self) -> usize {
-        self.errors.borrow().len()
-    }
-
-    pub fn into_errors(self) -> Vec<JobError> {
-        self.errors.into_inner()
-    }
-}
-
-impl<'a> Table<'a> {
-    /// A table that nobody wrote, standing at `path`.
-    pub fn empty(reader: &'a Reader<'a>, path: String) -> Table<'a> {
-        Table { reader, path, dict: &EMPTY, asked: RefCell::default() }
-    }
-
-    pub fn reader(&self) -> &'a Reader<'a> {
-        self.reader
-    }
-
-    pub fn get(&self, key: &'static str) -> Option<Item<'a>> {
-        self.asked.borrow_mut().push(key);
-        self.dict.get(key).map(|value| self.item(key, value))
-    }
-
-    /// The value of a key that has to be there.
-    pub fn need<T>(
-        &self,
-        key: &'static str,
-        example: &str,
-        read: impl FnOnce(&Item<'a>) -> Option<T>,
-    ) -> Option<T> {
-        match self.get(key) {
-            Some(item) => read(&item),
-            None => {
-                let path = text::join(&self.path, key);
-                self.reader.report(
-                    JobError::new(format!("`{path}` is missing"))
-                        .hint(format!("for example {key} = {example}")),
-                );
-                None
-            }
-        }
-    }
-
-    /// The value of a key that need not be there; `default` also stands in for a wrong one.
-    pub fn or<T>(&self, key: &'static str, default: T, read: impl FnOnce(&Item<'a>) -> Option<T>) -> T {
-        self.get(key).and_then(|item| read(&item)).unwrap_or(default)
-    }
-
-    /// A key that PyTorch has and this version has not.
-    pub fn refuse(&self, key: &'static str, hint: &str) {
-        if let Some(value) = self.dict.get(key) {
-            self.asked.borrow_mut().push(key);
-            self.item(key, value).wrong("is an option that this version does not have", hint);
-        }
-    }
-
-    /// A sub-table with known keys, or an empty one.
-    pub fn section(&self, key: &'static str) -> Table<'a> {
-        let table = self.get(key).and_then(|item| item.table());
-        table.unwrap_or_else(|| Table::empty(self.reader, text::join(&self.path, key)))
-    }
-
-    /// All entries, for tables whose keys are names of the user's own.
-    pub fn entries(&self) -> Vec<(&'a str, Item<'a>)> {
-        self.dict.iter().map(|(key, value)| (key.as_str(), self.item(key, value))).collect()
-    }
-
-    /// Entries in the order of the file; those from elsewhere after them, by name.
-    pub fn entries_as_written(&self) -> Vec<(&'a str, Item<'a>)> {
-        let places = &self.reader.merged.places;
-        let mut entries = self.entries();
-        entries.sort_by_key(|(_, item)| places.offset(&item.path).unwrap_or(usize::MAX));
-        entries
-    }
-
-    /// Records each key that nobody asked for. The end of reading a table.
-    pub fn finish(self) {
-        self.check();
-    }
-
-    /// Like [`Table::finish`], for a table that is still needed.
-    pub fn check(&self) {
-        let asked = self.asked.borrow();
-        for (key, value) in self.dict.iter().filter(|(key, _)| !asked.contains(&key.as_str())) {
-            let item = self.item(key, value);
-            let hint = match elsewhere(&self.path, key) {
-                Some(place) => format!("did you mean `{place}`?"),
-                None => suggest(key, "known keys", asked.iter().copied()),
-            };
-            let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
-            self.reader.report(error.from(item.origin()));
-        }
-    }
-
-    fn item(&self, key: &str, value: &'a Value) -> Item<'a> {
-        Item { reader: self.reader, path: text::join(&self.path, key), value }
-    }
-}
-
-/// The section that has this very key, where the key was written in another.
-fn elsewhere(path: &str, key: &str) -> Option<String> {
-    const KEYS: [(&str, &str); 14] = [
-        ("epochs", "train"),
-        ("steps", "train"),
-        ("batch_size", "train"),
-        ("consistency", "train"),
-        ("staleness", "train"),
-        ("forward", "train"),
-        ("lr", "optimizer"),
-        ("momentum", "optimizer"),
-        ("weight_decay", "optimizer"),
-        ("root", "data"),
-        ("shuffle", "data"),
-        ("world_size", "cluster"),
-        ("master_addr", "cluster"),
-        ("num_gpus", "cluster"),
-    ];
-    KEYS.iter()
-        .find(|(name, section)| !path.contains('.') && *name == key && *section != path)
-        .map(|(name, section)| format!("{section}.{name}"))
+    pub(super) value: &'a Value,
 }
 
 impl<'a> Item<'a> {
@@ -182,8 +25,22 @@ impl<'a> Item<'a> {
         self.value
     }
 
-    pub fn origin(&self) -> super::error::Origin {
+    pub fn origin(&self) -> Origin {
         self.reader.merged.origin(self.value.tag(), &self.path)
+    }
+
+    /// Where this table begins.
+    fn begin(&self) -> Option<Origin> {
+        // A section is merged from many sources; what counts is where the file has it. A table in a list is
+        // of one source, as lists are replaced as a whole.
+        let merged = &self.reader.merged;
+        match self.path.contains('[') {
+            true => Some(self.origin()),
+            false => merged
+                .places
+                .line(&self.path)
+                .map(|line| Origin::File { name: merged.file.clone(), line: Some(line) }),
+        }
     }
 
     /// The key and its value, as a message begins.
@@ -224,25 +81,27 @@ impl<'a> Item<'a> {
         let unquoted = self.value.as_str().filter(|text| {
             !wanted.contains("string") && text::parse_value(text).is_ok_and(|value| value.as_str().is_none())
         });
-        self.reader.report(match unquoted {
-            Some(text) => error.hint(format!("write it without quotes: {text}")),
-            None => error,
-        });
+        self.reader.report(error.hint(match unquoted {
+            Some(text) => format!("write it without quotes: {text}"),
+            None => format!("for example {}", example(wanted)),
+        }));
         None
     }
 
     pub fn integer(&self, range: RangeInclusive<i64>) -> Option<i64> {
         let Some(integer) = whole(self.value) else { return self.mistyped("a whole number") };
         let (least, most) = (*range.start(), *range.end());
-        if integer >= i128::from(least) && integer <= i128::from(most) {
-            return i64::try_from(integer).ok();
-        }
-        let limit = match most {
-            i64::MAX if integer > 0 => format!("it may be at most {most}"),
-            i64::MAX | MOST if integer < i128::from(least) => format!("it must be at least {least}"),
-            most => format!("it must be from {least} to {most}"),
+        let problem = match integer {
+            integer if integer < i128::from(least) => format!("is below {least}"),
+            integer if integer > i128::from(most) => format!("is above {most}"),
+            integer => return i64::try_from(integer).ok(),
         };
-        self.reader.report(self.error(format!("is out of range: {limit}")));
+        // The far end of a range is worth telling only where it is a real limit.
+        let hint = match most {
+            MOST.. if integer < i128::from(least) => format!("use at least {least}"),
+            most => format!("use a whole number from {least} to {most}"),
+        };
+        self.wrong(problem, hint);
         None
     }
 
@@ -257,31 +116,31 @@ impl<'a> Item<'a> {
             },
         };
         if !number.is_finite() {
-            self.reader.report(self.error("is not a finite number"));
+            self.wrong("is not a finite number", "a job has no use for nan and inf");
             return None;
         }
         Some(number)
     }
 
-    /// A finite number that `fits`; `limit` says which do, as in "it must be above 0".
+    /// A finite number that `fits`; `limit` says which do, as in "above 0".
     pub fn number_that(&self, fits: impl FnOnce(f64) -> bool, limit: &str) -> Option<f64> {
         let number = self.number()?;
         if fits(number) {
             return Some(number);
         }
-        self.reader.report(self.error(format!("is out of range: {limit}")));
+        self.wrong(format!("is not {limit}"), format!("use a number {limit}"));
         None
     }
 
     /// From 0 to 1, both included.
     pub fn probability(&self) -> Option<f64> {
-        self.number_that(|p| (0.0..=1.0).contains(&p), "it must be from 0 to 1")
+        self.number_that(|p| (0.0..=1.0).contains(&p), "from 0 to 1")
     }
 
     pub fn flag(&self) -> Option<bool> {
         match self.value {
             Value::Bool(_, flag) => Some(*flag),
-            _ => self.mistyped("true or false (without quotes)"),
+            _ => self.mistyped("true or false"),
         }
     }
 
@@ -298,7 +157,10 @@ impl<'a> Item<'a> {
         let choice = choices.iter().find(|(name, _)| *name == word).map(|(_, choice)| *choice);
         if choice.is_none() {
             let names = choices.iter().map(|(name, _)| *name);
-            let hint = suggest(word, "use", names.clone());
+            let hint = match did_you_mean(word, names.clone()) {
+                Some(name) => format!("did you mean \"{name}\"?"),
+                None => format!("for example \"{}\"", choices[0].0),
+            };
             self.wrong(format!("is none of {}", one_of(names)), hint);
         }
         choice
@@ -340,7 +202,8 @@ impl<'a> Item<'a> {
 
     pub fn table(&self) -> Option<Table<'a>> {
         let Value::Dict(_, dict) = self.value else { return self.mistyped("a table") };
-        Some(Table { reader: self.reader, path: self.path.clone(), dict, asked: RefCell::default() })
+        let origin = self.begin();
+        Some(Table { reader: self.reader, path: self.path.clone(), dict, origin, asked: RefCell::default() })
     }
 
     /// A table of the user's own as JSON, for a plug-in.
@@ -382,6 +245,18 @@ fn whole(value: &Value) -> Option<i128> {
     }
 }
 
+/// What a value of a kind looks like.
+fn example(wanted: &str) -> &'static str {
+    match wanted {
+        "a whole number" => "4",
+        "a number" => "0.1",
+        "true or false" => "true",
+        "a string" => "\"text\"",
+        "a list" => "[1, 2]",
+        _ => "{ key = \"value\" }",
+    }
+}
+
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::String(..) | Value::Char(..) => "a string",
@@ -397,7 +272,7 @@ fn kind(value: &Value) -> &'static str {
 /// The value as it is written, cut to what reads well in a message.
 fn shorten(value: &Value) -> String {
     const LENGTH: usize = 60;
-    let written = super::resolved::inline(value);
+    let written = resolved::inline(value);
     match written.char_indices().nth(LENGTH) {
         Some((cut, _)) => format!("{} ...", &written[..cut]),
         None => written,

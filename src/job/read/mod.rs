@@ -1,0 +1,192 @@
+//! A typed reader over merged values that goes on after an error and knows which keys were asked for.
+//!
+//! Reading returns `None` for what is not there and for what is wrong; the wrong has then been recorded.
+
+mod item;
+
+use std::cell::RefCell;
+
+use figment::value::{Dict, Value};
+
+pub(super) use item::Item;
+
+use super::error::{JobError, Origin, suggest};
+use super::sources::Merged;
+use super::text;
+
+/// Sizes and counts in a job; far above any real one, and products of a few still fit 64 bits.
+pub(super) const MOST: i64 = i32::MAX as i64;
+
+pub(super) struct Reader<'a> {
+    merged: &'a Merged,
+    errors: RefCell<Vec<JobError>>,
+}
+
+/// A table whose known keys are those that have been asked for.
+pub(super) struct Table<'a> {
+    reader: &'a Reader<'a>,
+    pub path: String,
+    dict: &'a Dict,
+    /// Where it was begun, for what is missing in it.
+    origin: Option<Origin>,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+static EMPTY: Dict = Dict::new();
+
+impl<'a> Reader<'a> {
+    pub fn new(merged: &'a Merged) -> Reader<'a> {
+        Reader { merged, errors: RefCell::default() }
+    }
+
+    pub fn root(&'a self) -> Table<'a> {
+        Table {
+            reader: self,
+            path: String::new(),
+            dict: &self.merged.dict,
+            origin: None,
+            asked: RefCell::default(),
+        }
+    }
+
+    pub fn report(&self, error: JobError) {
+        self.errors.borrow_mut().push(error);
+    }
+
+    /// How many errors there are so far: what is built from values read without a new one is sound.
+    pub fn errors(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
+    pub fn into_errors(self) -> Vec<JobError> {
+        self.errors.into_inner()
+    }
+}
+
+impl<'a> Table<'a> {
+    /// The table that a bare word stands for.
+    pub fn bare(item: &Item<'a>) -> Table<'a> {
+        Table { origin: Some(item.origin()), ..Table::empty(item.reader, item.path.clone()) }
+    }
+
+    /// A table that nobody wrote, standing at `path`.
+    fn empty(reader: &'a Reader<'a>, path: String) -> Table<'a> {
+        Table { reader, path, dict: &EMPTY, origin: None, asked: RefCell::default() }
+    }
+
+    pub fn reader(&self) -> &'a Reader<'a> {
+        self.reader
+    }
+
+    pub fn get(&self, key: &'static str) -> Option<Item<'a>> {
+        self.asked.borrow_mut().push(key);
+        self.dict.get(key).map(|value| self.item(key, value))
+    }
+
+    /// The value of a key that has to be there.
+    pub fn need<T>(
+        &self,
+        key: &'static str,
+        example: &str,
+        read: impl FnOnce(&Item<'a>) -> Option<T>,
+    ) -> Option<T> {
+        match self.get(key) {
+            Some(item) => read(&item),
+            None => {
+                let path = text::join(&self.path, key);
+                self.reader.report(
+                    JobError::new(format!("`{path}` is missing"))
+                        .hint(format!("for example {key} = {example}")),
+                );
+                None
+            }
+        }
+    }
+
+    /// Records that a key is not there.
+    pub fn missing(&self, key: &str, hint: impl Into<String>) {
+        let error = JobError::new(format!("`{}` is missing", text::join(&self.path, key))).hint(hint);
+        self.reader.report(match &self.origin {
+            Some(origin) => error.from(origin.clone()),
+            None => error,
+        });
+    }
+
+    /// The value of a key that need not be there; `default` also stands in for a wrong one.
+    pub fn or<T>(&self, key: &'static str, default: T, read: impl FnOnce(&Item<'a>) -> Option<T>) -> T {
+        self.get(key).and_then(|item| read(&item)).unwrap_or(default)
+    }
+
+    /// A key that PyTorch has and this version has not.
+    pub fn refuse(&self, key: &'static str, hint: &str) {
+        if let Some(value) = self.dict.get(key) {
+            self.asked.borrow_mut().push(key);
+            self.item(key, value).wrong("is an option that this version does not have", hint);
+        }
+    }
+
+    /// A sub-table with known keys, or an empty one.
+    pub fn section(&self, key: &'static str) -> Table<'a> {
+        let table = self.get(key).and_then(|item| item.table());
+        table.unwrap_or_else(|| Table::empty(self.reader, text::join(&self.path, key)))
+    }
+
+    /// All entries, for tables whose keys are names of the user's own.
+    pub fn entries(&self) -> Vec<(&'a str, Item<'a>)> {
+        self.dict.iter().map(|(key, value)| (key.as_str(), self.item(key, value))).collect()
+    }
+
+    /// Entries in the order of the file; those from elsewhere after them, by name.
+    pub fn entries_as_written(&self) -> Vec<(&'a str, Item<'a>)> {
+        let places = &self.reader.merged.places;
+        let mut entries = self.entries();
+        entries.sort_by_key(|(_, item)| places.offset(&item.path).unwrap_or(usize::MAX));
+        entries
+    }
+
+    /// Records each key that nobody asked for. The end of reading a table.
+    pub fn finish(self) {
+        self.check();
+    }
+
+    /// Like [`Table::finish`], for a table that is still needed.
+    pub fn check(&self) {
+        let asked = self.asked.borrow();
+        for (key, value) in self.dict.iter().filter(|(key, _)| !asked.contains(&key.as_str())) {
+            let item = self.item(key, value);
+            let hint = match elsewhere(&self.path, key) {
+                Some(place) => format!("did you mean `{place}`?"),
+                None => suggest(key, "known keys", asked.iter().copied()),
+            };
+            let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
+            self.reader.report(error.from(item.origin()));
+        }
+    }
+
+    fn item(&self, key: &str, value: &'a Value) -> Item<'a> {
+        Item { reader: self.reader, path: text::join(&self.path, key), value }
+    }
+}
+
+/// The section that has this very key, where the key was written in another.
+fn elsewhere(path: &str, key: &str) -> Option<String> {
+    const KEYS: [(&str, &str); 14] = [
+        ("epochs", "train"),
+        ("steps", "train"),
+        ("batch_size", "train"),
+        ("consistency", "train"),
+        ("staleness", "train"),
+        ("forward", "train"),
+        ("lr", "optimizer"),
+        ("momentum", "optimizer"),
+        ("weight_decay", "optimizer"),
+        ("root", "data"),
+        ("shuffle", "data"),
+        ("world_size", "cluster"),
+        ("master_addr", "cluster"),
+        ("num_gpus", "cluster"),
+    ];
+    KEYS.iter()
+        .find(|(name, section)| !path.contains('.') && *name == key && *section != path)
+        .map(|(name, section)| format!("{section}.{name}"))
+}

@@ -1,0 +1,258 @@
+//! Modules, layers, optimizers and what of them does not fit together.
+
+use super::{errors, replaced, set, sound};
+
+#[test]
+fn placements_of_later_versions_are_refused_with_a_way_on() {
+    insta::assert_snapshot!(set(&["modules.net.place=trainer"]), @r#"
+    error: job `x.toml`: `modules.net.place` = "trainer" is a role of 3 ranks; this version does not train a replica on each of them
+      from: option --set modules.net.place=trainer
+      hint: place it on a role of one rank, such as `server`
+    "#);
+    insta::assert_snapshot!(replaced("server = 1", "server = 2"), @r#"
+    error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks; this version does not train a part on each of them
+      from: x.toml, line 9
+      hint: give one role a single rank, for example server = 1, and place it there
+    "#);
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\"\nshards = 4"), @r#"
+    error: job `x.toml`: `modules.net.run` = "caller" is an option that this version does not have
+      from: x.toml, line 10
+      hint: leave it out: this version runs a module where it is placed
+    error: job `x.toml`: `modules.net.shards` = 4 is an option that this version does not have
+      from: x.toml, line 11
+      hint: leave it out: this version keeps a module whole, on one rank
+    "#);
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = [\"server\", \"trainer\"]"), @r#"
+    error: job `x.toml`: `modules.net.place` = ["server", "trainer"] are the stages of a pipeline, which this version does not train
+      from: x.toml, line 9
+      hint: place the module on one role
+    "#);
+    insta::assert_snapshot!(set(&["modules.net.place=sever", "train.role=trainers"]), @r#"
+    error: job `x.toml`: `train.role` = "trainers" is no role of this job
+      from: option --set train.role=trainers
+      hint: did you mean `trainer`?
+    error: job `x.toml`: `modules.net.place` = "sever" is no role of this job
+      from: option --set modules.net.place=sever
+      hint: did you mean `server`?
+    "#);
+}
+
+#[test]
+fn splits_over_devices_name_layers_that_are_there() {
+    insta::assert_snapshot!(set(&["modules.net.devices=[\"fc3\"]"]), @r#"
+    error: job `x.toml`: `modules.net.devices[0]` = "fc3" is no layer of this module's list
+      from: option --set modules.net.devices=["fc3"]
+      hint: did you mean `fc1`?
+    "#);
+    insta::assert_snapshot!(set(&["modules.net.devices=[\"0\"]"]), @r#"
+    error: job `x.toml`: `modules.net.devices[0]` = "0" is the first layer, where the first device starts anyway
+      from: option --set modules.net.devices=["0"]
+      hint: name the layers at which the second device starts, the third, and so on
+    "#);
+    insta::assert_snapshot!(set(&["modules.net.devices=[\"fc2\", \"fc1\"]"]), @r#"
+    error: job `x.toml`: `modules.net.devices[1]` = "fc1" does not come after the one before it
+      from: option --set modules.net.devices=["fc2", "fc1"]
+      hint: name the layers at which the second device starts, the third, and so on
+    "#);
+    insta::assert_snapshot!(set(&["modules.net.devices=9"]), @r"
+    error: job `x.toml`: `modules.net.devices` = 9 is more than the module's 4 layers
+      from: option --set modules.net.devices=9
+      hint: use at most 4
+    ");
+}
+
+#[test]
+fn two_layers_of_one_name() {
+    insta::assert_snapshot!(replaced("name = \"fc2\"", "name = \"fc1\""), @r"
+    error: job `x.toml`: `modules.net.layers[1]` and `modules.net.layers[3]` are both named `fc1`
+      from: x.toml, line 15
+      hint: parameters carry the names of their layers; a layer without a name is called by its position
+    ");
+    insta::assert_snapshot!(replaced("name = \"fc2\"", "name = \"a.b\""), @r"
+    error: job `x.toml`: `modules.net.layers[3].name`: `a.b` is no name
+      from: x.toml, line 15
+      hint: a name is 1 to 64 letters, digits, `_` and `-`
+    ");
+}
+
+#[test]
+fn layers_by_their_own_rules() {
+    let layer = |layer: &str| replaced("\"relu\"", layer);
+    let conv = "{ type = \"conv2d\", in_channels = 4, out_channels = 6, kernel_size = 2, groups = 3, padding = \"same\" }";
+    insta::assert_snapshot!(layer(conv), @r#"
+    error: job `x.toml`: `modules.net.layers[2].padding` = "same" would pad one side more than the other with an even kernel
+      from: x.toml, line 14
+      hint: use an odd kernel_size
+    error: job `x.toml`: `modules.net.layers[2].groups` = 3 does not divide both in_channels = 4 and out_channels = 6
+      from: x.toml, line 14
+      hint: use 1 or 2
+    "#);
+    insta::assert_snapshot!(layer("{ type = \"conv2d\", in_channels = 1, out_channels = 2, kernel_size = [3, 3, 3], padding_mode = \"reflect\" }"), @r#"
+    error: job `x.toml`: `modules.net.layers[2].kernel_size` = [3, 3, 3] has 3 entries, where 2 are wanted
+      from: x.toml, line 14
+      hint: write one number or a list of 2
+    error: job `x.toml`: `modules.net.layers[2].padding_mode` = "reflect" is an option that this version does not have
+      from: x.toml, line 14
+      hint: leave it out: padding is with zeros, as is PyTorch's default
+    "#);
+    insta::assert_snapshot!(layer("{ type = \"max_pool2d\", kernel_size = 2, padding = 2 }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].padding` = 2 is more than half of kernel_size = [2, 2]
+      from: x.toml, line 14
+      hint: use at most [1, 1]
+    ");
+    insta::assert_snapshot!(layer("{ type = \"lstm\", input_size = 8, hidden_size = 8 }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].batch_first` is missing
+      from: x.toml, line 14
+      hint: write batch_first = true (PyTorch's default, false, would take the samples for time steps)
+    ");
+    insta::assert_snapshot!(layer("{ type = \"multihead_attention\", embed_dim = 32, num_heads = 5, batch_first = false }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].num_heads` = 5 does not divide embed_dim = 32
+      from: x.toml, line 14
+      hint: use 1, 2, 4, 8, 16 or 32
+    error: job `x.toml`: `modules.net.layers[2].batch_first` = false does not fit: the first dimension of a batch counts the samples
+      from: x.toml, line 14
+      hint: write batch_first = true (PyTorch's default, false, would take the samples for time steps)
+    ");
+    insta::assert_snapshot!(layer("{ type = \"group_norm\", num_groups = 3, num_channels = 8 }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].num_groups` = 3 does not divide num_channels = 8
+      from: x.toml, line 14
+      hint: use 1, 2, 4 or 8
+    ");
+    insta::assert_snapshot!(layer("{ type = \"reshape\", shape = [-1, -1] }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].shape` = [-1, -1] is no shape
+      from: x.toml, line 14
+      hint: sizes are at least 1, and one of them may be -1 (whatever is left)
+    ");
+    insta::assert_snapshot!(layer("{ type = \"residual\", layers = [] }"), @r#"
+    error: job `x.toml`: `modules.net.layers[2].layers` = [] has no layers
+      from: x.toml, line 14
+      hint: for example layers = ["flatten", { type = "linear", in_features = 784, out_features = 10 }]
+    "#);
+    insta::assert_snapshot!(layer("\"log_softmax\""), @r"
+    error: job `x.toml`: `modules.net.layers[2].dim` is missing
+      hint: for example dim = 1
+    ");
+    insta::assert_snapshot!(layer("{ type = \"relu\", inplace = true }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].inplace` = true is an option that this version does not have
+      from: x.toml, line 14
+      hint: leave it out: the runner decides where results go
+    ");
+}
+
+#[test]
+fn optimizers_by_their_own_rules() {
+    insta::assert_snapshot!(set(&["optimizer.nesterov=true"]), @r"
+    error: job `x.toml`: `optimizer.nesterov` = true needs a momentum and no dampening; there are 0 and 0
+      from: option --set optimizer.nesterov=true
+      hint: for example momentum = 0.9, and leave dampening out
+    ");
+    insta::assert_snapshot!(set(&["optimizer.type=adam", "optimizer.betas=[0.9, 1.0]"]), @r"
+    error: job `x.toml`: `optimizer.betas` = [0.9, 1.0] is not two numbers of at least 0 and below 1
+      from: option --set optimizer.betas=[0.9, 1.0]
+      hint: PyTorch's default is [0.9, 0.999]
+    ");
+    insta::assert_snapshot!(set(&["optimizer.type=rprop", "optimizer.etas=[1.2, 0.5]"]), @r"
+    error: job `x.toml`: `optimizer.etas` = [1.2, 0.5] is not one number between 0 and 1 and one above 1
+      from: option --set optimizer.etas=[1.2, 0.5]
+      hint: PyTorch's default is [0.5, 1.2]
+    ");
+    insta::assert_snapshot!(set(&["optimizer.fused=true"]), @r"
+    error: job `x.toml`: `optimizer.fused` = true is an option that this version does not have
+      from: option --set optimizer.fused=true
+      hint: leave it out: it changes how PyTorch computes, not what
+    ");
+}
+
+#[test]
+fn normalisation_has_to_fit_the_samples() {
+    insta::assert_snapshot!(set(&["data.normalize={ mean = [0.1, 0.2, 0.3], std = [1, 1, 1] }"]), @r"
+    error: job `x.toml`: `data.normalize` is for 3 channels, and a sample of `modules.net` is [1, 8, 8]
+      from: option --set data.normalize={ mean = [0.1, 0.2, 0.3], std = [1, 1, 1] }
+      hint: give one value for each channel, or one for all
+    ");
+    insta::assert_snapshot!(set(&["data.normalize={ mean = [0.1, 0.2], std = [1, 1, 1] }"]), @r"
+    error: job `x.toml`: `data.normalize` = { mean = [0.1, 0.2], std = [1, 1, 1] } has 2 means and 3 deviations
+      from: option --set data.normalize={ mean = [0.1, 0.2], std = [1, 1, 1] }
+      hint: give as many of each, or one for all channels
+    ");
+    insta::assert_snapshot!(set(&["data.normalize={ scale = 0, std = 0 }"]), @r"
+    error: job `x.toml`: `data.normalize.scale` = 0 is not other than 0
+      from: option --set data.normalize={ scale = 0, std = 0 }
+      hint: use a number other than 0
+    error: job `x.toml`: `data.normalize` = { scale = 0, std = 0 } divides by a deviation of 0
+      from: option --set data.normalize={ scale = 0, std = 0 }
+      hint: use deviations other than 0
+    ");
+    insta::assert_snapshot!(set(&["data.normalize={ std = 0.0 }"]), @r"
+    error: job `x.toml`: `data.normalize` = { std = 0.0 } divides by a deviation of 0
+      from: option --set data.normalize={ std = 0.0 }
+      hint: use deviations other than 0
+    ");
+}
+
+#[test]
+fn batches_that_fit_no_message() {
+    insta::assert_snapshot!(set(&["train.batch_size=16777216", "modules.net.input=[2, 8, 8]", "modules.net.layers[1].in_features=128"]), @r"
+    error: job `x.toml`: `train.batch_size` = 16777216 makes messages of more than 4 GiB into `modules.net`
+      from: option --set train.batch_size=16777216
+      hint: a sample has 512 bytes there; use at most 8388608
+    ");
+}
+
+const TWO_MODULES: &str = r#"
+[roles]
+embedder = 1
+server = 1
+trainer = 2
+[modules.embed]
+place = "embedder"
+input = [20]
+input_dtype = "int64"
+layers = [{ type = "embedding_bag", num_embeddings = 100, embedding_dim = 16 }]
+[modules.dense]
+place = "server"
+layers = [{ type = "linear", in_features = 16, out_features = 8 }]
+[data]
+plugin = "mine.wasm"
+[loss]
+plugin = "cross_entropy"
+[optimizer]
+type = "adagrad"
+[train]
+forward = ["embed", "dense"]
+"#;
+
+#[test]
+fn modules_in_a_chain_take_what_the_one_before_gives() {
+    let job = sound(TWO_MODULES, &[], &[]).job;
+    assert_eq!(job.modules[1].input, [16]);
+    assert_eq!(job.cluster.world_size.0, 4, "roles that name every rank say how large the world is");
+    insta::assert_snapshot!(errors(&TWO_MODULES.replace("in_features = 16", "in_features = 20")), @r"
+    error: job `x.toml`: `modules.dense.layers[0]`: linear `0` wants 20 features (in_features) in the last dimension; [16] comes from the module's input
+      from: x.toml, line 13
+      hint: write in_features = 16
+    ");
+    insta::assert_snapshot!(errors(&TWO_MODULES.replace("place = \"server\"", "place = \"server\"\ninput = [20]")), @r"
+    error: job `x.toml`: `modules.dense` takes [20], and `modules.embed` gives [16]
+      from: x.toml, line 11
+      hint: leave input and input_dtype out here: they follow from the module before
+    error: job `x.toml`: `modules.dense.layers[0]`: linear `0` wants 16 features (in_features) in the last dimension; [20] comes from the module's input
+      from: x.toml, line 14
+      hint: write in_features = 20
+    ");
+    insta::assert_snapshot!(errors(&TWO_MODULES.replace("forward = [\"embed\", \"dense\"]", "")), @r#"
+    error: job `x.toml`: `train.forward` is missing, and there are 2 modules
+      hint: name them in the order in which a sample passes them: forward = ["embed", "dense"]
+    "#);
+    insta::assert_snapshot!(errors(&TWO_MODULES.replace("\"dense\"]", "\"dens\", \"embed\"]")), @r#"
+    error: job `x.toml`: `train.forward[1]` = "dens" is no module of this job
+      from: x.toml, line 21
+      hint: did you mean `dense`?
+    error: job `x.toml`: `train.forward[2]` = "embed" comes twice
+      from: x.toml, line 21
+      hint: a sample passes each module once
+    error: job `x.toml`: `train.forward` = ["embed", "dens", "embed"] leaves out module `dense`
+      from: x.toml, line 21
+      hint: name it too, or remove its section
+    "#);
+}

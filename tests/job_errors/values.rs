@@ -1,0 +1,283 @@
+//! Keys and values, each by itself.
+
+use super::{SOUND, errors, replaced, sound};
+
+#[test]
+fn the_sound_job_is_sound() {
+    sound(SOUND, &[], &[]);
+}
+
+#[test]
+fn all_errors_come_at_once_in_the_order_of_the_file() {
+    let text = SOUND
+        .replace("world_size = 4", "world_size = 4\nnum_gpu = 2")
+        .replace("in_features = 32", "in_features = 23")
+        .replace("lr = 0.1", "lr = -0.1\nmomentem = 0.9")
+        .replace("epochs = 2", "epochs = \"2\"\nbatch_size = 0\nconsistency = \"asinc\"");
+    insta::assert_snapshot!(errors(&text), @r#"
+    error: job `x.toml`: unknown key `cluster.num_gpu`
+      from: x.toml, line 5
+      hint: did you mean `num_gpus`?
+    error: job `x.toml`: `modules.net.layers[3]`: linear `fc2` wants 23 features (in_features) in the last dimension; [32] comes from relu `2`
+      from: x.toml, line 16
+      hint: write in_features = 32
+    error: job `x.toml`: `optimizer.lr` = -0.1 is not above 0
+      from: x.toml, line 25
+      hint: use a number above 0
+    error: job `x.toml`: unknown key `optimizer.momentem`
+      from: x.toml, line 26
+      hint: did you mean `momentum`?
+    error: job `x.toml`: `train.epochs` = "2" is a string, where a whole number is wanted
+      from: x.toml, line 28
+      hint: write it without quotes: 2
+    error: job `x.toml`: `train.batch_size` = 0 is below 1
+      from: x.toml, line 29
+      hint: use a whole number from 1 to 16777216
+    error: job `x.toml`: `train.consistency` = "asinc" is none of async, bsp, ssp or hogwild
+      from: x.toml, line 30
+      hint: did you mean "async"?
+    "#);
+}
+
+#[test]
+fn unknown_keys_are_met_with_what_was_meant() {
+    insta::assert_snapshot!(replaced("epochs = 2", "epoch = 2"), @r"
+    error: job `x.toml`: unknown key `train.epoch`
+      from: x.toml, line 26
+      hint: did you mean `epochs`?
+    ");
+    insta::assert_snapshot!(replaced("name = \"x\"", "name = \"x\"\nepochs = 3"), @r"
+    error: job `x.toml`: unknown key `epochs`
+      from: x.toml, line 3
+      hint: did you mean `train.epochs`?
+    ");
+    insta::assert_snapshot!(replaced("[train]", "[training]"), @r"
+    error: job `x.toml`: unknown key `training`
+      from: x.toml, line 25
+      hint: did you mean `train`?
+    ");
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0.1\nbetas = [0.9, 0.99]"), @r"
+    error: job `x.toml`: unknown key `optimizer.betas`
+      from: x.toml, line 25
+      hint: known keys: type, lr, momentum, dampening, weight_decay, nesterov, maximize
+    ");
+    insta::assert_snapshot!(replaced("out_features = 32 }", "out_features = 32, activation = \"relu\" }"), @r"
+    error: job `x.toml`: unknown key `modules.net.layers[1].activation`
+      from: x.toml, line 13
+      hint: known keys: type, name, in_features, out_features, bias
+    ");
+}
+
+#[test]
+fn missing_keys_are_met_with_an_example() {
+    insta::assert_snapshot!(replaced("plugin = \"idx\"", ""), @r#"
+    error: job `x.toml`: `data.plugin` is missing
+      hint: for example plugin = "idx"
+    "#);
+    insta::assert_snapshot!(replaced("root = \"data\"", ""), @r#"
+    error: job `x.toml`: `data.root` is missing
+      hint: for example root = "data/mnist"
+    "#);
+    insta::assert_snapshot!(replaced("type = \"sgd\"", ""), @r#"
+    error: job `x.toml`: `optimizer.type` is missing
+      hint: for example type = "sgd"
+    "#);
+    insta::assert_snapshot!(replaced("input = [1, 8, 8]", ""), @r"
+    error: job `x.toml`: `modules.net.input` is missing
+      from: x.toml, line 8
+      hint: the shape of one sample, for example input = [1, 28, 28]
+    ");
+    insta::assert_snapshot!(replaced(", out_features = 32", ""), @r"
+    error: job `x.toml`: `modules.net.layers[1].out_features` is missing
+      hint: for example out_features = 64
+    ");
+    insta::assert_snapshot!(errors(""), @r#"
+    error: job `x.toml`: `roles` is missing
+      hint: for example [roles] with server = 1 and trainer = "rest"
+    error: job `x.toml`: `modules` is missing
+      hint: a model is made of modules: [modules.net] with place, input and layers
+    error: job `x.toml`: `data.plugin` is missing
+      hint: for example plugin = "idx"
+    error: job `x.toml`: `loss.plugin` is missing
+      hint: for example plugin = "cross_entropy"
+    error: job `x.toml`: `optimizer.type` is missing
+      hint: for example type = "sgd"
+    "#);
+}
+
+#[test]
+fn mistyped_values_are_met_with_the_type() {
+    insta::assert_snapshot!(replaced("epochs = 2", "epochs = \"2\""), @r#"
+    error: job `x.toml`: `train.epochs` = "2" is a string, where a whole number is wanted
+      from: x.toml, line 26
+      hint: write it without quotes: 2
+    "#);
+    insta::assert_snapshot!(replaced("epochs = 2", "epochs = 2.5"), @r"
+    error: job `x.toml`: `train.epochs` = 2.5 is a number with a fraction, where a whole number is wanted
+      from: x.toml, line 26
+      hint: for example 4
+    ");
+    insta::assert_snapshot!(replaced("epochs = 2", "epochs = [2]"), @r"
+    error: job `x.toml`: `train.epochs` = [2] is a list, where a whole number is wanted
+      from: x.toml, line 26
+      hint: for example 4
+    ");
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = 0"), @r#"
+    error: job `x.toml`: `modules.net.place` = 0 is a whole number, where a string is wanted
+      from: x.toml, line 9
+      hint: for example "text"
+    "#);
+    insta::assert_snapshot!(replaced("[train]", "[data.normalize]\nmean = \"grey\"\n[train]\non_nan = true"), @r#"
+    error: job `x.toml`: `data.normalize.mean` = "grey" is a string, where a number is wanted
+      from: x.toml, line 26
+      hint: for example 0.1
+    error: job `x.toml`: `train.on_nan` = true is a boolean, where a string is wanted
+      from: x.toml, line 28
+      hint: for example "text"
+    "#);
+    insta::assert_snapshot!(replaced("[train]\nepochs = 2", "[log]\nevery = 1\n[[train]]"), @r#"
+    error: job `x.toml`: `train` = [{}] is a list, where a table is wanted
+      from: x.toml, line 27
+      hint: for example { key = "value" }
+    "#);
+    insta::assert_snapshot!(replaced("\"relu\"", "7"), @r#"
+    error: job `x.toml`: `modules.net.layers[2]` = 7 is no layer
+      from: x.toml, line 14
+      hint: write "relu", or { type = "linear", in_features = 784, out_features = 10 }
+    "#);
+}
+
+#[test]
+fn numbers_out_of_range_are_met_with_the_limit() {
+    insta::assert_snapshot!(replaced("epochs = 2", "batch_size = 0"), @r"
+    error: job `x.toml`: `train.batch_size` = 0 is below 1
+      from: x.toml, line 26
+      hint: use a whole number from 1 to 16777216
+    ");
+    insta::assert_snapshot!(replaced("epochs = 2", "epochs = 99999999999999999999"), @r"
+    error: job `x.toml`: `train.epochs` = 99999999999999999999 is above 1000000
+      from: x.toml, line 26
+      hint: use a whole number from 1 to 1000000
+    ");
+    insta::assert_snapshot!(replaced("world_size = 4", "master_port = 70000"), @r"
+    error: job `x.toml`: `cluster.master_port` = 70000 is above 65535
+      from: x.toml, line 4
+      hint: use a whole number from 0 to 65535
+    ");
+    insta::assert_snapshot!(replaced("\"relu\"", "{ type = \"dropout\", p = 1.5 }"), @r"
+    error: job `x.toml`: `modules.net.layers[2].p` = 1.5 is not from 0 to 1
+      from: x.toml, line 14
+      hint: use a number from 0 to 1
+    ");
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0"), @r"
+    error: job `x.toml`: `optimizer.lr` = 0 is not above 0
+      from: x.toml, line 24
+      hint: use a number above 0
+    ");
+    insta::assert_snapshot!(replaced("name = \"x\"", "name = \"x\"\nseed = -1"), @r"
+    error: job `x.toml`: `seed` = -1 is below 0
+      from: x.toml, line 3
+      hint: use at least 0
+    ");
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_everywhere() {
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr = nan\nmomentum = inf\nweight_decay = -inf"), @r"
+    error: job `x.toml`: `optimizer.lr` = nan is not a finite number
+      from: x.toml, line 24
+      hint: a job has no use for nan and inf
+    error: job `x.toml`: `optimizer.momentum` = inf is not a finite number
+      from: x.toml, line 25
+      hint: a job has no use for nan and inf
+    error: job `x.toml`: `optimizer.weight_decay` = -inf is not a finite number
+      from: x.toml, line 26
+      hint: a job has no use for nan and inf
+    ");
+    insta::assert_snapshot!(replaced("[loss]", "[data.train]\nnoise = [0.5, nan]\n[loss]\nparams = { gamma = inf }"), @r"
+    error: job `x.toml`: `data.train.noise[1]` = nan is not a finite number
+      from: x.toml, line 21
+      hint: a job has no use for nan and inf
+    error: job `x.toml`: `loss.params.gamma` = inf is not a finite number
+      from: x.toml, line 23
+      hint: a job has no use for nan and inf
+    ");
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr = 1e999"), @r"
+    error: job `x.toml`: `optimizer.lr` = inf is not a finite number
+      from: x.toml, line 24
+      hint: a job has no use for nan and inf
+    ");
+}
+
+#[test]
+fn words_that_are_no_choice_are_met_with_the_choices() {
+    insta::assert_snapshot!(replaced("epochs = 2", "consistency = \"hogwyld\""), @r#"
+    error: job `x.toml`: `train.consistency` = "hogwyld" is none of async, bsp, ssp or hogwild
+      from: x.toml, line 26
+      hint: did you mean "hogwild"?
+    "#);
+    insta::assert_snapshot!(replaced("type = \"sgd\"", "type = \"lion\""), @r#"
+    error: job `x.toml`: `optimizer.type` = "lion" is none of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop or rprop
+      from: x.toml, line 23
+      hint: for example "sgd"
+    "#);
+    insta::assert_snapshot!(replaced("\"relu\"", "\"Conv2d\""), @r"
+    error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `Conv2d`
+      from: x.toml, line 14
+      hint: did you mean `conv2d`?
+    ");
+    insta::assert_snapshot!(replaced("\"relu\"", "\"nn.ReLUU\""), @r"
+    error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `nn.ReLUU`
+      from: x.toml, line 14
+      hint: did you mean `relu`?
+    ");
+    insta::assert_snapshot!(replaced("\"relu\"", "\"transformer\""), @r"
+    error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `transformer`
+      from: x.toml, line 14
+      hint: known layers: linear, conv1d, conv2d, embedding, embedding_bag, batch_norm1d, batch_norm2d, layer_norm, group_norm, relu, gelu, silu, tanh, sigmoid, softmax, log_softmax, max_pool2d, avg_pool2d, adaptive_avg_pool2d, dropout, dropout2d, flatten, reshape, residual, lstm, multihead_attention
+    ");
+    insta::assert_snapshot!(replaced("plugin = \"idx\"", "plugin = \"mnist\""), @r#"
+    error: job `x.toml`: `data.plugin` = "mnist" is no builtin plug-in and no path that ends in .wasm
+      from: x.toml, line 19
+      hint: builtin ones: idx, csv, synthetic
+    "#);
+    insta::assert_snapshot!(replaced("plugin = \"cross_entropy\"", "plugin = \"cross-entropy\""), @r#"
+    error: job `x.toml`: `loss.plugin` = "cross-entropy" is no builtin plug-in and no path that ends in .wasm
+      from: x.toml, line 21
+      hint: did you mean `cross_entropy`?
+    "#);
+    insta::assert_snapshot!(replaced("root = \"data\"", "root = \"builtin:mnist\""), @r#"
+    error: job `x.toml`: `data.root` = "builtin:mnist" is not inside the program
+      from: x.toml, line 18
+      hint: builtin data: digits
+    "#);
+}
+
+#[test]
+fn text_that_is_no_toml_names_line_and_column() {
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0.1.2"), @r"
+    error: job `x.toml`: line 24, column 9 is no TOML: invalid float
+      hint: look at: lr = 0.1.2
+    ");
+    insta::assert_snapshot!(replaced("lr = 0.1", "lr ="), @r"
+    error: job `x.toml`: line 24, column 5 is no TOML: string values must be quoted, expected literal string
+      hint: look at: lr =
+    ");
+    insta::assert_snapshot!(replaced("[train]", "[train"), @r"
+    error: job `x.toml`: line 25, column 7 is no TOML: unclosed table, expected `]`
+      hint: look at: [train
+    ");
+    insta::assert_snapshot!(replaced("epochs = 2", "epochs = 2\nepochs = 3"), @r"
+    error: job `x.toml`: line 27, column 1 is no TOML: duplicate key
+      hint: look at: epochs = 3
+    ");
+}
+
+#[test]
+fn a_name_that_can_be_no_folder() {
+    insta::assert_snapshot!(replaced("name = \"x\"", "name = \"../x\""), @r#"
+    error: job `x.toml`: `name` = "../x" is no name for a job
+      from: x.toml, line 2
+      hint: use letters, digits, `_`, `-` and `.`, at most 64
+    "#);
+}

@@ -1,0 +1,165 @@
+//! Ranks, roles, and where a value came from.
+
+use pstrain::job::{self, JobText, Override, Sources};
+
+use super::{SOUND, load, replaced, said, set, sound};
+
+#[test]
+fn worlds_that_do_not_fit_the_roles() {
+    insta::assert_snapshot!(replaced("trainer = \"rest\"", "trainer = 2"), @r#"
+    error: job `x.toml`: `cluster.world_size` = 4 does not fit the roles, which take 3 ranks
+      from: x.toml, line 4
+      hint: use 3, or let one role take "rest"
+    "#);
+    insta::assert_snapshot!(set(&["cluster.world_size=1"]), @r"
+    error: job `x.toml`: `cluster.world_size` = 1 leaves nobody for the role that takes the rest: the others take 1 rank
+      from: option --set cluster.world_size=1
+      hint: use at least 2
+    ");
+    insta::assert_snapshot!(replaced("server = 1", "server = \"rest\""), @r#"
+    error: job `x.toml`: `roles.trainer` = "rest" is the second "rest": role `server` takes it already
+      from: x.toml, line 7
+      hint: give one of them a number of ranks
+    "#);
+    insta::assert_snapshot!(replaced("trainer = \"rest\"", "trainer = \"others\""), @r#"
+    error: job `x.toml`: `roles.trainer` = "others" is no number of ranks
+      from: x.toml, line 7
+      hint: use a number, or "rest" for one role
+    "#);
+    insta::assert_snapshot!(replaced("server = 1", "server = 0"), @r"
+    error: job `x.toml`: `roles.server` = 0 is below 1
+      from: x.toml, line 6
+      hint: use a whole number from 1 to 4096
+    ");
+    insta::assert_snapshot!(replaced("server = 1", "server2 = 1"), @r"
+    error: job `x.toml`: `server2` is no name for a role
+      from: x.toml, line 6
+      hint: a name is a letter, then letters, `_` and `-`, with no digit at the end, at most 32
+    ");
+    insta::assert_snapshot!(replaced("[roles]\nserver = 1\ntrainer = \"rest\"", ""), @r#"
+    error: job `x.toml`: `roles` is missing
+      hint: for example [roles] with server = 1 and trainer = "rest"
+    "#);
+}
+
+#[test]
+fn ranks_outside_the_world_and_ranks_in_the_file() {
+    insta::assert_snapshot!(said(load(SOUND, &[("RANK", "4")], &[])), @r"
+    error: job `x.toml`: `cluster.rank` = 4 is outside the world of 4 ranks
+      from: environment variable RANK
+      hint: ranks count from 0 to 3
+    ");
+    insta::assert_snapshot!(said(load(SOUND, &[("RANK", "one")], &[])), @r#"
+    error: job `x.toml`: `cluster.rank` = "one" is a string, where a whole number is wanted
+      from: environment variable RANK
+      hint: for example 4
+    "#);
+    insta::assert_snapshot!(replaced("world_size = 4", "rank = 1"), @r"
+    error: job `x.toml`: `cluster.rank` = 1 stands in the job file, which all ranks share
+      from: x.toml, line 4
+      hint: give it with --rank or the environment variable RANK
+    ");
+}
+
+#[test]
+fn each_value_is_traced_to_where_it_came_from() {
+    insta::assert_snapshot!(said(load(SOUND, &[("PSTRAIN_TRAIN__BATCH_SIZE", "0")], &[])), @r"
+    error: job `x.toml`: `train.batch_size` = 0 is below 1
+      from: environment variable PSTRAIN_TRAIN__BATCH_SIZE
+      hint: use a whole number from 1 to 16777216
+    ");
+    insta::assert_snapshot!(said(load(SOUND, &[("PSTRAIN_TRAIN__BATCHSIZE", "8")], &[])), @r"
+    error: job `x.toml`: unknown key `train.batchsize`
+      from: environment variable PSTRAIN_TRAIN__BATCHSIZE
+      hint: did you mean `batch_size`?
+    ");
+    insta::assert_snapshot!(said(load(SOUND, &[("WORLD_SIZE", "four")], &[])), @r#"
+    error: job `x.toml`: `cluster.world_size` = "four" is a string, where a whole number is wanted
+      from: environment variable WORLD_SIZE
+      hint: for example 4
+    "#);
+    insta::assert_snapshot!(said(load(SOUND, &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")], &[])), @r"
+    error: job `x.toml`: `cluster.world_size` = 1 leaves nobody for the role that takes the rest: the others take 1 rank
+      from: environment variable SLURM_NTASKS
+      hint: use at least 2
+    ");
+    insta::assert_snapshot!(set(&["train.epochs=none", "optimizer.lr=-1"]), @r#"
+    error: job `x.toml`: `train.epochs` = "none" is a string, where a whole number is wanted
+      from: option --set train.epochs=none
+      hint: for example 4
+    error: job `x.toml`: `optimizer.lr` = -1 is not above 0
+      from: option --set optimizer.lr=-1
+      hint: use a number above 0
+    "#);
+    insta::assert_snapshot!(set(&["modules.net.layers[1].in_features=65"]), @r"
+    error: job `x.toml`: `modules.net.layers[1]`: linear `fc1` wants 65 features (in_features) in the last dimension; [64] comes from flatten `0`
+      from: option --set modules.net.layers[1].in_features=65
+      hint: write in_features = 64
+    ");
+    let overrides = [Override::option("--world-size", "cluster.world_size", 1)];
+    let file = JobText { name: "x.toml", text: SOUND };
+    insta::assert_snapshot!(said(job::load(&Sources { file, env: vec![], overrides: &overrides })), @r"
+    error: job `x.toml`: `cluster.world_size` = 1 leaves nobody for the role that takes the rest: the others take 1 rank
+      from: option --world-size 1
+      hint: use at least 2
+    ");
+}
+
+#[test]
+fn settings_that_cannot_be_placed() {
+    insta::assert_snapshot!(set(&["train..epochs=1", "modules.net.layers[9].p=1", "train.epochs[0]=1", "data.train=[1, 2"]), @r"
+    error: job `x.toml`: `train..epochs`: this is no key: write it like train.batch_size or modules.net.layers[1].p
+      from: option --set train..epochs=1
+    error: job `x.toml`: `modules.net.layers[9].p`: the list has 4 entries, counted from 0; there is no 9
+      from: option --set modules.net.layers[9].p=1
+    error: job `x.toml`: `train.epochs[0]`: there is no list here
+      from: option --set train.epochs[0]=1
+    error: job `x.toml`: `data.train`: the value is no TOML: unclosed array, expected `]`
+      from: option --set data.train=[1, 2
+    ");
+}
+
+#[test]
+fn consistency_and_staleness_go_together() {
+    insta::assert_snapshot!(set(&["train.consistency=ssp"]), @r#"
+    error: job `x.toml`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
+      from: option --set train.consistency=ssp
+      hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
+    "#);
+    insta::assert_snapshot!(set(&["train.staleness=4"]), @r#"
+    error: job `x.toml`: `train.staleness` = 4 bounds nothing: `train.consistency` = "async" does not use it
+      from: option --set train.staleness=4
+      hint: leave it out, or use consistency = "ssp"
+    "#);
+    sound(SOUND, &[], &["train.consistency=ssp", "train.staleness=4"]);
+}
+
+#[test]
+fn two_ways_to_rank_0_have_to_agree() {
+    let tcp = "world_size = 4\ninit = \"tcp://10.0.0.1:29500\"\nmaster_addr = \"10.0.0.2\"";
+    insta::assert_snapshot!(replaced("world_size = 4", tcp), @r#"
+    error: job `x.toml`: `cluster.master_addr` = "10.0.0.2" disagrees with `cluster.init` = "tcp://10.0.0.1:29500"
+      from: x.toml, line 6
+      hint: leave one of them out, or write cluster.init = "env://"
+    "#);
+    let tcp = SOUND.replace("world_size = 4", "world_size = 4\ninit = \"tcp://10.0.0.1:29500\"");
+    assert_eq!(sound(&tcp, &[], &[]).job.cluster.master(), "10.0.0.1:29500");
+    insta::assert_snapshot!(set(&["cluster.init=file:///tmp/x"]), @r#"
+    error: job `x.toml`: `cluster.init` = "file:///tmp/x" is not in this version
+      from: option --set cluster.init=file:///tmp/x
+      hint: use "env://" or "tcp://HOST:PORT"
+    "#);
+    insta::assert_snapshot!(set(&["cluster.init=tcp://nowhere"]), @r#"
+    error: job `x.toml`: `cluster.init` = "tcp://nowhere" is no way to meet
+      from: option --set cluster.init=tcp://nowhere
+      hint: use "env://" or "tcp://HOST:PORT", for example "tcp://10.0.0.1:29500"
+    "#);
+    insta::assert_snapshot!(set(&["cluster.backend=nccl", "cluster.lost_after_ms=600"]), @r#"
+    error: job `x.toml`: `cluster.backend` = "nccl" is not in this version
+      from: option --set cluster.backend=nccl
+      hint: use "gloo" or "auto"
+    error: job `x.toml`: `cluster.lost_after_ms` = 600 is less than two heartbeats of 500 ms
+      from: option --set cluster.lost_after_ms=600
+      hint: use at least 1000, or a shorter heartbeat_ms
+    "#);
+}
