@@ -19,7 +19,7 @@ const ROOMS: [(&str, &[&str]); 5] = [
     ("capnp_rpc", &["rpc/"]),
     ("wasmtime", &["plugin/"]),
     ("wasmtime_wasi", &["plugin/"]),
-    ("indicatif", &["runner/progress.rs"]),
+    ("indicatif", &["runner/progress/bars.rs"]),
 ];
 
 /// `job` is plain values: it can be proven where there is neither a runtime nor libtorch.
