@@ -1,7 +1,47 @@
 //! The command line: options in, exit code out. Nothing below this floor ends the process.
+//!
+//! | exit code | means |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | the job failed |
+//! | 2 | bad usage or job file |
+//! | 3 | a rank was lost or never came |
+//! | 130 | interrupted |
+
+mod args;
+mod bench;
+mod data;
+mod exit;
+mod job;
+mod logs;
+mod plugin;
+mod run;
+mod spawn;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use exit::Failure;
+
+/// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let started = Instant::now();
+    let cli = Cli::parse();
+    let look = logs::Wanted { color: cli.color, verbose: cli.verbose };
+    let done = match cli.command {
+        Command::Run(args) => run::run(args, look, started),
+        Command::Spawn(args) => spawn::spawn(args, look, started),
+        Command::Check(args) => job::check(&args),
+        Command::Init { path } => job::init(&path),
+        Command::Plugin(command) => plugin::command(command, look),
+        Command::Bench(command) => bench::command(command, look),
+        Command::Data(command) => data::command(command, look),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
 }

@@ -15,38 +15,142 @@ pub struct Layer {
 /// What a layer computes. Sizes are counts of elements; shapes never include the batch dimension.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum LayerOp {
-    Linear { in_features: i64, out_features: i64, bias: bool },
+    Linear {
+        in_features: i64,
+        out_features: i64,
+        bias: bool,
+    },
     Conv1d(Conv<1>),
     Conv2d(Conv<2>),
-    Embedding { num_embeddings: i64, embedding_dim: i64, padding_idx: Option<i64>, sparse: bool },
-    EmbeddingBag { num_embeddings: i64, embedding_dim: i64, mode: BagMode, sparse: bool, include_last_offset: bool },
+    Embedding {
+        num_embeddings: i64,
+        embedding_dim: i64,
+        padding_idx: Option<i64>,
+        sparse: bool,
+    },
+    EmbeddingBag {
+        num_embeddings: i64,
+        embedding_dim: i64,
+        mode: BagMode,
+        sparse: bool,
+        include_last_offset: bool,
+    },
     /// `batch_norm1d` and `batch_norm2d`.
-    BatchNorm { dims: u8, num_features: i64, eps: f64, momentum: f64, affine: bool, track_running_stats: bool },
-    LayerNorm { normalized_shape: Vec<i64>, eps: f64, elementwise_affine: bool, bias: bool },
-    GroupNorm { num_groups: i64, num_channels: i64, eps: f64, affine: bool },
+    BatchNorm {
+        dims: u8,
+        num_features: i64,
+        eps: f64,
+        momentum: f64,
+        affine: bool,
+        track_running_stats: bool,
+    },
+    LayerNorm {
+        normalized_shape: Vec<i64>,
+        eps: f64,
+        elementwise_affine: bool,
+        bias: bool,
+    },
+    GroupNorm {
+        num_groups: i64,
+        num_channels: i64,
+        eps: f64,
+        affine: bool,
+    },
     Relu,
-    Gelu { approximate: GeluApproximation },
+    Gelu {
+        approximate: GeluApproximation,
+    },
     Silu,
     Tanh,
     Sigmoid,
     /// `dim` counts the batch dimension, as in PyTorch.
-    Softmax { dim: i64 },
-    LogSoftmax { dim: i64 },
-    MaxPool2d { kernel_size: [i64; 2], stride: [i64; 2], padding: [i64; 2], dilation: [i64; 2], ceil_mode: bool },
-    AvgPool2d { kernel_size: [i64; 2], stride: [i64; 2], padding: [i64; 2], ceil_mode: bool, count_include_pad: bool },
-    AdaptiveAvgPool2d { output_size: [i64; 2] },
-    Dropout { p: f64 },
+    Softmax {
+        dim: i64,
+    },
+    LogSoftmax {
+        dim: i64,
+    },
+    MaxPool2d {
+        kernel_size: [i64; 2],
+        stride: [i64; 2],
+        padding: [i64; 2],
+        dilation: [i64; 2],
+        ceil_mode: bool,
+    },
+    AvgPool2d {
+        kernel_size: [i64; 2],
+        stride: [i64; 2],
+        padding: [i64; 2],
+        ceil_mode: bool,
+        count_include_pad: bool,
+    },
+    AdaptiveAvgPool2d {
+        output_size: [i64; 2],
+    },
+    Dropout {
+        p: f64,
+    },
     /// Drops whole channels.
-    Dropout2d { p: f64 },
+    Dropout2d {
+        p: f64,
+    },
     /// Dimensions count the batch dimension, as in PyTorch.
-    Flatten { start_dim: i64, end_dim: i64 },
+    Flatten {
+        start_dim: i64,
+        end_dim: i64,
+    },
     /// The shape of one sample; one entry may be -1.
-    Reshape { shape: Vec<i64> },
+    Reshape {
+        shape: Vec<i64>,
+    },
     /// `x + layers(x)`.
-    Residual { layers: Vec<Layer> },
+    Residual {
+        layers: Vec<Layer>,
+    },
     Lstm(Lstm),
     /// Self-attention: query, key and value are the layer's input.
-    MultiheadAttention { embed_dim: i64, num_heads: i64, dropout: f64, bias: bool, batch_first: bool, causal: bool },
+    MultiheadAttention {
+        embed_dim: i64,
+        num_heads: i64,
+        dropout: f64,
+        bias: bool,
+        batch_first: bool,
+        causal: bool,
+    },
+}
+
+impl LayerOp {
+    /// The type as a job names it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            LayerOp::Linear { .. } => "linear",
+            LayerOp::Conv1d(_) => "conv1d",
+            LayerOp::Conv2d(_) => "conv2d",
+            LayerOp::Embedding { .. } => "embedding",
+            LayerOp::EmbeddingBag { .. } => "embedding_bag",
+            LayerOp::BatchNorm { dims: 1, .. } => "batch_norm1d",
+            LayerOp::BatchNorm { .. } => "batch_norm2d",
+            LayerOp::LayerNorm { .. } => "layer_norm",
+            LayerOp::GroupNorm { .. } => "group_norm",
+            LayerOp::Relu => "relu",
+            LayerOp::Gelu { .. } => "gelu",
+            LayerOp::Silu => "silu",
+            LayerOp::Tanh => "tanh",
+            LayerOp::Sigmoid => "sigmoid",
+            LayerOp::Softmax { .. } => "softmax",
+            LayerOp::LogSoftmax { .. } => "log_softmax",
+            LayerOp::MaxPool2d { .. } => "max_pool2d",
+            LayerOp::AvgPool2d { .. } => "avg_pool2d",
+            LayerOp::AdaptiveAvgPool2d { .. } => "adaptive_avg_pool2d",
+            LayerOp::Dropout { .. } => "dropout",
+            LayerOp::Dropout2d { .. } => "dropout2d",
+            LayerOp::Flatten { .. } => "flatten",
+            LayerOp::Reshape { .. } => "reshape",
+            LayerOp::Residual { .. } => "residual",
+            LayerOp::Lstm(_) => "lstm",
+            LayerOp::MultiheadAttention { .. } => "multihead_attention",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

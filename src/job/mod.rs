@@ -1,9 +1,63 @@
 //! The job: the file as written, the job as proven, and every error between with its key and a hint.
 //!
-//! Knows neither tokio nor libtorch.
+//! [`load`] merges defaults, file, environment and options ([`sources`]), reads the whole with its types
+//! ([`read`], [`written`]), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all
+//! floors above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is
+//! opened here. Knows neither tokio nor libtorch.
 
+mod error;
 pub mod layer;
 pub mod optimizer;
+mod plan;
 mod proven;
+mod read;
+mod resolved;
+pub mod shape;
+pub mod size;
+mod sources;
+pub mod split;
+mod starter;
+mod text;
+mod written;
 
+pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
+pub use plan::{Plan, plan};
 pub use proven::*;
+pub use sources::{JobText, NOT_KEYS, NoSetting, Override, PREFIX, Sources, environment};
+pub use starter::starter;
+pub use written::data::{BUILTIN_DATA, DATASETS, LOSSES};
+
+use crate::topology::Rank;
+
+/// A job that has been proven, with what belongs to this process.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub job: Job,
+    /// The job as TOML with every source merged in: for the run folder. Loading it gives the same job.
+    pub toml: String,
+    /// SHA-256 over what all ranks have to agree on: neither the rank nor where the data lie, where rank 0
+    /// listens, or how many GPUs there are.
+    pub hash: [u8; 32],
+    /// Who this process is, if an option or the environment says so.
+    pub rank: Option<Rank>,
+    /// The process's number on its machine, from the launcher.
+    pub local_rank: Option<u32>,
+}
+
+/// Reads a job and proves it.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
+    let refused = |errors| JobErrors { job: sources.file.name.into(), errors };
+    let merged = sources::merge(sources).map_err(refused)?;
+    let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
+    let read = written::read(&merged, stem.filter(|stem| written::is_name(stem))).map_err(refused)?;
+    Ok(Resolved {
+        toml: resolved::toml(&read.job, &merged.dict),
+        hash: resolved::hash(&read.job),
+        job: read.job,
+        rank: read.rank,
+        local_rank: read.local_rank,
+    })
+}

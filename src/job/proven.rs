@@ -10,7 +10,7 @@ use super::optimizer::OptimizerSpec;
 use crate::topology::{Rank, Role, WorldSize};
 
 /// A job that has been proven: `runner` may rely on every field.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Job {
     pub name: String,
     pub seed: u64,
@@ -28,11 +28,12 @@ pub struct Job {
     pub plugin_limits: PluginLimits,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
     pub world_size: WorldSize,
     pub init: Init,
-    /// Host and port at which rank 0 listens.
+    pub backend: Backend,
+    /// Host and port at which rank 0 listens. An IPv6 address stands without brackets.
     pub master_addr: String,
     pub master_port: u16,
     /// GPUs a rank may use; fewer are used where the machine has fewer.
@@ -55,7 +56,14 @@ pub enum Init {
     Tcp,
 }
 
-#[derive(Clone, Debug)]
+/// What carries collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    Gloo,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModuleSpec {
     pub name: String,
     /// The role that owns the parameters.
@@ -85,10 +93,9 @@ pub enum InputDtype {
     Int64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
-    /// Folder that the dataset plug-in may read; nothing else is visible to it.
-    pub root: PathBuf,
+    pub root: DataRoot,
     pub plugin: PluginRef,
     /// Parameters of the plug-in for each split, as JSON objects.
     pub train: serde_json::Value,
@@ -104,6 +111,17 @@ pub struct Data {
     pub prefetch: usize,
     /// Threads that fetch, per trainer.
     pub threads: usize,
+}
+
+/// The folder that the dataset plug-in may read; nothing else is visible to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum DataRoot {
+    /// Relative to the current folder, as in a PyTorch script.
+    Folder(PathBuf),
+    /// `builtin:NAME`: data inside the binary, which the runner unpacks.
+    Builtin(String),
+    /// The plug-in makes its samples itself and sees no files.
+    Nothing,
 }
 
 /// `(x / scale - mean) / std`, per channel (the first dimension of a sample) or for all.
@@ -123,7 +141,7 @@ pub enum Partition {
     Whole,
 }
 
-/// Where a plug-in comes from.
+/// Where a plug-in comes from. A file's path is relative to the current folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum PluginRef {
     /// One that is inside the binary.
@@ -132,14 +150,14 @@ pub enum PluginRef {
     File(PathBuf),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
     pub plugin: PluginRef,
     /// Parameters of the plug-in, a JSON object.
     pub params: serde_json::Value,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Train {
     pub epochs: u32,
     /// Per trainer; 0 = all.
@@ -159,7 +177,9 @@ pub enum Consistency {
     Async,
     Bsp,
     /// No trainer is more than `staleness` steps ahead of the slowest.
-    Ssp { staleness: u32 },
+    Ssp {
+        staleness: u32,
+    },
     Hogwild,
 }
 
@@ -170,21 +190,21 @@ pub enum OnNan {
     Skip,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Eval {
     pub batch_size: u64,
     /// Also after every so many epochs; 0 = only at the end.
     pub every_epochs: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Log {
     /// In steps.
     pub every: u64,
 }
 
 /// What a plug-in may use. On by default.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PluginLimits {
     /// Of one call into the guest.
     pub time: Duration,
@@ -197,7 +217,20 @@ pub struct PluginLimits {
 
 impl Job {
     /// The role of `rank`.
+    ///
+    /// # Panics
+    /// If `rank` is outside the world.
     pub fn role_of(&self, rank: Rank) -> &Role {
         self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
+    }
+}
+
+impl Cluster {
+    /// Where rank 0 listens, as `HOST:PORT`.
+    pub fn master(&self) -> String {
+        match self.master_addr.contains(':') {
+            true => format!("[{}]:{}", self.master_addr, self.master_port),
+            false => format!("{}:{}", self.master_addr, self.master_port),
+        }
     }
 }

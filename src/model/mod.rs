@@ -1,1 +1,34 @@
-//! Layers to modules on devices: building, initialising, forward, saving and loading parameters.
+//! Layers to modules on devices: building, PyTorch's default initialisation, a forward that is functional in the
+//! parameters, and safetensors.
+//!
+//! Nothing here knows of ranks, calls or optimizers: whoever owns the parameters decides which version of them a
+//! forward sees.
+//!
+//! Invariants:
+//!
+//! * M-1: A [`Module`] holds no parameters, only their names, shapes and devices. Any number of threads may run
+//!   `forward` at once, each with the parameters it brings.
+//! * M-2: Running statistics are the module's only tensors. They are read and written under one lock, which is held
+//!   for copies of a few numbers and never while a layer computes.
+//! * M-3: What a layer draws depends on the dropout seed, the module's name and the layer's place in it, and on
+//!   nothing else: neither on other threads nor on what was drawn before.
+
+mod attention;
+mod batch_norm;
+mod device;
+mod dropout;
+mod error;
+mod forward;
+mod init;
+mod lstm;
+mod module;
+mod plan;
+pub mod rng;
+mod safetensors;
+pub mod split;
+
+pub use error::{ModelError, torch_message};
+pub use forward::Mode;
+pub use module::{Module, ParameterInfo};
+pub use safetensors::{load, save};
+pub use split::Split;

@@ -1,1 +1,29 @@
 //! What a placement means: the parameter server and remote modules.
+//!
+//! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank, and
+//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. Knows nothing of jobs' files,
+//! plug-ins or loops: `runner` drives it.
+
+mod consistency;
+mod distributed_optimizer;
+mod hogwild;
+mod hosted;
+mod ordered;
+mod remote_module;
+mod server;
+mod versioned;
+
+pub use distributed_optimizer::DistributedOptimizer;
+pub use hosted::HostedModule;
+pub use remote_module::{Forward, RemoteModule};
+pub use server::ModuleServer;
+
+/// A gradient for each parameter of a module, in its order; `None` where the step did not use it.
+pub(crate) type Gradients = Vec<Option<tch::Tensor>>;
+
+/// What became of a step's update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Updates by others between what the step read and what it wrote.
+    pub staleness: u64,
+}

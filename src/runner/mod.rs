@@ -1,1 +1,21 @@
-//! Launch, worker, the training step, evaluation, progress, metrics, the run folder.
+//! Running a job: launch, worker, the training step, evaluation, progress, metrics, the run folder.
+//!
+//! [`worker`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
+//! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
+
+pub mod builtin;
+mod evaluate;
+pub mod fetch;
+pub mod launch;
+mod ledger;
+pub mod libtorch;
+pub mod loader;
+pub mod metrics;
+pub mod one_process;
+pub mod progress;
+pub mod run_folder;
+pub mod samples;
+mod signals;
+mod step;
+mod trainer;
+pub mod worker;

@@ -1,0 +1,24 @@
+# Two commands do all the set-up they need: `make run` and `make test`.
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: run test setup build lint
+
+run: build
+	target/debug/pstrain spawn --world-size 4
+
+test: build
+	cargo test --workspace --quiet
+	scripts/test-plugins
+
+build: setup
+	cargo build --quiet
+
+setup:
+	@scripts/setup
+	@scripts/setup-wasm
+	@scripts/build-plugins
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet

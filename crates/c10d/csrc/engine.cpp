@@ -1,0 +1,245 @@
+#include "engine.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <unordered_map>
+#include <vector>
+
+#include "guard.h"
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+variable_list gather(const at::Tensor* const* tensors, size_t count) {
+  variable_list list;
+  list.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    list.push_back(*tensors[i]);
+  }
+  return list;
+}
+
+// Where a gradient for `output` enters the graph.
+Edge entrance(const at::Tensor& output) {
+  Edge edge = torch::autograd::impl::gradient_edge(output);
+  TORCH_CHECK(edge.is_valid(), "a tensor that does not require grad has no place in a graph");
+  return edge;
+}
+
+// Where the gradient of `input` would arrive. A leaf is known by its AccumulateGrad node, which exists only while
+// some graph uses the leaf: an edge without a function means that nothing can reach it.
+Edge arrival(const at::Tensor& input) {
+  if (const auto& node = input.grad_fn()) {
+    return Edge(node, input.output_nr());
+  }
+  return Edge(torch::autograd::impl::try_get_grad_accumulator(input), 0);
+}
+
+// Stands in the graph where a tensor came from elsewhere. The engine captures what arrives; it runs the node only in a
+// backward that does not ask for it, whose gradient would be lost.
+struct Received : public Node {
+  variable_list apply(variable_list&&) override {
+    TORCH_CHECK(false, "a backward reached a tensor received from another rank: only the backward of its autograd "
+                "context sends its gradient on");
+  }
+  std::string name() const override {
+    return "Received";
+  }
+};
+
+at::Tensor mark_of(const at::Tensor& like, Edge edge) {
+  at::Tensor mark = at::empty({0}, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
+  torch::autograd::impl::set_gradient_edge(mark, std::move(edge));
+  return mark;
+}
+
+// A set of inputs, one bit each.
+class Inputs {
+ public:
+  explicit Inputs(size_t count) : words_((count + 63) / 64, 0) {}
+  void add(size_t input) {
+    words_[input / 64] |= uint64_t{1} << (input % 64);
+  }
+  void add(const Inputs& others) {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      words_[i] |= others.words_[i];
+    }
+  }
+  bool has(size_t input) const {
+    return (words_[input / 64] >> (input % 64)) & 1;
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+// Walks graphs from the outputs down, each node once for all outputs, with a stack of its own: a graph may be deeper
+// than the thread's stack.
+class Walk {
+ public:
+  Walk(size_t count) : count_(count) {}
+
+  void expect(const Edge& edge, size_t input) {
+    if (edge.is_valid()) {
+      wanted_[edge.function.get()].emplace_back(edge.input_nr, input);
+    }
+  }
+
+  // What a gradient that arrives at `edge` reaches.
+  Inputs from(const Edge& edge) {
+    Inputs found(count_);
+    if (edge.is_valid()) {
+      visit(edge.function.get());
+      take(edge, found);
+    }
+    return found;
+  }
+
+ private:
+  struct Frame {
+    Node* node;
+    size_t next;
+  };
+
+  // Adds what lies at `edge` and below it; the node must have been visited.
+  void take(const Edge& edge, Inputs& into) {
+    if (auto wanted = wanted_.find(edge.function.get()); wanted != wanted_.end()) {
+      for (const auto& [input_nr, input] : wanted->second) {
+        if (input_nr == edge.input_nr) {
+          into.add(input);
+        }
+      }
+    }
+    into.add(below_.at(edge.function.get()));
+  }
+
+  void visit(Node* root) {
+    if (!below_.emplace(root, Inputs(count_)).second) {
+      return;
+    }
+    std::vector<Frame> stack{{root, 0}};
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      const auto& edges = node->next_edges();
+      if (next == edges.size()) {
+        Inputs& below = below_.at(node);
+        for (const Edge& edge : edges) {
+          if (edge.is_valid()) {
+            take(edge, below);
+          }
+        }
+        stack.pop_back();
+        continue;
+      }
+      const Edge& edge = edges[next++];
+      // An acyclic graph: a node met for the second time is finished, never on the stack.
+      if (edge.is_valid() && below_.emplace(edge.function.get(), Inputs(count_)).second) {
+        stack.push_back({edge.function.get(), 0});
+      }
+    }
+  }
+
+  size_t count_;
+  std::unordered_map<const Node*, std::vector<std::pair<uint32_t, size_t>>> wanted_;
+  std::unordered_map<const Node*, Inputs> below_;
+};
+
+} // namespace
+
+extern "C" {
+
+char* shim_grad(
+    const at::Tensor* const* outputs,
+    const at::Tensor* const* seeds,
+    size_t n_outputs,
+    const at::Tensor* const* inputs,
+    size_t n_inputs,
+    bool retain_graph,
+    at::Tensor** results) {
+  return guarded([&] {
+    // Not torch::autograd::grad: it compares the seeds' shapes with the outputs', and a mark has none. The engine
+    // compares them with what the graph knows.
+    edge_list roots, captures;
+    for (size_t o = 0; o < n_outputs; ++o) {
+      roots.push_back(entrance(*outputs[o]));
+    }
+    for (size_t i = 0; i < n_inputs; ++i) {
+      TORCH_CHECK(inputs[i]->requires_grad(), "input ", i, " does not require grad");
+      captures.push_back(arrival(*inputs[i]));
+      if (!captures.back().is_valid()) {
+        // The engine wants a node for every input; this one is in no graph.
+        captures.back() = Edge(std::make_shared<Received>(), 0);
+      }
+    }
+    auto gradients = torch::autograd::Engine::get_default_engine().execute(
+        roots, gather(seeds, n_outputs), retain_graph, /*create_graph=*/false, /*accumulate_grad=*/false, captures);
+    TORCH_CHECK(gradients.size() == n_inputs, "grad gave ", gradients.size(), " gradients for ", n_inputs, " inputs");
+    for (size_t i = 0; i < n_inputs; ++i) {
+      results[i] = gradients[i].defined() ? new at::Tensor(std::move(gradients[i])) : nullptr;
+    }
+  });
+}
+
+char* shim_reach(
+    const at::Tensor* const* outputs,
+    size_t n_outputs,
+    const at::Tensor* const* inputs,
+    size_t n_inputs,
+    uint8_t* table) {
+  return guarded([&] {
+    // First the outputs' edges: for an output that is a leaf itself this makes the node that `arrival` looks for.
+    std::vector<Edge> roots;
+    roots.reserve(n_outputs);
+    for (size_t o = 0; o < n_outputs; ++o) {
+      roots.push_back(torch::autograd::impl::gradient_edge(*outputs[o]));
+    }
+    // Held until the end, so that no node's address is used twice.
+    std::vector<Edge> arrivals;
+    arrivals.reserve(n_inputs);
+    Walk walk(n_inputs);
+    for (size_t i = 0; i < n_inputs; ++i) {
+      arrivals.push_back(arrival(*inputs[i]));
+      walk.expect(arrivals.back(), i);
+    }
+    for (size_t o = 0; o < n_outputs; ++o) {
+      const Inputs found = walk.from(roots[o]);
+      for (size_t i = 0; i < n_inputs; ++i) {
+        table[o * n_inputs + i] = found.has(i) ? 1 : 0;
+      }
+    }
+  });
+}
+
+char* shim_mark(const at::Tensor* tensor, at::Tensor** mark) {
+  return guarded([&] { *mark = new at::Tensor(mark_of(*tensor, entrance(*tensor))); });
+}
+
+char* shim_receive(const at::Tensor* tensor, at::Tensor** received, at::Tensor** mark) {
+  return guarded([&] {
+    at::Tensor start = tensor->detach();
+    torch::autograd::set_history(start, std::make_shared<Received>());
+    at::Tensor place = mark_of(start, entrance(start));
+    *received = new at::Tensor(std::move(start));
+    *mark = new at::Tensor(std::move(place));
+  });
+}
+
+char* shim_place(const at::Tensor* tensor, uintptr_t* node, uint32_t* input_nr) {
+  return guarded([&] {
+    const Edge edge = entrance(*tensor);
+    *node = reinterpret_cast<uintptr_t>(edge.function.get());
+    *input_nr = edge.input_nr;
+  });
+}
+
+void shim_free(char* message) {
+  std::free(message);
+}
+}

@@ -1,0 +1,58 @@
+//! Libtorch's CUDA half. The binary does not link it, so that it runs on machines without CUDA.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::shim;
+
+const LIBRARY: &str = "libtorch_cuda.so";
+
+/// Why there is no CUDA in this process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{LIBRARY} was not opened: {why}")]
+pub struct NoCuda {
+    pub why: String,
+}
+
+/// Opens `libtorch_cuda.so` for the whole process; a second call gives the first one's answer.
+///
+/// Call it before any CUDA query: libtorch remembers at the first query that there is no CUDA. Takes about 0.15 s where
+/// the library is there. That it opens does not mean that there is a GPU: ask `tch::Cuda` for those.
+///
+/// # Errors
+/// The library or one it needs is not installed; the reason is the loader's.
+pub fn load() -> Result<(), NoCuda> {
+    static ANSWER: OnceLock<Result<(), NoCuda>> = OnceLock::new();
+    ANSWER.get_or_init(|| open(&library()).map_err(|why| NoCuda { why })).clone()
+}
+
+/// The one beside the `libtorch_cpu.so` in use, because both halves must be of one build; where there is none, the
+/// loader's own choice.
+fn library() -> PathBuf {
+    // SAFETY: the shim returns null or a string made for us, taken once.
+    let cpu_half = unsafe { shim::take_text(shim::shim_libtorch_path()) };
+    cpu_half
+        .and_then(|path| PathBuf::from(path).canonicalize().ok())
+        .map(|path| path.with_file_name(LIBRARY))
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| LIBRARY.into())
+}
+
+fn open(path: &Path) -> Result<(), String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a NUL byte in its path".to_owned())?;
+    // SAFETY: a NUL-terminated path. Opening runs the library's initialisers, which register its kernels with the
+    // libtorch_cpu.so already in use; it is never closed, so what they register stays valid.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if !handle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: no argument; the string it returns, if any, stays valid until this thread's next call to the loader.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err("the loader gives no reason".into());
+    }
+    // SAFETY: not null, so a NUL-terminated string; copied at once.
+    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
+}

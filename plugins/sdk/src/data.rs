@@ -1,0 +1,99 @@
+//! The job's data folder (`data.root`). Relative paths lead there; it is read-only, and nothing else can be seen.
+
+use crate::{Error, Result};
+use anyhow::{Context, anyhow};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+/// Opens a file of the data folder.
+///
+/// # Errors
+/// Names the file, and if it is missing, what the folder has instead.
+pub fn open(path: impl AsRef<Path>) -> Result<File> {
+    let path = path.as_ref();
+    File::open(path).map_err(|error| explain(path, &error))
+}
+
+/// All bytes of a file. It counts against the plug-in's memory.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    let mut file = open(path)?;
+    let size = file.metadata().map(|meta| meta.len()).unwrap_or(0);
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX))
+        .with_context(|| format!("`{}` has {size} bytes, more than the plug-in's memory", path.display()))?;
+    file.read_to_end(&mut bytes).map_err(|error| explain(path, &error))?;
+    Ok(bytes)
+}
+
+/// All text of a file.
+///
+/// # Errors
+/// As [`open`], and if it is not UTF-8.
+pub fn read_to_string(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    String::from_utf8(read(path)?).map_err(|error| {
+        anyhow!("`{}` is not UTF-8 text: byte {} is not", path.display(), error.utf8_error().valid_up_to())
+    })
+}
+
+/// Whether the data folder has this file.
+pub fn exists(path: impl AsRef<Path>) -> bool {
+    path.as_ref().is_file()
+}
+
+/// The error for a file that is nowhere: `names` are those it could have had. It tells what the folder has instead.
+pub fn missing(names: &[&str]) -> Error {
+    let folder = names.first().map_or(Path::new(""), |name| Path::new(name));
+    anyhow!("the data folder has no file `{}`{}", names.join("` or `"), neighbours(folder))
+}
+
+fn explain(path: &Path, error: &std::io::Error) -> Error {
+    let name = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => missing(&[&name.to_string()]),
+        // The number stays in: the host knows by it that the path leads out of the folder, and says so.
+        _ => anyhow!("cannot read `{name}`: {error}"),
+    }
+}
+
+/// A few names from the folder where the file should have been.
+fn neighbours(path: &Path) -> String {
+    const SHOWN: usize = 8;
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let Ok(entries) = std::fs::read_dir(folder) else { return String::new() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).take(1000).collect();
+    names.sort();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    match (names.is_empty(), more) {
+        (true, _) => "; it is empty".into(),
+        (false, 0) => format!("; it has `{}`", names.join("`, `")),
+        (false, _) => format!("; it has `{}` and {more} more", names.join("`, `")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_named_with_its_neighbours() {
+        let error = open("src/no_such.csv").unwrap_err().to_string();
+        assert!(error.starts_with("the data folder has no file `src/no_such.csv`; it has `"), "{error}");
+        assert!(error.contains("`config.rs`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_read_whole() {
+        assert!(read_to_string("Cargo.toml").unwrap().contains("pstrain-plugin"));
+        assert!(exists("Cargo.toml"));
+        assert!(!exists("src"));
+    }
+}

@@ -1,0 +1,291 @@
+//! Datasets: a source of samples, by index.
+
+use crate::element::{DType, Element};
+use crate::{Result, bindings, config};
+use anyhow::{anyhow, bail, ensure};
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+
+/// A source of samples. See the [crate's example](crate#a-dataset).
+pub trait Dataset: Sized + 'static {
+    /// The plug-in's keys in the job file, usually a struct with `#[serde(deny_unknown_fields)]`.
+    type Config: DeserializeOwned;
+
+    /// Called once for each instance; the host may make several, one on each of its threads.
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read: which file or key, what was found, what was wanted.
+    fn open(config: Self::Config) -> Result<Self>;
+
+    /// How many samples there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none. The host refuses an empty dataset.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a sample consists of: by custom the model's input first and the target second.
+    fn fields(&self) -> Vec<Field>;
+
+    /// Gives every field of the samples [`Batch::indices`], each once, by [`Batch::gather`], [`Batch::fill`] or
+    /// [`Batch::emit`].
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read.
+    fn batch(&mut self, batch: &mut Batch) -> Result<()>;
+}
+
+/// One part of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    name: String,
+    dtype: DType,
+    shape: Vec<u64>,
+}
+
+impl Field {
+    /// `shape` is that of one sample, without the batch; empty for a scalar. `name` is what the job's `data.input`
+    /// and `data.target` call it.
+    pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<u64>>) -> Self {
+        Field { name: name.into(), dtype, shape: shape.into() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Elements of one sample; `None` if their bytes do not fit in this machine's memory.
+    fn elements(&self) -> Option<usize> {
+        let times = |product: usize, size: u64| product.checked_mul(usize::try_from(size).ok()?);
+        let bytes = self.shape.iter().copied().try_fold(self.dtype.size(), times)?;
+        Some(bytes / self.dtype.size())
+    }
+}
+
+/// The samples that the host asks for, and where they go.
+pub struct Batch {
+    indices: Vec<u64>,
+    fields: Vec<Field>,
+    emitted: Vec<bool>,
+    /// Rows are put together here. Words, so that elements of any type lie aligned in it.
+    scratch: Vec<u64>,
+    sink: fn(u32, DType, &[u64], &[u8]),
+}
+
+impl Batch {
+    pub(crate) fn new(fields: Vec<Field>, sink: fn(u32, DType, &[u64], &[u8])) -> Self {
+        Batch { indices: Vec::new(), fields, emitted: Vec::new(), scratch: Vec::new(), sink }
+    }
+
+    /// Which samples are wanted, in the order of their rows. They are below `len()` and may repeat.
+    pub fn indices(&self) -> &[u64] {
+        &self.indices
+    }
+
+    /// Gives a field from a table of all samples, one row of elements after the other in the order of indices.
+    ///
+    /// # Errors
+    /// If the field is of another type or given already, or the table ends before a wanted row.
+    pub fn gather<T: Element>(&mut self, field: usize, table: &[T]) -> Result<()> {
+        let row = self.row_of::<T>(field)?;
+        self.fill(field, |index, into: &mut [T]| {
+            let rows = table.len().checked_div(row).map_or(u64::MAX, |rows| rows as u64);
+            ensure!(index < rows, "there is no row {index} in a table of {rows}");
+            let start = index as usize * row;
+            into.copy_from_slice(&table[start..start + row]);
+            Ok(())
+        })
+    }
+
+    /// Gives a field by writing each sample's row: `write(index, row)`, where `row` has as many elements as the
+    /// field's shape and whatever values an earlier batch left in it.
+    ///
+    /// # Errors
+    /// If the field is of another type or given already, and whatever `write` refuses.
+    pub fn fill<T: Element>(
+        &mut self,
+        field: usize,
+        mut write: impl FnMut(u64, &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        let row = self.row_of::<T>(field)?;
+        self.fill_rows(field, row * size_of::<T>(), |index, bytes| {
+            write(index, bytemuck::cast_slice_mut(bytes))
+        })
+    }
+
+    /// As [`Batch::fill`] for a field of any type: `write(index, bytes)`, with the elements little-endian.
+    ///
+    /// # Errors
+    /// If the field is given already, and whatever `write` refuses.
+    pub fn fill_bytes(
+        &mut self,
+        field: usize,
+        write: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let row = self.row(field)? * self.fields[field].dtype.size();
+        self.fill_rows(field, row, write)
+    }
+
+    /// Gives a field that is put together already: the elements of all samples, one row after the other.
+    ///
+    /// # Errors
+    /// If the field is of another type or given already, or the number of elements is wrong.
+    pub fn emit<T: Element>(&mut self, field: usize, elements: &[T]) -> Result<()> {
+        let row = self.row_of::<T>(field)?;
+        let samples = self.indices.len();
+        if row.checked_mul(samples) != Some(elements.len()) {
+            bail!(
+                "field `{}` has {} elements where {samples} samples of {row} are wanted",
+                self.fields[field].name,
+                elements.len()
+            );
+        }
+        self.send(field, bytemuck::cast_slice(elements));
+        Ok(())
+    }
+
+    /// Elements of a row of this field, which was not given yet.
+    fn row(&self, field: usize) -> Result<usize> {
+        let Some(known) = self.fields.get(field) else {
+            bail!("there is no field {field}: the dataset has {}", self.fields.len());
+        };
+        ensure!(!self.emitted[field], "field `{}` was given twice in one batch", known.name);
+        known
+            .elements()
+            .ok_or_else(|| anyhow!("a sample of field `{}` is too large: {:?}", known.name, known.shape))
+    }
+
+    /// The same of a field which may be given in `T`.
+    fn row_of<T: Element>(&self, field: usize) -> Result<usize> {
+        let row = self.row(field)?;
+        let Field { name, dtype, .. } = &self.fields[field];
+        ensure!(T::carries(*dtype), "field `{name}` is {dtype}, and was given as {}", T::DTYPE);
+        Ok(row)
+    }
+
+    /// Puts rows of `row` bytes together in `scratch` and gives them.
+    fn fill_rows(
+        &mut self,
+        field: usize,
+        row: usize,
+        mut write: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let size = row
+            .checked_mul(self.indices.len())
+            .ok_or_else(|| anyhow!("a batch of {} samples is too large", self.indices.len()))?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let words = size.div_ceil(size_of::<u64>());
+        if scratch.len() < words {
+            scratch.resize(words, 0);
+        }
+        let rows: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut scratch)[..size];
+        let mut numbered = self.indices.iter().enumerate();
+        let written = numbered.try_for_each(|(n, &index)| write(index, &mut rows[n * row..(n + 1) * row]));
+        if written.is_ok() {
+            self.send(field, rows);
+        }
+        self.scratch = scratch;
+        written
+    }
+
+    fn send(&mut self, field: usize, bytes: &[u8]) {
+        let mut shape = Vec::with_capacity(self.fields[field].shape.len() + 1);
+        shape.push(self.indices.len() as u64);
+        shape.extend_from_slice(&self.fields[field].shape);
+        (self.sink)(field as u32, self.fields[field].dtype, &shape, bytes);
+        self.emitted[field] = true;
+    }
+
+    pub(crate) fn begin(&mut self, indices: Vec<u64>) {
+        self.indices = indices;
+        self.emitted.clear();
+        self.emitted.resize(self.fields.len(), false);
+    }
+
+    pub(crate) fn finish(&self) -> Result<()> {
+        match self.emitted.iter().position(|done| !done) {
+            Some(field) => bail!("the batch ended without field `{}`", self.fields[field].name),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What an instance holds between calls. For [`export_dataset!`](crate::export_dataset).
+#[doc(hidden)]
+pub struct Slot<D>(RefCell<Option<(D, Batch)>>);
+
+impl<D: Dataset> Slot<D> {
+    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
+    pub const fn new() -> Self {
+        Slot(RefCell::new(None))
+    }
+
+    pub fn open(&self, json: &str) -> Result<Info, String> {
+        crate::panic::install_hook();
+        let open = || -> Result<Info> {
+            let dataset = D::open(config::parse(json)?)?;
+            let fields = dataset.fields();
+            let samples = dataset.len();
+            let told = fields.iter().map(|f| bindings::dataset::exports::pstrain::plugin::dataset::Field {
+                name: f.name.clone(),
+                dtype: f.dtype,
+                shape: f.shape.clone(),
+            });
+            let info = Info { samples, fields: told.collect() };
+            *self.0.borrow_mut() = Some((dataset, Batch::new(fields, to_host)));
+            Ok(info)
+        };
+        open().map_err(crate::error_text)
+    }
+
+    pub fn batch(&self, indices: Vec<u64>) -> Result<(), String> {
+        let mut slot = self.0.borrow_mut();
+        let (dataset, batch) = slot.as_mut().ok_or("`batch` was called before `open`")?;
+        batch.begin(indices);
+        dataset.batch(batch).and_then(|()| batch.finish()).map_err(crate::error_text)
+    }
+}
+
+type Info = bindings::dataset::exports::pstrain::plugin::dataset::Info;
+
+fn to_host(field: u32, dtype: DType, shape: &[u64], bytes: &[u8]) {
+    bindings::dataset::pstrain::plugin::output::emit(field, dtype, shape, bytes);
+}
+
+/// Makes a plug-in of a [`Dataset`]. Once in a crate, at its root.
+#[macro_export]
+macro_rules! export_dataset {
+    ($dataset:ty) => {
+        const _: () = {
+            ::std::thread_local! {
+                static SLOT: $crate::dataset::Slot<$dataset> = const { $crate::dataset::Slot::new() };
+            }
+            struct Exported;
+            impl $crate::bindings::dataset::exports::pstrain::plugin::dataset::Guest for Exported {
+                fn open(
+                    config: ::std::string::String,
+                ) -> ::std::result::Result<
+                    $crate::bindings::dataset::exports::pstrain::plugin::dataset::Info,
+                    ::std::string::String,
+                > {
+                    SLOT.with(|slot| slot.open(&config))
+                }
+                fn batch(
+                    indices: ::std::vec::Vec<u64>,
+                ) -> ::std::result::Result<(), ::std::string::String> {
+                    SLOT.with(|slot| slot.batch(indices))
+                }
+            }
+            $crate::bindings::dataset::export_dataset_world!(Exported with_types_in $crate::bindings::dataset);
+        };
+    };
+}

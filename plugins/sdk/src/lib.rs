@@ -1,0 +1,163 @@
+//! Datasets and losses for pstrain, as WebAssembly plug-ins written in Rust.
+//!
+//! A plug-in is a crate of type `cdylib` that implements one of three traits and exports it:
+//! [`Dataset`] with [`export_dataset!`], [`Loss`] with [`export_loss!`], [`RawLoss`] with [`export_raw_loss!`].
+//! `pstrain plugin new` writes such a crate, `pstrain plugin build` compiles it, `pstrain plugin check` tries it.
+//!
+//! A plug-in's keys in the job file arrive as its `Config`, read by serde. An error's text is what the person who
+//! wrote the job reads: name the file or key, what was found and what was wanted; a last line `hint: ..` tells what
+//! to do. Errors are [`anyhow`]'s. A panic is reported with its message and place.
+//!
+//! # A dataset
+//!
+//! ```
+//! use pstrain_plugin::prelude::*;
+//!
+//! /// Numbers of a text file, one on a line, and whether each is even.
+//! struct Numbers {
+//!     numbers: Vec<f32>,
+//!     even: Vec<i64>,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Config {
+//!     file: String,
+//! }
+//!
+//! impl Dataset for Numbers {
+//!     type Config = Config;
+//!
+//!     fn open(config: Config) -> Result<Self> {
+//!         let text = data::read_to_string(&config.file)?;
+//!         let mut numbers = Vec::new();
+//!         for (n, line) in text.lines().enumerate() {
+//!             let number: i32 = line.parse().with_context(|| format!("line {} is `{line}`", n + 1))?;
+//!             numbers.push(number);
+//!         }
+//!         let even = numbers.iter().map(|n| i64::from(n % 2 == 0)).collect();
+//!         Ok(Numbers { numbers: numbers.iter().map(|&n| n as f32).collect(), even })
+//!     }
+//!
+//!     fn len(&self) -> u64 {
+//!         self.numbers.len() as u64
+//!     }
+//!
+//!     fn fields(&self) -> Vec<Field> {
+//!         vec![Field::new("number", DType::Float32, [1]), Field::new("even", DType::Int64, [])]
+//!     }
+//!
+//!     fn batch(&mut self, batch: &mut Batch) -> Result<()> {
+//!         batch.gather(0, &self.numbers)?;
+//!         batch.gather(1, &self.even)
+//!     }
+//! }
+//!
+//! export_dataset!(Numbers);
+//! # fn main() {}
+//! ```
+//!
+//! # A loss
+//!
+//! ```
+//! use pstrain_plugin::prelude::*;
+//!
+//! /// The mean of log(cosh(output - target)).
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct LogCosh {}
+//!
+//! impl Loss for LogCosh {
+//!     type Config = Self;
+//!
+//!     fn open(config: Self) -> Result<Self> {
+//!         Ok(config)
+//!     }
+//!
+//!     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
+//!         let error = only("output", outputs)? - only("target", targets)?;
+//!         // log(cosh(x)) = x + softplus(-2 x) - log(2), which does not overflow
+//!         Ok((&error + (-2.0 * &error).softplus() - 2f64.ln()).mean_all())
+//!     }
+//! }
+//!
+//! export_loss!(LogCosh);
+//! # fn main() {}
+//! ```
+//!
+//! # A raw loss
+//!
+//! ```
+//! use pstrain_plugin::prelude::*;
+//!
+//! /// The mean of squares, with the gradient by hand.
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Squares {}
+//!
+//! impl RawLoss for Squares {
+//!     type Config = Self;
+//!
+//!     fn open(config: Self) -> Result<Self> {
+//!         Ok(config)
+//!     }
+//!
+//!     fn compute(&mut self, outputs: &[Buffer], targets: &[Buffer], _: Want) -> Result<Value> {
+//!         let (output, target) = (outputs[0].values::<f32>()?, targets[0].values::<f32>()?);
+//!         ensure!(output.len() == target.len(), "{} outputs for {} targets", output.len(), target.len());
+//!         let errors = output.iter().zip(target.iter()).map(|(o, t)| o - t);
+//!         let n = output.len() as f32;
+//!         let loss: f32 = errors.clone().map(|e| e * e).sum::<f32>() / n;
+//!         let gradient: Vec<f32> = errors.map(|e| 2.0 * e / n).collect();
+//!         Ok(Value::new(loss.into()).gradient(&gradient))
+//!     }
+//! }
+//!
+//! export_raw_loss!(Squares);
+//! # fn main() {}
+//! ```
+//!
+//! # Tests
+//!
+//! `cargo test` runs natively: [`testing`] opens a dataset and asks it for batches as the host does.
+
+#![deny(clippy::unwrap_used)]
+
+// The exports that the macros write name this crate, also when its own tests use them.
+extern crate self as pstrain_plugin;
+
+#[doc(hidden)]
+pub mod bindings;
+mod config;
+pub mod data;
+pub mod dataset;
+mod element;
+pub mod log;
+pub mod loss;
+mod panic;
+pub mod raw_loss;
+mod tensor;
+pub mod testing;
+
+pub use ::anyhow::{Context, Error, Result, anyhow, bail, ensure};
+pub use dataset::{Batch, Dataset, Field};
+pub use element::{DType, Element};
+pub use loss::{Loss, Metrics, only};
+pub use raw_loss::{Buffer, RawLoss, Value, Want};
+pub use serde;
+pub use tensor::Tensor;
+
+/// All that a plug-in usually needs: `use pstrain_plugin::prelude::*;`
+pub mod prelude {
+    pub use crate::{
+        Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Loss, Metrics, RawLoss, Result,
+        Tensor, Value, Want, anyhow, bail, data, ensure, export_dataset, export_loss, export_raw_loss, log,
+        only,
+    };
+    pub use serde::Deserialize;
+}
+
+/// An error with what led to it, in one text.
+pub(crate) fn error_text(error: Error) -> String {
+    format!("{error:#}")
+}

@@ -1,0 +1,107 @@
+//! Losses made of tensor operations: the host differentiates them.
+
+use crate::tensor::Tensor;
+use crate::{Result, bindings, config};
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+
+mod parts;
+
+pub use parts::{Reduction, accuracy, check_classes, fraction, like_output, only};
+
+/// Names and values, each a mean over the batch: the host averages them over batches.
+pub type Metrics = Vec<(String, f64)>;
+
+/// A loss over the host's tensors. See the [crate's example](crate#a-loss).
+pub trait Loss: Sized + 'static {
+    /// The plug-in's keys in the job file, usually a struct with `#[serde(deny_unknown_fields)]`.
+    type Config: DeserializeOwned;
+
+    /// Called once for each instance.
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read.
+    fn open(config: Self::Config) -> Result<Self>;
+
+    /// The loss of a batch: a floating-point scalar made from `outputs`. The batch is dimension 0 of all tensors.
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read, such as shapes that do not go together.
+    fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor>;
+
+    /// What else to report. Called after `compute` with the same tensors, on steps that are logged only.
+    ///
+    /// # Errors
+    /// As `compute`.
+    fn metrics(&mut self, _outputs: &[Tensor], _targets: &[Tensor]) -> Result<Metrics> {
+        Ok(Metrics::new())
+    }
+}
+
+/// What an instance holds between calls. For [`export_loss!`](crate::export_loss).
+#[doc(hidden)]
+pub struct Slot<L>(RefCell<Option<L>>);
+
+impl<L: Loss> Slot<L> {
+    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
+    pub const fn new() -> Self {
+        Slot(RefCell::new(None))
+    }
+
+    pub fn open(&self, json: &str) -> Result<(), String> {
+        crate::panic::install_hook();
+        let loss = config::parse(json).and_then(L::open).map_err(crate::error_text)?;
+        *self.0.borrow_mut() = Some(loss);
+        Ok(())
+    }
+
+    pub fn compute(
+        &self,
+        outputs: Vec<Handle>,
+        targets: Vec<Handle>,
+        want_metrics: bool,
+    ) -> Result<Computed, String> {
+        let mut slot = self.0.borrow_mut();
+        let loss = slot.as_mut().ok_or("`compute` was called before `open`")?;
+        let outputs: Vec<Tensor> = outputs.into_iter().map(Tensor).collect();
+        let targets: Vec<Tensor> = targets.into_iter().map(Tensor).collect();
+        let mut compute = || -> Result<Computed> {
+            let value = loss.compute(&outputs, &targets)?;
+            let metrics = if want_metrics { loss.metrics(&outputs, &targets)? } else { Metrics::new() };
+            Ok(Computed { loss: value.0, metrics })
+        };
+        compute().map_err(crate::error_text)
+    }
+}
+
+type Handle = bindings::loss::pstrain::plugin::tensors::Tensor;
+type Computed = bindings::loss::exports::pstrain::plugin::loss::Computed;
+
+/// Makes a plug-in of a [`Loss`]. Once in a crate, at its root.
+#[macro_export]
+macro_rules! export_loss {
+    ($loss:ty) => {
+        const _: () = {
+            ::std::thread_local! {
+                static SLOT: $crate::loss::Slot<$loss> = const { $crate::loss::Slot::new() };
+            }
+            struct Exported;
+            impl $crate::bindings::loss::exports::pstrain::plugin::loss::Guest for Exported {
+                fn open(config: ::std::string::String) -> ::std::result::Result<(), ::std::string::String> {
+                    SLOT.with(|slot| slot.open(&config))
+                }
+                fn compute(
+                    outputs: ::std::vec::Vec<$crate::bindings::loss::pstrain::plugin::tensors::Tensor>,
+                    targets: ::std::vec::Vec<$crate::bindings::loss::pstrain::plugin::tensors::Tensor>,
+                    want_metrics: bool,
+                ) -> ::std::result::Result<
+                    $crate::bindings::loss::exports::pstrain::plugin::loss::Computed,
+                    ::std::string::String,
+                > {
+                    SLOT.with(|slot| slot.compute(outputs, targets, want_metrics))
+                }
+            }
+    $crate::bindings::loss::export_loss_world!(Exported with_types_in $crate::bindings::loss);
+        };
+    };
+}

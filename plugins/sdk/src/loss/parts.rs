@@ -1,0 +1,96 @@
+//! What most losses need besides their formula: the reduction, checks of shapes, the accuracy.
+
+use crate::element::DType;
+use crate::tensor::Tensor;
+use crate::{Result, bail, ensure};
+use serde::Deserialize;
+
+/// The key `reduction` of PyTorch's losses.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    #[default]
+    Mean,
+    Sum,
+}
+
+impl Reduction {
+    /// One scalar from the losses of all elements.
+    pub fn of(self, losses: &Tensor) -> Tensor {
+        match self {
+            Reduction::Mean => losses.mean_all(),
+            Reduction::Sum => losses.sum_all(),
+        }
+    }
+}
+
+/// The only tensor of a list, for losses of one output and one target. `what` names the list in the error.
+///
+/// # Errors
+/// If there are none or several.
+pub fn only<'a>(what: &str, tensors: &'a [Tensor]) -> Result<&'a Tensor> {
+    match tensors {
+        [tensor] => Ok(tensor),
+        _ => bail!("this loss takes one {what}, and got {}", tensors.len()),
+    }
+}
+
+/// Checks that `targets` has the class number (int64) of each position of `scores`, whose classes lie along
+/// dimension 1: scores [N, C, ...], targets [N, ...].
+///
+/// # Errors
+/// Tells what the targets are and what they should be.
+pub fn check_classes(scores: &Tensor, targets: &Tensor) -> Result<()> {
+    let (scores, found) = (scores.shape(), targets.shape());
+    ensure!(scores.len() >= 2, "the output is {scores:?}, and [samples, classes, ...] is wanted");
+    let wanted: Vec<i64> =
+        scores.iter().enumerate().filter(|(dim, _)| *dim != 1).map(|(_, &size)| size).collect();
+    let dtype = targets.dtype();
+    ensure!(
+        dtype == DType::Int64 && found == wanted,
+        "the targets are {dtype} {found:?}, and for an output of {scores:?} they should be class numbers: int64 {wanted:?}"
+    );
+    Ok(())
+}
+
+/// The part of positions whose largest score is that of the target's class. Shapes as in [`check_classes`].
+pub fn accuracy(scores: &Tensor, targets: &Tensor) -> f64 {
+    fraction(&scores.argmax(1, false).eq(targets))
+}
+
+/// The part of a boolean tensor that is true.
+pub fn fraction(right: &Tensor) -> f64 {
+    right.to_dtype(DType::Float32).mean_all().item()
+}
+
+/// The targets in the output's shape and dtype, for losses that compare them element by element. Dimensions of
+/// size 1 may be there or not: an output of [N, 1] goes with targets of [N]. Other shapes are refused and not broadcast,
+/// which would give a number without a meaning.
+///
+/// # Errors
+/// Tells both shapes.
+pub fn like_output(output: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (wanted, found) = (output.shape(), targets.shape());
+    ensure!(compatible(&wanted, &found), "the targets are {found:?}, and the output is {wanted:?}");
+    let targets = if found == wanted { targets.clone() } else { targets.reshape(&wanted) };
+    Ok(if targets.dtype() == output.dtype() { targets } else { targets.to_dtype(output.dtype()) })
+}
+
+fn compatible(a: &[i64], b: &[i64]) -> bool {
+    let sizes = |shape: &[i64]| shape.iter().copied().filter(|&size| size != 1).collect::<Vec<_>>();
+    sizes(a) == sizes(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dimensions_of_size_one_may_differ() {
+        assert!(compatible(&[32, 1], &[32]));
+        assert!(compatible(&[1], &[]));
+        assert!(compatible(&[4, 1, 3], &[4, 3]));
+        assert!(!compatible(&[32, 1], &[31]));
+        assert!(!compatible(&[3, 4], &[4, 3]));
+    }
+}

@@ -1,0 +1,267 @@
+//! Losses with mathematics of their own: numbers in, value and gradient out. For small outputs.
+
+use crate::element::{DType, Element};
+use crate::loss::Metrics;
+use crate::{Result, bindings, config};
+use anyhow::{bail, ensure};
+use serde::de::DeserializeOwned;
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+/// A loss that works out its gradient itself. See the [crate's example](crate#a-raw-loss).
+pub trait RawLoss: Sized + 'static {
+    /// The plug-in's keys in the job file, usually a struct with `#[serde(deny_unknown_fields)]`.
+    type Config: DeserializeOwned;
+
+    /// Called once for each instance.
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read.
+    fn open(config: Self::Config) -> Result<Self>;
+
+    /// The loss of a batch and, where `want.gradient`, its gradient with respect to each output.
+    ///
+    /// Floating-point outputs come as float32, or as float64 if they are that; targets as the dataset gave them.
+    /// `pstrain plugin check` compares the gradient with finite differences.
+    ///
+    /// # Errors
+    /// What the person who wrote the job should read, such as shapes that do not go together.
+    fn compute(&mut self, outputs: &[Buffer], targets: &[Buffer], want: Want) -> Result<Value>;
+}
+
+/// What the host will use of the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    pub gradient: bool,
+    pub metrics: bool,
+}
+
+/// The numbers of one tensor, in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    dtype: DType,
+    shape: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl Buffer {
+    /// For the author's own tests.
+    pub fn new<T: Element>(elements: &[T], shape: impl Into<Vec<u64>>) -> Self {
+        Buffer { dtype: T::DTYPE, shape: shape.into(), bytes: bytemuck::cast_slice(elements).to_vec() }
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The batch's size first.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// The elements, in row-major order.
+    ///
+    /// # Errors
+    /// If they are of another type.
+    pub fn values<T: Element>(&self) -> Result<Cow<'_, [T]>> {
+        ensure!(T::carries(self.dtype), "a tensor of {} was given where {} is wanted", self.dtype, T::DTYPE);
+        Ok(match bytemuck::try_cast_slice(&self.bytes) {
+            Ok(aligned) => Cow::Borrowed(aligned),
+            Err(_) => self.bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect(),
+        })
+    }
+
+    /// The elements as f64, whatever they are.
+    ///
+    /// # Errors
+    /// For 16-bit floats, which do not come as outputs.
+    pub fn to_f64(&self) -> Result<Vec<f64>> {
+        Ok(match self.dtype {
+            DType::Boolean | DType::Uint8 => self.bytes.iter().map(|&x| x.into()).collect(),
+            DType::Int8 => self.values::<i8>()?.iter().map(|&x| x.into()).collect(),
+            DType::Int16 => self.values::<i16>()?.iter().map(|&x| x.into()).collect(),
+            DType::Int32 => self.values::<i32>()?.iter().map(|&x| x.into()).collect(),
+            DType::Int64 => self.values::<i64>()?.iter().map(|&x| x as f64).collect(),
+            DType::Float32 => self.values::<f32>()?.iter().map(|&x| x.into()).collect(),
+            DType::Float64 => self.values::<f64>()?.into_owned(),
+            other => bail!("a tensor of {other} cannot be read as numbers"),
+        })
+    }
+}
+
+/// What [`RawLoss::compute`] returns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Value {
+    loss: f64,
+    gradients: Vec<Gradient>,
+    metrics: Metrics,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Gradient {
+    /// `None` for an output that has no gradient.
+    dtype: Option<DType>,
+    bytes: Vec<u8>,
+}
+
+impl Value {
+    pub fn new(loss: f64) -> Self {
+        Value { loss, ..Value::default() }
+    }
+
+    /// The gradient for the next output: as many elements, of the same type (f32 or f64).
+    #[must_use]
+    pub fn gradient<T: Element>(mut self, elements: &[T]) -> Self {
+        self.gradients
+            .push(Gradient { dtype: Some(T::DTYPE), bytes: bytemuck::cast_slice(elements).to_vec() });
+        self
+    }
+
+    /// The next output is not floating-point and has no gradient.
+    #[must_use]
+    pub fn no_gradient(mut self) -> Self {
+        self.gradients.push(Gradient { dtype: None, bytes: Vec::new() });
+        self
+    }
+
+    /// A mean over the batch.
+    #[must_use]
+    pub fn metric(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.metrics.push((name.into(), value));
+        self
+    }
+
+    pub fn loss(&self) -> f64 {
+        self.loss
+    }
+
+    /// The gradient for output `n` as f32, for the author's own tests.
+    pub fn gradient_of(&self, n: usize) -> Vec<f32> {
+        let bytes = self.gradients.get(n).map_or(&[][..], |gradient| &gradient.bytes);
+        bytes.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned).collect()
+    }
+
+    /// The host checks this too; here the message can name the mistake.
+    fn check(&self, outputs: &[Buffer], want: Want) -> Result<()> {
+        if !want.gradient {
+            return Ok(());
+        }
+        let (given, wanted) = (self.gradients.len(), outputs.len());
+        ensure!(given == wanted, "the loss gave {given} gradients for {wanted} outputs");
+        for (n, (gradient, output)) in self.gradients.iter().zip(outputs).enumerate() {
+            let Some(dtype) = gradient.dtype else {
+                ensure!(!output.dtype.is_float(), "the loss gave no gradient for output {n}");
+                continue;
+            };
+            let size = output.dtype.size();
+            ensure!(dtype == output.dtype, "gradient {n} is {dtype}, and its output is {}", output.dtype);
+            ensure!(
+                gradient.bytes.len() == output.bytes.len(),
+                "gradient {n} has {} elements, and its output has {}",
+                gradient.bytes.len() / size,
+                output.bytes.len() / size
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What an instance holds between calls. For [`export_raw_loss!`](crate::export_raw_loss).
+#[doc(hidden)]
+pub struct Slot<L>(RefCell<Option<L>>);
+
+impl<L: RawLoss> Slot<L> {
+    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
+    pub const fn new() -> Self {
+        Slot(RefCell::new(None))
+    }
+
+    pub fn open(&self, json: &str) -> Result<(), String> {
+        crate::panic::install_hook();
+        let loss = config::parse(json).and_then(L::open).map_err(crate::error_text)?;
+        *self.0.borrow_mut() = Some(loss);
+        Ok(())
+    }
+
+    pub fn compute(
+        &self,
+        outputs: Vec<Given>,
+        targets: Vec<Given>,
+        gradient: bool,
+        metrics: bool,
+    ) -> Result<Computed, String> {
+        let mut slot = self.0.borrow_mut();
+        let loss = slot.as_mut().ok_or("`compute` was called before `open`")?;
+        let buffer = |given: Given| Buffer { dtype: given.dtype, shape: given.shape, bytes: given.bytes };
+        let outputs: Vec<Buffer> = outputs.into_iter().map(buffer).collect();
+        let targets: Vec<Buffer> = targets.into_iter().map(buffer).collect();
+        let want = Want { gradient, metrics };
+        let value = loss.compute(&outputs, &targets, want).map_err(crate::error_text)?;
+        value.check(&outputs, want).map_err(crate::error_text)?;
+        let gradients = value.gradients.into_iter().map(|gradient| gradient.bytes).collect();
+        Ok(Computed { loss: value.loss, gradients, metrics: value.metrics })
+    }
+}
+
+type Given = bindings::raw_loss::exports::pstrain::plugin::raw_loss::Buffer;
+type Computed = bindings::raw_loss::exports::pstrain::plugin::raw_loss::Computed;
+
+/// Makes a plug-in of a [`RawLoss`]. Once in a crate, at its root.
+#[macro_export]
+macro_rules! export_raw_loss {
+    ($loss:ty) => {
+        const _: () = {
+            use $crate::bindings::raw_loss::exports::pstrain::plugin::raw_loss as world;
+            ::std::thread_local! {
+                static SLOT: $crate::raw_loss::Slot<$loss> = const { $crate::raw_loss::Slot::new() };
+            }
+            struct Exported;
+            impl world::Guest for Exported {
+                fn open(config: ::std::string::String) -> ::std::result::Result<(), ::std::string::String> {
+                    SLOT.with(|slot| slot.open(&config))
+                }
+                fn compute(
+                    outputs: ::std::vec::Vec<world::Buffer>,
+                    targets: ::std::vec::Vec<world::Buffer>,
+                    want_gradient: bool,
+                    want_metrics: bool,
+                ) -> ::std::result::Result<world::Computed, ::std::string::String> {
+                    SLOT.with(|slot| slot.compute(outputs, targets, want_gradient, want_metrics))
+                }
+            }
+            $crate::bindings::raw_loss::export_raw_loss_world!(Exported with_types_in $crate::bindings::raw_loss);
+        };
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Want = Want { gradient: true, metrics: true };
+
+    #[test]
+    fn a_buffer_gives_its_numbers_in_its_own_type_only() {
+        let buffer = Buffer::new(&[1.5f32, -2.0], [2]);
+        assert_eq!(&buffer.values::<f32>().unwrap()[..], [1.5, -2.0]);
+        assert_eq!(buffer.to_f64().unwrap(), [1.5, -2.0]);
+        let error = buffer.values::<i64>().unwrap_err().to_string();
+        assert_eq!(error, "a tensor of float32 was given where int64 is wanted");
+    }
+
+    #[test]
+    fn a_gradient_that_does_not_fit_its_output_is_named() {
+        let outputs = [Buffer::new(&[1f32, 2.0], [2]), Buffer::new(&[1i64], [1])];
+        let error = |value: Value| value.check(&outputs, BOTH).unwrap_err().to_string();
+        assert_eq!(error(Value::new(0.0)), "the loss gave 0 gradients for 2 outputs");
+        let short = Value::new(0.0).gradient(&[1f32]).no_gradient();
+        assert_eq!(error(short), "gradient 0 has 1 elements, and its output has 2");
+        let double = Value::new(0.0).gradient(&[1f64, 2.0]).no_gradient();
+        assert_eq!(error(double), "gradient 0 is float64, and its output is float32");
+        assert_eq!(
+            error(Value::new(0.0).no_gradient().no_gradient()),
+            "the loss gave no gradient for output 0"
+        );
+        assert!(Value::new(0.0).gradient(&[1f32, 2.0]).no_gradient().check(&outputs, BOTH).is_ok());
+    }
+}

@@ -1,0 +1,52 @@
+@0xa94e60d2b7c81f35;
+# What one rank offers another. Each side of a connection has the other's `Peer` as its bootstrap capability.
+
+using Value = import "value.capnp";
+
+interface Peer {
+  call @0 (request :Request) -> (reply :Reply);
+  # Runs the method and answers with what it returned. At most 1024 calls (with `create`) of one peer are under way.
+  # A caller that gives up does not stop the method.
+
+  create @1 (id :Value.ObjectId, request :Request) -> (reference :Value.Reference);
+  # Makes an object named by the caller and answers at once; the object is filled with what the method returns.
+  # `id.rank` must be the caller.
+
+  retain @2 (id :Value.ObjectId) -> (reference :Value.Reference);
+  # A reference of the caller's own to an object that lives here. Fails with `gone` when it does not.
+
+  beat @3 (doing :Text) -> ();
+  # Sent every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
+  # is busy with, at most 256 bytes, for the report about a lost rank.
+
+  barrier @4 (name :Text) -> (failure :Value.Failure);
+  # Rank 0 only: answers when every rank has come to the barrier of this name.
+
+  end @5 (ending :Ending) -> ();
+  # The mesh is over. The first such message counts; the receiver ends its own mesh with the same reason.
+}
+
+struct Request {
+  method @0 :Text;      # at most 256 bytes
+  message @1 :Value.Message;
+}
+
+struct Reply {
+  union {
+    message @0 :Value.Message;
+    failure @1 :Value.Failure;
+  }
+}
+
+struct Ending {
+  cause @0 :Cause;
+  rank @1 :UInt32;      # which rank was lost, or ended the job
+  doing @2 :Text;       # what that rank last said it was doing
+  why @3 :Text;         # for a person; at most 8 KiB
+}
+
+enum Cause {
+  disconnected @0;  # its connection broke
+  silent @1;        # nothing came from it for `lost_after`
+  aborted @2;       # it ended the job itself
+}

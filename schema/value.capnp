@@ -1,0 +1,168 @@
+@0xe1f3b7a94c5d2806;
+# What a call carries: values, tensors, and references to objects of other ranks.
+#
+# A receiver trusts no number in here: it checks each against its own limits before it allocates anything.
+
+struct Message {
+  values @0 :List(Value);
+  # At most 16,384 values, those inside lists counted too. All payloads of a message together are at most
+  # `max_payload_bytes` of the receiver.
+
+  context @1 :ContextId;
+  # The autograd context that the call belongs to; null: none.
+}
+
+struct ContextId {
+  # One context of distributed autograd, the same on every rank that it touches.
+  rank @0 :UInt32;    # the rank that opened it
+  number @1 :UInt64;  # counted by that rank
+}
+
+struct Value {
+  union {
+    nil @0 :Void;
+    bool @1 :Bool;
+    int @2 :Int64;
+    float @3 :Float64;
+    text @4 :Blob;          # UTF-8
+    bytes @5 :Blob;
+    tensor @6 :Tensor;
+    ref @7 :ObjectRef;
+    list @8 :List(Value);   # at most 16 deep
+  }
+}
+
+struct Blob {
+  len @0 :UInt64;      # bytes
+  payload @1 :Payload;
+}
+
+struct Tensor {
+  # Dense, on the CPU, row-major without gaps, little-endian. The elements of an empty tensor take no bytes.
+  dtype @0 :DType;
+  shape @1 :List(Int64);  # at most 16 dimensions, none negative
+  len @2 :UInt64;         # bytes: elements times the size of one, nothing else is taken
+  payload @3 :Payload;
+
+  hasEdge @4 :Bool;
+  edge @5 :UInt64;
+  # The autograd edge that this tensor travels over. Opaque to the mesh.
+}
+
+enum DType {
+  uint8 @0;
+  int8 @1;
+  int16 @2;
+  int32 @3;
+  int64 @4;
+  float16 @5;
+  float32 @6;
+  float64 @7;
+  bfloat16 @8;
+  bool @9;
+  complex32 @10;
+  complex64 @11;
+  complex128 @12;
+  float8e5m2 @13;
+  float8e4m3fn @14;
+  float8e5m2fnuz @15;
+  float8e4m3fnuz @16;
+}
+
+struct Payload {
+  # How the bytes travel. Which forms a connection may use is settled when it is made (`forms` in join.capnp);
+  # a receiver refuses any other. The sender keeps the bytes as they are until the receiver lets go of them.
+  union {
+    inline @0 :Inline;
+    cma @1 :Cma;
+    shm @2 :Shm;
+    bulk @3 :Bulk;
+  }
+}
+
+struct Inline {
+  # On the connection of the call itself.
+  union {
+    data @0 :Data;
+    # In the message: all such data of a message together are at most 64 KiB.
+
+    source @1 :Source;
+    # To be fetched in pieces.
+  }
+}
+
+interface Source {
+  # The bytes of one payload, at the sender. They stay unchanged until this capability is released, be it because
+  # the receiver has them all or because the connection broke.
+
+  read @0 (offset :UInt64, len :UInt32) -> (data :Data);
+  # Exactly `len` bytes from `offset`. `len` is at most 256 KiB, and a receiver has at most 8 reads of one payload
+  # under way, so that a small call never waits behind a large tensor.
+}
+
+struct Cma {
+  # Same host: read out of the sender's memory by process_vm_readv.
+  pid @0 :UInt32;
+  address @1 :UInt64;
+  pin @2 :Pin;
+}
+
+struct Shm {
+  # Same host: a range of a segment that the sender has shared with this connection.
+  segment @0 :UInt32;
+  offset @1 :UInt64;
+  pin @2 :Pin;
+}
+
+struct Bulk {
+  # Another host: on the connection's second socket, announced by this number in its stream.
+  transfer @0 :UInt64;
+  pin @1 :Pin;
+}
+
+interface Pin {}
+# Keeps the sender's bytes in place until it is released.
+
+struct ObjectRef {
+  # An object that lives on rank `owner`. The sender holds its own reference at least as long as `fork` is held, so
+  # the object is there when the receiver asks for it.
+  owner @0 :UInt32;
+  id @1 :ObjectId;
+
+  fork @2 :Reference;
+  # From the owner itself: the receiver's reference. From another rank: only keeps that rank's reference; the
+  # receiver asks the owner for one of its own (`Peer.retain`), then releases this. To the owner: looked up by id,
+  # then released.
+}
+
+struct ObjectId {
+  rank @0 :UInt32;    # that named the object: its owner, or the rank that called `Peer.create`
+  number @1 :UInt64;  # counted by that rank
+}
+
+interface Reference {
+  # While one is held the object lives. It is released by the last holder, or when the connection to it breaks.
+
+  filled @0 () -> (failure :Failure);
+  # Answers when the object has got its value, or with why it never will.
+}
+
+struct Failure {
+  # Why a call gave no result. Null where there was none.
+  kind @0 :FailureKind;
+  message @1 :Text;  # at most 8 KiB
+}
+
+enum FailureKind {
+  remote @0;    # the method said so
+  panicked @1;  # the method panicked
+  noMethod @2;  # no such method at the callee
+  tooLarge @3;  # a limit was passed
+  badValue @4;  # a value cannot be sent or is not what was announced
+  busy @5;      # too many calls under way
+  timeout @6;
+  lost @7;      # a rank on the way was lost
+  aborted @8;   # the job was ended
+  shutdown @9;  # the mesh has been shut down
+  gone @10;     # the object does not exist any more
+}

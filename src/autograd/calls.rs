@@ -1,0 +1,174 @@
+//! Calls whose tensors stay connected: an argument or a result that requires grad travels over an edge, which the
+//! backward of the context follows back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task;
+
+use futures::future::{FutureExt, LocalBoxFuture};
+
+use super::context::Context;
+use super::service::Autograd;
+use super::state::ContextState;
+use crate::rpc::{CallError, CallErrorKind, Mesh, Message, Methods, Pending, SentTensor, Value};
+use crate::topology::Rank;
+
+/// What a handler knows of the call that it serves.
+#[derive(Clone)]
+pub struct Scope {
+    pub from: Rank,
+    pub mesh: Mesh,
+    pub autograd: Arc<Autograd>,
+    /// `None`: the caller records no gradients.
+    pub state: Option<Arc<ContextState>>,
+}
+
+/// An answer that is still to come. Await it on any executor, or [`wait`](AutogradPending::wait).
+#[must_use = "a call that nobody waits for fails unseen"]
+pub struct AutogradPending<T> {
+    answer: Result<Pending, CallError>,
+    /// None once the answer was given out.
+    take: Option<Box<dyn FnOnce(Message) -> Result<T, CallError> + Send>>,
+}
+
+impl Autograd {
+    /// Calls `method` of rank `to`, which may be this one. In a context, tensors that require grad stay connected with
+    /// their graphs here and there; without one they arrive as plain tensors. The callee may be offered by
+    /// [`serve`](Autograd::serve) only if a context is given.
+    pub fn call(&self, to: Rank, method: &str, values: Vec<Value>, context: Option<&Context>) -> AutogradPending<Vec<Value>> {
+        call_in(self.mesh(), to, method, values, context.map(Context::state))
+    }
+
+    /// Offers `handler` under `name`, the callee's side of [`call`](Autograd::call): the tensors it gets are connected
+    /// with the caller's, and so are those that it returns.
+    pub fn serve<F>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
+    where
+        F: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>, CallError>> + Send + Sync + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.offer(methods, name, move |autograd, incoming| {
+            let handler = handler.clone();
+            async move {
+                let Message { mut values, context } = incoming.message;
+                let state = context.map(|id| autograd.enter(id)).transpose()?;
+                let from = incoming.from;
+                arrive(state.as_deref(), from, &mut values)?;
+                let scope = Scope { from, mesh: incoming.mesh, autograd, state: state.clone() };
+                let mut values = handler(scope, values).await?;
+                depart(state.as_deref(), from, &mut values)?;
+                Ok(Message { values, context })
+            }
+        });
+    }
+}
+
+impl Scope {
+    /// A call within the same context.
+    pub fn call(&self, to: Rank, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
+        call_in(&self.mesh, to, method, values, self.state.as_ref())
+    }
+}
+
+impl<T> AutogradPending<T> {
+    pub(super) fn new(
+        answer: Pending,
+        take: impl FnOnce(Message) -> Result<T, CallError> + Send + 'static,
+    ) -> AutogradPending<T> {
+        AutogradPending { answer: Ok(answer), take: Some(Box::new(take)) }
+    }
+
+    fn failed(error: CallError) -> AutogradPending<T> {
+        AutogradPending { answer: Err(error), take: None }
+    }
+
+    /// Blocks until the answer is there. For threads that serve nobody.
+    ///
+    /// # Errors
+    /// What the method returned, or why it could not; the context has failed or ended.
+    pub fn wait(self) -> Result<T, CallError> {
+        let message = self.answer?.wait()?;
+        self.take.expect("the answer was not given out before")(message)
+    }
+}
+
+impl<T> Future for AutogradPending<T> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<Self::Output> {
+        let this = &mut *self;
+        let answer = match &mut this.answer {
+            Ok(pending) => task::ready!(pending.poll_unpin(context)),
+            Err(error) => Err(error.clone()),
+        };
+        let take = this.take.take();
+        task::Poll::Ready(answer.and_then(|message| take.expect("the answer was not given out before")(message)))
+    }
+}
+
+fn call_in(
+    mesh: &Mesh,
+    to: Rank,
+    method: &str,
+    mut values: Vec<Value>,
+    state: Option<&Arc<ContextState>>,
+) -> AutogradPending<Vec<Value>> {
+    let prepared = match state {
+        Some(state) => state.will_call(to).and_then(|()| depart(Some(state), to, &mut values)),
+        None => Ok(()),
+    };
+    if let Err(error) = prepared {
+        return AutogradPending::failed(error.at(mesh.rank(), method));
+    }
+    let sent = mesh.call(to, method, Message { values, context: state.map(|state| state.id()) });
+    let (state, method) = (state.cloned(), method.to_owned());
+    AutogradPending::new(sent, move |message| {
+        let mut values = message.values;
+        arrive(state.as_deref(), to, &mut values).map_err(|error| error.at(to, &method))?;
+        Ok(values)
+    })
+}
+
+/// Gives each tensor that goes to rank `to` and requires grad an edge.
+fn depart(state: Option<&ContextState>, to: Rank, values: &mut [Value]) -> Result<(), CallError> {
+    each_tensor(values, &mut |sent| {
+        sent.edge = match state {
+            Some(state) if sent.tensor.requires_grad() => Some(state.send(to, &sent.tensor)?),
+            _ => None,
+        };
+        // The mesh need not hold the graph.
+        sent.tensor = sent.tensor.f_detach()?;
+        Ok(())
+    })
+}
+
+/// Makes each tensor that came from rank `from` over an edge the start of a graph.
+fn arrive(state: Option<&ContextState>, from: Rank, values: &mut [Value]) -> Result<(), CallError> {
+    each_tensor(values, &mut |sent| {
+        match (sent.edge.take(), state) {
+            (None, _) => {}
+            (Some(edge), Some(state)) => sent.tensor = state.receive(from, edge, &sent.tensor)?,
+            (Some(edge), None) => {
+                return Err(CallError::of_kind(
+                    CallErrorKind::BadValue,
+                    format_args!("a tensor came over edge {edge} from rank {from} without an autograd context"),
+                ));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn each_tensor(
+    values: &mut [Value],
+    with: &mut impl FnMut(&mut SentTensor) -> Result<(), CallError>,
+) -> Result<(), CallError> {
+    for value in values {
+        match value {
+            Value::Tensor(sent) => with(sent)?,
+            Value::List(values) => each_tensor(values, with)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Carries a backward between ranks: sends what [`flow`](super::flow) says is ready, asks what it says is open.
+//! Everything here runs on threads that serve a peer; it awaits answers and never blocks for one.
+
+use std::pin::pin;
+
+use futures::future::{self, Either, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+
+use super::flow::{Asked, Decision, Orders};
+use super::state::ContextState;
+use super::wire::{self, PassNumber, Question, Run};
+use crate::rpc::{CallError, Mesh, Message, Pending, Value};
+use crate::topology::Rank;
+
+pub(super) const RUN: &str = "autograd.run";
+pub(super) const DISCOVER: &str = "autograd.discover";
+
+pub(super) fn call(mesh: &Mesh, state: &ContextState, to: Rank, method: &str, values: Vec<Value>) -> Pending {
+    mesh.call(to, method, Message { values, context: Some(state.id()) })
+}
+
+/// Takes gradients from rank `from` through the local graph, and sends on what that completes. Done when all that
+/// follows from it is done, on whichever ranks.
+pub(super) async fn run(mesh: &Mesh, state: &ContextState, from: Rank, run: Run) -> Result<(), CallError> {
+    let pass = run.pass;
+    let work = state.accept(from, run)?;
+    state.add(work.compute()?)?;
+    drive(mesh, state, pass).await
+}
+
+/// Sends and asks until every received tensor that a gradient has reached was sent on, or is left to a gradient that
+/// is still to come.
+pub(super) async fn drive(mesh: &Mesh, state: &ContextState, pass: PassNumber) -> Result<(), CallError> {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let mut changed = pin!(state.changed());
+        changed.as_mut().enable();
+        let Orders { runs, questions, waits } = state.orders(pass)?;
+        for (rank, run) in runs {
+            let sent = call(mesh, state, rank, RUN, run.encode());
+            under_way.push(sent.map(|answer| answer.map(drop)).boxed_local());
+        }
+        for asked in questions {
+            under_way.push(ask(mesh, state, asked).boxed_local());
+        }
+        match (under_way.is_empty(), waits) {
+            (true, false) => return Ok(()),
+            (true, true) => changed.await,
+            (false, false) => under_way.next().await.transpose()?.unwrap_or_default(),
+            (false, true) => {
+                if let Either::Left((done, _)) = future::select(under_way.next(), changed).await {
+                    done.transpose()?;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the edge that rank `from` asks about will get a gradient.
+pub(super) async fn discover(
+    mesh: &Mesh,
+    state: &ContextState,
+    from: Rank,
+    question: Question,
+) -> Result<bool, CallError> {
+    decide(mesh, state, || state.answer(from, &question)).await
+}
+
+/// Waits until this rank's gradients of all passes up to `last` are there.
+pub(super) async fn settle(mesh: &Mesh, state: &ContextState, last: PassNumber) -> Result<(), CallError> {
+    decide(mesh, state, || state.settled(last)).await
+}
+
+async fn decide<T>(
+    mesh: &Mesh,
+    state: &ContextState,
+    look: impl Fn() -> Result<Decision<T>, CallError>,
+) -> Result<T, CallError> {
+    loop {
+        let mut changed = pin!(state.changed());
+        changed.as_mut().enable();
+        match look()? {
+            Decision::Decided(decision) => return Ok(decision),
+            Decision::Ask(questions) => {
+                future::try_join_all(questions.into_iter().map(|asked| ask(mesh, state, asked))).await?;
+            }
+            Decision::Wait => changed.await,
+        }
+    }
+}
+
+async fn ask(mesh: &Mesh, state: &ContextState, asked: Asked) -> Result<(), CallError> {
+    let reply = call(mesh, state, asked.rank, DISCOVER, asked.question.encode()).await?;
+    state.learn(&asked, wire::decode_answer(reply)?)
+}

@@ -1,0 +1,283 @@
+//! This rank's part in distributed autograd: the contexts it knows, and the methods it offers to the other ranks.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tch::Tensor;
+
+use super::backward::Backward;
+use super::calls::AutogradPending;
+use super::context::Context;
+use super::contexts::Contexts;
+use super::engine::{self, DISCOVER, RUN};
+use super::state::ContextState;
+use super::wire::{self, Question, Run};
+use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Value};
+use crate::topology::Rank;
+
+/// What the root of a backward calls on itself when it has something to ask.
+const RESUME: &str = "autograd.resume";
+const GRADIENTS: &str = "autograd.gradients";
+const FAIL: &str = "autograd.fail";
+const RELEASE: &str = "autograd.release";
+
+/// Distributed autograd on one rank. Make it, [`register`](Autograd::register) its methods, join the mesh with them,
+/// [`bind`](Autograd::bind) the mesh.
+#[derive(Default)]
+pub struct Autograd {
+    /// Set once, right after joining.
+    mesh: OnceLock<Mesh>,
+    contexts: Mutex<Contexts>,
+    /// Contexts opened here so far.
+    opened: AtomicU64,
+}
+
+impl Autograd {
+    pub fn new() -> Arc<Autograd> {
+        Arc::default()
+    }
+
+    /// Offers what other ranks' backwards need of this one. The methods end with this object.
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        self.offer(methods, RUN, |autograd, incoming| async move {
+            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
+            let from = incoming.from;
+            let run = Run::decode(incoming.message)?;
+            failing(&mesh, &state, engine::run(&mesh, &state, from, run)).await?;
+            Ok(Message::default())
+        });
+        self.offer(methods, DISCOVER, |autograd, incoming| async move {
+            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
+            let from = incoming.from;
+            let question = Question::decode(incoming.message)?;
+            let alive = failing(&mesh, &state, engine::discover(&mesh, &state, from, question)).await?;
+            Ok(Message::new(wire::encode_answer(alive)))
+        });
+        self.offer(methods, RESUME, |autograd, incoming| async move {
+            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
+            if incoming.from != mesh.rank() {
+                return Err(bad("a backward is resumed by the rank where it began"));
+            }
+            let pass = wire::decode_pass(incoming.message)?;
+            engine::drive(&mesh, &state, pass).await?;
+            Ok(Message::default())
+        });
+        self.offer(methods, GRADIENTS, |autograd, incoming| async move {
+            let state = autograd.find(incoming.message.context)?;
+            state.check()?;
+            let pair = |(name, gradient)| [Value::Text(name), Value::from(gradient)];
+            Ok(Message::new(state.gradients().into_iter().flat_map(pair).collect()))
+        });
+        self.offer(methods, FAIL, |autograd, incoming| async move {
+            let state = autograd.find(incoming.message.context)?;
+            let [reason] = incoming.message.into_array()?;
+            autograd.fail(&incoming.mesh, &state, reason.into_text()?, incoming.from);
+            Ok(Message::default())
+        });
+        self.offer(methods, RELEASE, |autograd, incoming| async move {
+            autograd.release(&incoming.mesh, known(incoming.message.context)?, incoming.from);
+            Ok(Message::default())
+        });
+    }
+
+    /// Gives it the mesh that was joined with its methods. The first one counts.
+    pub fn bind(&self, mesh: Mesh) {
+        let _ = self.mesh.set(mesh);
+    }
+
+    /// Opens a context. It ends on every rank when it is dropped.
+    ///
+    /// # Panics
+    /// Before [`bind`](Autograd::bind).
+    pub fn context(self: &Arc<Self>) -> Context {
+        let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = ContextId { rank: self.mesh().rank(), number };
+        let state = self.contexts().open(id);
+        Context::new(self.clone(), state)
+    }
+
+    /// Differentiates `roots`, each of one element, and adds the gradients of all watched tensors of all ranks to the
+    /// context. The part of the graph on this rank is done when this returns; the rest goes on by itself.
+    ///
+    /// Without `retain_graph` the graph is freed on all ranks, as far as this backward reaches it. With it, the backward
+    /// may be repeated, and the gradients add up. Several backwards of one context may be under way.
+    pub fn backward(self: &Arc<Self>, context: &Context, roots: &[Tensor], retain_graph: bool) -> Backward {
+        let (mesh, state) = (self.mesh(), context.state());
+        let begun = check_roots(roots).and_then(|()| state.begin(roots, retain_graph));
+        let work = match begun {
+            Ok(work) => work,
+            // Nothing has happened yet: the context stays as it was.
+            Err(error) => return Backward::failed(error.at(mesh.rank(), "backward")),
+        };
+        let pass = work.pass;
+        let sent = work.compute().and_then(|outcome| {
+            state.add(outcome)?;
+            let (runs, open) = state.ready(pass)?;
+            let mut sent: Vec<_> =
+                runs.into_iter().map(|(rank, run)| engine::call(mesh, state, rank, RUN, run.encode())).collect();
+            if open {
+                sent.push(engine::call(mesh, state, mesh.rank(), RESUME, wire::encode_pass(pass)));
+            }
+            Ok(sent)
+        });
+        match sent {
+            Ok(sent) => Backward::new(self.clone(), state.clone(), pass, sent),
+            Err(error) => {
+                let error = error.at(mesh.rank(), "backward");
+                self.fail_everywhere(state, &error);
+                Backward::failed(error)
+            }
+        }
+    }
+
+    /// Waits until this rank's gradients of all backwards up to the `last`-th are complete, though on other ranks the
+    /// backward may go on. So an owner of parameters can be told to step right behind the backward.
+    ///
+    /// # Errors
+    /// The backward failed, or the context has ended.
+    pub async fn settled(&self, state: &ContextState, last: u64) -> Result<(), CallError> {
+        failing(self.mesh(), state, engine::settle(self.mesh(), state, last)).await
+    }
+
+    /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
+    pub fn gradients(&self, context: &Context, of: Rank) -> AutogradPending<BTreeMap<String, Tensor>> {
+        let asked = engine::call(self.mesh(), context.state(), of, GRADIENTS, Vec::new());
+        AutogradPending::new(asked, named)
+    }
+
+    /// Ends all contexts that a dead rank had opened.
+    pub fn drop_contexts_of(&self, rank: Rank) {
+        let ended = self.contexts().end_all_of(rank);
+        ended.iter().for_each(|state| state.release());
+    }
+
+    /// Contexts that are open on this rank, whoever opened them.
+    pub fn open_contexts(&self) -> usize {
+        self.contexts().len()
+    }
+
+    pub(super) fn mesh(&self) -> &Mesh {
+        self.mesh.get().expect("the mesh is bound before it is used")
+    }
+
+    pub(super) fn enter(&self, id: ContextId) -> Result<Arc<ContextState>, CallError> {
+        self.contexts().enter(id)
+    }
+
+    /// Marks the context failed here and on every rank that it has touched.
+    pub(super) fn fail_everywhere(&self, state: &ContextState, error: &CallError) {
+        let mesh = self.mesh();
+        self.fail(mesh, state, error.to_string(), mesh.rank());
+    }
+
+    /// Ends the context here and on every rank that it has touched.
+    pub(super) fn release_everywhere(&self, id: ContextId) {
+        let mesh = self.mesh();
+        self.release(mesh, id, mesh.rank());
+    }
+
+    fn fail(&self, mesh: &Mesh, state: &ContextState, reason: String, from: Rank) {
+        if state.is_to_be_told() {
+            self.tell(mesh, state, FAIL, || vec![Value::Text(reason.clone())], from);
+        }
+        state.fail(reason);
+    }
+
+    fn release(&self, mesh: &Mesh, id: ContextId, from: Rank) {
+        let ended = self.contexts().end(id);
+        if let Some(state) = ended {
+            self.tell(mesh, &state, RELEASE, Vec::new, from);
+            state.release();
+        }
+    }
+
+    /// Passes it on to the ranks that were called from here; nobody waits for them.
+    fn tell(&self, mesh: &Mesh, state: &ContextState, method: &str, values: impl Fn() -> Vec<Value>, from: Rank) {
+        for rank in state.called() {
+            if rank != from && rank != mesh.rank() && rank != state.id().rank {
+                drop(engine::call(mesh, state, rank, method, values()));
+            }
+        }
+    }
+
+    fn find(&self, id: Option<ContextId>) -> Result<Arc<ContextState>, CallError> {
+        self.contexts().find(known(id)?)
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, Contexts> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A method that does not keep this object alive: the mesh, which holds the methods, is held by this object.
+    pub(super) fn offer<F, R>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
+    where
+        F: Fn(Arc<Autograd>, Incoming) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Message, CallError>> + 'static,
+    {
+        let autograd = Arc::downgrade(self);
+        methods.add(name, move |incoming| {
+            let called = autograd.upgrade().map(|autograd| handler(autograd, incoming));
+            async move {
+                match called {
+                    Some(called) => called.await,
+                    None => Err(CallError::of_kind(CallErrorKind::Shutdown, "autograd has ended on this rank")),
+                }
+            }
+        });
+    }
+}
+
+/// What goes wrong in a backward leaves gradients that are not whole: the context fails with it.
+async fn failing<T>(
+    mesh: &Mesh,
+    state: &ContextState,
+    backward: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let result = backward.await;
+    if let Err(error) = &result {
+        state.fail(format!("backward on rank {}: {error}", mesh.rank()));
+    }
+    result
+}
+
+fn check_roots(roots: &[Tensor]) -> Result<(), CallError> {
+    if roots.is_empty() {
+        return Err(bad("a backward needs a root\n  hint: pass the loss"));
+    }
+    for (index, root) in roots.iter().enumerate() {
+        if !root.requires_grad() {
+            return Err(bad(format_args!(
+                "root {index} does not require grad: nothing that it was made from does\n  \
+                 hint: was the forward done within this context, and recorded?"
+            )));
+        }
+        if root.numel() != 1 {
+            return Err(bad(format_args!(
+                "root {index} has shape {:?}, but a gradient starts at one number\n  \
+                 hint: take the mean or the sum of the losses",
+                root.size()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn named(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
+    let mut gradients = BTreeMap::new();
+    let mut values = message.values.into_iter();
+    while let Some(name) = values.next() {
+        let gradient = values.next().unwrap_or(Value::Nil).into_tensor()?;
+        gradients.insert(name.into_text()?, gradient);
+    }
+    Ok(gradients)
+}
+
+fn known(id: Option<ContextId>) -> Result<ContextId, CallError> {
+    id.ok_or_else(|| bad("the message names no autograd context"))
+}
+
+fn bad(what: impl std::fmt::Display) -> CallError {
+    CallError::of_kind(CallErrorKind::BadValue, what)
+}

@@ -1,0 +1,224 @@
+//! The options of every command, as clap reads them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Trains PyTorch-class models over many processes and machines from a TOML job file.
+#[derive(Parser)]
+#[command(name = "pstrain", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
+Examples:
+  pstrain spawn --world-size 4                  train the built-in digits job: one server, three trainers
+  pstrain init my_job.toml                      write a commented starter job
+  pstrain check my_job.toml                     prove it and print the plan
+  pstrain spawn my_job.toml --world-size 4      all ranks on this machine
+  pstrain run my_job.toml --rank 0              one rank; start the others in other terminals or machines
+  pstrain plugin new my_data --lang rust        a data plug-in of your own")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// When to use colours and redrawn lines.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+
+    /// More of what happens inside, on stderr (twice: everything).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run one rank of a job
+    #[command(after_help = "\
+Every rank is a process of its own, on this machine or on several:
+  pstrain run jobs/mnist_ps.toml --rank 0 --master-addr 10.0.0.1
+  pstrain run jobs/mnist_ps.toml --rank 1 --master-addr 10.0.0.1
+
+Ranks on other machines need the same PSTRAIN_TOKEN everywhere; without one, rank 0 listens on this machine only.
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the names that mpirun and srun set are understood, too.
+
+Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
+    Run(RunArgs),
+    /// Run all ranks of a job on this machine
+    #[command(after_help = "\
+Examples:
+  pstrain spawn --world-size 4
+  pstrain spawn jobs/mnist_ps.toml --world-size 4 --set train.consistency=bsp
+  pstrain spawn jobs/mnist_ps.toml --set data.root=/data/mnist --set optimizer.lr=0.01
+
+Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
+    Spawn(SpawnArgs),
+    /// Prove a job without running it, and print the plan
+    Check(CheckArgs),
+    /// Write a commented starter job
+    Init {
+        /// The file to write; it must not exist yet.
+        #[arg(default_value = "job.toml")]
+        path: PathBuf,
+    },
+    /// Make, build and check plug-ins of your own
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+    /// Fetch data sets
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// What `run`, `spawn` and `check` take; each is a value of the job, given later than the file and the environment.
+#[derive(Args, Clone)]
+pub struct JobArgs {
+    /// Ranks in the whole job [job key: cluster.world_size]
+    #[arg(long, value_name = "N")]
+    pub world_size: Option<u32>,
+    /// Where rank 0 listens [job key: cluster.master_addr]
+    #[arg(long, value_name = "ADDR")]
+    pub master_addr: Option<String>,
+    /// The port that rank 0 listens on [job key: cluster.master_port]
+    #[arg(long, value_name = "PORT")]
+    pub master_port: Option<u16>,
+    /// GPUs that a rank may use [job key: cluster.num_gpus]
+    #[arg(long, value_name = "G")]
+    pub num_gpus: Option<u32>,
+    /// Set any key of the job; VALUE is TOML, or a bare word
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The job file
+    pub job: PathBuf,
+    /// This process's rank; 0 is where the others meet
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u32>,
+    #[command(flatten)]
+    pub values: JobArgs,
+    /// Folder for metrics, summary and model [default: runs/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct SpawnArgs {
+    /// The job file; without one, the built-in `digits_ps` on the data inside the binary
+    pub job: Option<PathBuf>,
+    #[command(flatten)]
+    pub values: JobArgs,
+    /// Folder for metrics, summary and model [default: runs/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The job file
+    pub job: PathBuf,
+    #[command(flatten)]
+    pub values: JobArgs,
+    /// Print the plan as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum PluginCommand {
+    /// Start a plug-in: a folder with a working example
+    New {
+        /// Name of the plug-in and of its folder
+        name: String,
+        #[arg(long, default_value = "rust")]
+        lang: Lang,
+        #[arg(long, default_value = "dataset")]
+        kind: Kind,
+        /// Parent folder
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        into: PathBuf,
+    },
+    /// Compile a plug-in's folder to a .wasm file, with whichever toolchain is there
+    Build {
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+        /// The file to write [default: NAME.wasm in the folder]
+        #[arg(long, short, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Load a plug-in, call it, and print its shape, speed and limits
+    Check {
+        /// A .wasm file, or the name of a built-in plug-in
+        plugin: String,
+        /// Its parameters, a TOML inline table or JSON object
+        #[arg(long, default_value = "{}", value_name = "TABLE")]
+        config: String,
+        /// The folder that a dataset may read
+        #[arg(long, default_value = ".", value_name = "DIR")]
+        root: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Lang {
+    Rust,
+    Python,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Dataset,
+    Loss,
+    RawLoss,
+}
+
+#[derive(Subcommand)]
+pub enum DataCommand {
+    /// Fetch a data set from its public mirrors and check it
+    Fetch {
+        set: DataSet,
+        /// Folder to put it in [default: data/NAME]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataSet {
+    Mnist,
+}
+
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Train a job's model in one process, without any call: what its ranks are to be measured against
+    Step(BenchStepArgs),
+}
+
+#[derive(Args)]
+pub struct BenchStepArgs {
+    /// The job file; without one, the built-in `digits_ps`
+    pub job: Option<PathBuf>,
+    /// Steps to take; 0 is all that one trainer would
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub steps: u64,
+    #[command(flatten)]
+    pub values: JobArgs,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub json: bool,
+}

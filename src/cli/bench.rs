@@ -1,0 +1,32 @@
+//! `pstrain bench`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::args::{BenchCommand, BenchStepArgs};
+use super::exit::Failure;
+use super::run::data_root;
+use super::{job, logs};
+use crate::runner::worker::devices;
+use crate::runner::{libtorch, one_process};
+
+pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
+    let BenchCommand::Step(args) = command;
+    step(&args, look)
+}
+
+fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<ExitCode, Failure> {
+    let resolved = job::load(args.job.as_deref(), &args.values, None)?;
+    libtorch::ensure().map_err(Failure::usage)?;
+    look.start_logs(None);
+    let job = &resolved.job;
+    let report = one_process::measure(job, &data_root(job)?, &devices(job), args.steps)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).context("the figures are not JSON")?);
+    } else {
+        let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
+        println!("one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps", report.steps);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,44 @@
+//! Logs and progress as the options want them.
+
+use std::io::IsTerminal as _;
+use std::sync::Mutex;
+
+use tracing_subscriber::EnvFilter;
+
+use super::args::Color;
+use crate::runner::progress::{Board, ColorChoice, Look};
+
+/// The options that every command has.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub color: Color,
+    pub verbose: u8,
+}
+
+impl Wanted {
+    pub fn look(self) -> Look {
+        let choice = match self.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        };
+        Look::detect(choice, false)
+    }
+
+    /// Sends logs to stderr, through `board` where progress is drawn there. The first call in a process counts.
+    pub fn start_logs(self, board: Option<&Board>) {
+        let level = ["info", "debug", "trace"][usize::from(self.verbose.min(2))];
+        let filter = EnvFilter::try_from_env("PSTRAIN_LOG").unwrap_or_else(|_| EnvFilter::new(format!("warn,pstrain={level}")));
+        let color = match self.color {
+            Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        let format = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(color).with_target(false).without_time();
+        // A second subscriber in one process is refused, and the first goes on.
+        let _ = match board {
+            Some(board) => format.with_writer(Mutex::new(board.stderr())).try_init(),
+            None => format.with_writer(std::io::stderr).try_init(),
+        };
+    }
+}

@@ -1,0 +1,89 @@
+//! `pstrain run`: one rank of a job in this process.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::args::RunArgs;
+use super::exit::Failure;
+use super::{job, logs};
+use crate::job::{DataRoot, Job, Resolved};
+use crate::runner::metrics::{EndTable, Summary};
+use crate::runner::progress::{Board, Reporter};
+use crate::runner::run_folder::RunFolder;
+use crate::runner::worker::{RankStart, run_rank};
+use crate::runner::{builtin, libtorch};
+use crate::topology::Rank;
+
+pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<ExitCode, Failure> {
+    let resolved = job::load(Some(&args.job), &args.values, args.rank)?;
+    let rank = resolved.rank.ok_or_else(|| {
+        Failure::usage("this process has no rank\n  hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs")
+    })?;
+    libtorch::ensure().map_err(Failure::usage)?;
+    let job = &resolved.job;
+    let board = Board::new(vec![rank_name(job, rank)], look.look());
+    look.start_logs(Some(&board));
+
+    let folder = (rank == Rank(0)).then(|| make_folder(&resolved, args.run_dir.as_deref())).transpose()?;
+    let summary = run_rank(RankStart {
+        job,
+        job_hash: resolved.hash,
+        rank,
+        master: master(job, job.cluster.master_port),
+        listen: None,
+        token: token(),
+        data_root: data_root(job)?,
+        folder: folder.clone(),
+        reporter: Reporter::to_board(board.clone()),
+        started,
+    });
+    board.finish();
+    print_summary(summary?, folder.as_ref(), args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `ROLE` and the rank: `server0`, `trainer2`.
+pub fn rank_name(job: &Job, rank: Rank) -> String {
+    format!("{}{rank}", job.role_of(rank).name)
+}
+
+/// The run folder with the job in it.
+pub fn make_folder(resolved: &Resolved, explicit: Option<&std::path::Path>) -> Result<RunFolder, Failure> {
+    let folder = RunFolder::create(&resolved.job.name, explicit)?;
+    folder.write_job(&resolved.toml)?;
+    Ok(folder)
+}
+
+/// The folder that the dataset plug-in may read.
+pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
+    Ok(match &job.data.root {
+        DataRoot::Folder(folder) => folder.clone(),
+        DataRoot::Builtin(name) => builtin::unpack(name)?,
+        DataRoot::Nothing => builtin::empty()?,
+    })
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+pub fn master(job: &Job, port: u16) -> String {
+    let addr = &job.cluster.master_addr;
+    if addr.contains(':') { format!("[{addr}]:{port}") } else { format!("{addr}:{port}") }
+}
+
+/// The join token. It is no key of the job: it would end up in run folders.
+pub fn token() -> Option<String> {
+    std::env::var("PSTRAIN_TOKEN").ok().filter(|token| !token.is_empty())
+}
+
+/// The keeper's result, on stdout.
+pub fn print_summary(summary: Option<Summary>, folder: Option<&RunFolder>, as_json: bool) -> Result<(), Failure> {
+    let (Some(summary), Some(folder)) = (summary, folder) else { return Ok(()) };
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&summary).context("the summary is not JSON")?);
+    } else {
+        println!("{}", EndTable { summary: &summary, folder: folder.path() });
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `pstrain spawn`: all ranks of a job on this machine, forked.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::args::SpawnArgs;
+use super::exit::Failure;
+use super::run::{data_root, make_folder, master, print_summary, rank_name, token};
+use super::{job, logs};
+use crate::job::Job;
+use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
+use crate::runner::libtorch;
+use crate::runner::progress::{Board, Reporter};
+use crate::runner::worker::{RankError, RankStart, run_rank};
+use crate::rpc::Cause;
+use crate::topology::Rank;
+
+pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<ExitCode, Failure> {
+    let resolved = job::load(args.job.as_deref(), &args.values, None)?;
+    libtorch::ensure().map_err(Failure::usage)?;
+    let job = &resolved.job;
+    let data_root = data_root(job)?;
+    let folder = make_folder(&resolved, args.run_dir.as_deref())?;
+    let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
+    // Port 0 lets the system choose.
+    let port = listen.local_addr().map_or(job.cluster.master_port, |address| address.port());
+
+    // Here the ranks part: before any thread, tensor or CUDA query.
+    let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
+    let local = match launch::fork_ranks(names.clone(), Some(listen))? {
+        Forked::Parent(supervisor) => return supervise(supervisor, names, job, look),
+        Forked::Rank(local) => local,
+    };
+    look.start_logs(None);
+    let LocalRank { rank, listen, progress } = local;
+    let summary = run_rank(RankStart {
+        job,
+        job_hash: resolved.hash,
+        rank,
+        master: master(job, port),
+        listen,
+        token: token(),
+        data_root,
+        folder: (rank == Rank(0)).then(|| folder.clone()),
+        reporter: Reporter::to_parent(progress),
+        started,
+    });
+    print_summary(summary.map_err(once)?, Some(&folder), args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn supervise(supervisor: Supervisor, names: Vec<String>, job: &Job, look: logs::Wanted) -> Result<ExitCode, Failure> {
+    let board = Board::new(names, look.look());
+    // A rank needs this long to find another one lost, and a little more to end in order.
+    let grace = job.cluster.lost_after + Duration::from_secs(3);
+    let outcome = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
+    board.finish();
+    Ok(ExitCode::from(outcome.code))
+}
+
+/// The rank that ended the job has said why on the same terminal: the others do not say it again.
+fn once(error: RankError) -> Failure {
+    let said = matches!(&error, RankError::Lost(lost) if lost.cause == Cause::Aborted)
+        || matches!(error, RankError::Interrupted);
+    let failure = Failure::from(error);
+    Failure { message: failure.message.filter(|_| !said), ..failure }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Failure {
+        anyhow::Error::from(error).into()
+    }
+}

@@ -1,0 +1,141 @@
+//! What is wrong with a job, said so that it can be put right: the key, the value, the limit, where the
+//! value came from, and a hint.
+
+use std::fmt;
+
+/// Everything that is wrong with one job, in the order in which it was found.
+///
+/// Displays as what a user sees, each error with its `error: ` in front; print it as it is.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub struct JobErrors {
+    /// The job as the user named it, usually a path.
+    pub job: String,
+    /// Never empty.
+    pub errors: Vec<JobError>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobError {
+    /// What failed: the key with its value, and the limit it breaks.
+    pub message: String,
+    /// None: nobody wrote it, as with a missing key.
+    pub origin: Option<Origin>,
+    pub hint: Option<String>,
+}
+
+/// Where a value came from; later ones win.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    /// Line counted from 1.
+    File {
+        name: String,
+        line: Option<usize>,
+    },
+    Environment {
+        variable: String,
+    },
+    /// A command-line option as it was typed, such as `--set train.epochs=0`.
+    Option {
+        typed: String,
+    },
+}
+
+impl JobError {
+    pub fn new(message: impl Into<String>) -> JobError {
+        JobError { message: message.into(), origin: None, hint: None }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> JobError {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn from(mut self, origin: Origin) -> JobError {
+        self.origin = Some(origin);
+        self
+    }
+}
+
+impl fmt::Display for JobErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, error) in self.errors.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "error: job `{}`: {}", self.job, error.message)?;
+            // A default is nobody's mistake; to name it as a source would only puzzle.
+            if let Some(origin) = error.origin.as_ref().filter(|origin| **origin != Origin::Default) {
+                write!(f, "\n  from: {origin}")?;
+            }
+            if let Some(hint) = &error.hint {
+                write!(f, "\n  hint: {hint}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("the defaults"),
+            Origin::File { name, line: Some(line) } => write!(f, "{name}, line {line}"),
+            Origin::File { name, line: None } => f.write_str(name),
+            Origin::Environment { variable } => write!(f, "environment variable {variable}"),
+            Origin::Option { typed } => write!(f, "option {typed}"),
+        }
+    }
+}
+
+/// The known name that `written` is most likely a slip of.
+pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A third of the letters may be wrong: `batchsize` and `momentem` are slips, `foo` for `lr` is not.
+    let slips = (written.chars().count() / 3).max(1);
+    known
+        .into_iter()
+        .map(|name| (strsim::damerau_levenshtein(&written.to_lowercase(), name), name))
+        .filter(|(distance, name)| *distance <= slips && *distance < name.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// "did you mean `x`?" where a slip is likely, else the list of what there is.
+pub fn suggest<'a>(written: &str, what: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    match did_you_mean(written, known.clone()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("{what}: {}", one_of(known)),
+    }
+}
+
+/// "a, b or c".
+pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match names.as_slice() {
+        [] => "none".into(),
+        [one] => (*one).into(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_finds_its_key_and_another_word_does_not() {
+        let known = ["batch_size", "epochs", "lr"];
+        assert_eq!(did_you_mean("batchsize", known), Some("batch_size"));
+        assert_eq!(did_you_mean("epoch", known), Some("epochs"));
+        assert_eq!(did_you_mean("Epochs", known), Some("epochs"));
+        assert_eq!(did_you_mean("foo", known), None);
+        assert_eq!(did_you_mean("l", known), Some("lr"));
+    }
+
+    #[test]
+    fn the_defaults_are_not_named_as_a_source() {
+        let error = JobError::new("`a` = 1 is odd").from(Origin::Default).hint("use 2");
+        let errors = JobErrors { job: "x.toml".into(), errors: vec![error] };
+        assert_eq!(errors.to_string(), "error: job `x.toml`: `a` = 1 is odd\n  hint: use 2");
+    }
+}

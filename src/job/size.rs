@@ -1,0 +1,95 @@
+//! How many parameters and bytes a layer has, as PyTorch makes it.
+
+use super::layer::{Conv, Layer, LayerOp, Lstm};
+use super::optimizer::OptimizerSpec;
+
+/// Parameters are float32.
+pub const BYTES_PER_PARAMETER: u64 = 4;
+
+/// Trained values of a layer. Too many to count is 2^64 - 1.
+pub fn parameters(op: &LayerOp) -> u64 {
+    match op {
+        LayerOp::Linear { in_features, out_features, bias } => {
+            product(&[*in_features, *out_features]).saturating_add(given(*bias, *out_features))
+        }
+        LayerOp::Conv1d(conv) => conv_parameters(conv),
+        LayerOp::Conv2d(conv) => conv_parameters(conv),
+        LayerOp::Embedding { num_embeddings, embedding_dim, .. }
+        | LayerOp::EmbeddingBag { num_embeddings, embedding_dim, .. } => {
+            product(&[*num_embeddings, *embedding_dim])
+        }
+        LayerOp::BatchNorm { num_features, affine, .. } => 2 * given(*affine, *num_features),
+        LayerOp::LayerNorm { normalized_shape, elementwise_affine, bias, .. } => {
+            let each = if *elementwise_affine { product(normalized_shape) } else { 0 };
+            each.saturating_mul(if *bias { 2 } else { 1 })
+        }
+        LayerOp::GroupNorm { num_channels, affine, .. } => 2 * given(*affine, *num_channels),
+        LayerOp::Residual { layers } => total(layers, parameters),
+        LayerOp::Lstm(lstm) => lstm_parameters(lstm),
+        LayerOp::MultiheadAttention { embed_dim, bias, .. } => {
+            let weights = product(&[4, *embed_dim, *embed_dim]);
+            weights.saturating_add(4 * given(*bias, *embed_dim))
+        }
+        _ => 0,
+    }
+}
+
+/// Bytes of what a layer keeps without training it.
+pub fn buffer_bytes(op: &LayerOp) -> u64 {
+    match op {
+        // running_mean and running_var, and num_batches_tracked as one int64.
+        LayerOp::BatchNorm { num_features, track_running_stats: true, .. } => {
+            2 * BYTES_PER_PARAMETER * (*num_features as u64) + 8
+        }
+        LayerOp::Residual { layers } => total(layers, buffer_bytes),
+        _ => 0,
+    }
+}
+
+/// Bytes of the parameters of a layer.
+pub fn parameter_bytes(op: &LayerOp) -> u64 {
+    parameters(op).saturating_mul(BYTES_PER_PARAMETER)
+}
+
+/// Tensors of the size of a parameter that an optimizer keeps for it.
+pub fn optimizer_tensors(optimizer: &OptimizerSpec) -> u64 {
+    match optimizer {
+        OptimizerSpec::Sgd { momentum, .. } => u64::from(*momentum != 0.0),
+        OptimizerSpec::Adam { amsgrad, .. } | OptimizerSpec::AdamW { amsgrad, .. } => 2 + u64::from(*amsgrad),
+        OptimizerSpec::Adagrad { .. } => 1,
+        OptimizerSpec::Adadelta { .. } | OptimizerSpec::Adamax { .. } | OptimizerSpec::Rprop { .. } => 2,
+        OptimizerSpec::RmsProp { momentum, centered, .. } => {
+            1 + u64::from(*momentum > 0.0) + u64::from(*centered)
+        }
+    }
+}
+
+fn total(layers: &[Layer], of: fn(&LayerOp) -> u64) -> u64 {
+    layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(of(&layer.op)))
+}
+
+fn product(sizes: &[i64]) -> u64 {
+    sizes.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64))
+}
+
+fn given(there: bool, count: i64) -> u64 {
+    if there { count as u64 } else { 0 }
+}
+
+fn conv_parameters<const N: usize>(conv: &Conv<N>) -> u64 {
+    let kernel = product(&conv.kernel_size);
+    let weights = product(&[conv.out_channels, conv.in_channels / conv.groups]).saturating_mul(kernel);
+    weights.saturating_add(given(conv.bias, conv.out_channels))
+}
+
+fn lstm_parameters(lstm: &Lstm) -> u64 {
+    let directions: u64 = if lstm.bidirectional { 2 } else { 1 };
+    let hidden = lstm.hidden_size;
+    // Four gates each; a layer above the first takes what all directions below give.
+    let layer = |ins: u64| {
+        let weights = ins.saturating_add(hidden as u64).saturating_mul(4 * hidden as u64);
+        weights.saturating_add(2 * given(lstm.bias, 4 * hidden)).saturating_mul(directions)
+    };
+    let above = lstm.num_layers as u64 - 1;
+    layer(lstm.input_size as u64).saturating_add(above.saturating_mul(layer(directions * hidden as u64)))
+}

@@ -1,0 +1,372 @@
+//! The layers a job is made of, later ones winning: defaults, file, environment, options.
+//!
+//! Figment merges them and remembers for each value which layer it is from.
+
+use figment::value::{Dict, Map, Tag, Value};
+use figment::{Figment, Metadata, Profile, Provider, Source};
+
+use super::error::{JobError, Origin};
+use super::text::{self, Places};
+
+/// What a job is made of.
+#[derive(Clone, Debug)]
+pub struct Sources<'a> {
+    pub file: JobText<'a>,
+    /// Name and value. Names that are none of ours are passed over. See [`environment`].
+    pub env: Vec<(String, String)>,
+    pub overrides: &'a [Override],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct JobText<'a> {
+    /// As the user named it; stands in messages.
+    pub name: &'a str,
+    pub text: &'a str,
+}
+
+/// A value given on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Dotted; entries of a list by number, as in `modules.net.layers[1].p`.
+    pub key: String,
+    /// TOML, or a bare word.
+    pub value: String,
+    /// What the user typed, for messages.
+    pub typed: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no setting: write it as KEY=VALUE, for example train.epochs=3")]
+pub struct NoSetting(String);
+
+impl Override {
+    /// From what stands after `--set`: `KEY=VALUE`.
+    ///
+    /// # Errors
+    /// Where there is no `=` or no key.
+    pub fn set(setting: &str) -> Result<Override, NoSetting> {
+        match setting.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => Ok(Override {
+                key: key.trim().into(),
+                value: value.into(),
+                typed: format!("--set {setting}"),
+            }),
+            _ => Err(NoSetting(setting.into())),
+        }
+    }
+
+    /// From an option with a name of its own whose value is a number or TOML: `--world-size 4`.
+    pub fn option(option: &str, key: &str, value: impl ToString) -> Override {
+        let value = value.to_string();
+        Override { key: key.into(), typed: format!("{option} {value}"), value }
+    }
+
+    /// From an option whose value is text, whatever it looks like: `--master-addr 10.0.0.1`.
+    pub fn text(option: &str, key: &str, value: &str) -> Override {
+        Override { key: key.into(), typed: format!("{option} {value}"), value: text::string_text(value) }
+    }
+}
+
+/// The variables of this process that a job may take values from.
+pub fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .filter(|(name, _)| name.starts_with(PREFIX) || WELL_KNOWN.iter().any(|(known, _)| known == name))
+        .collect()
+}
+
+/// Before the key in the name of a variable: `PSTRAIN_TRAIN__BATCH_SIZE` is `train.batch_size`.
+pub const PREFIX: &str = "PSTRAIN_";
+
+/// Variables that begin so and are no keys of a job.
+pub const NOT_KEYS: [&str; 3] = ["PSTRAIN_TOKEN", "PSTRAIN_LOG", "PSTRAIN_CACHE"];
+
+pub(super) const RANK: &str = "cluster.rank";
+pub(super) const LOCAL_RANK: &str = "cluster.local_rank";
+
+/// PyTorch's names, then those of Open MPI, MPICH and Slurm.
+const WELL_KNOWN: [(&str, &str); 14] = [
+    ("RANK", RANK),
+    ("WORLD_SIZE", "cluster.world_size"),
+    ("LOCAL_RANK", LOCAL_RANK),
+    ("MASTER_ADDR", "cluster.master_addr"),
+    ("MASTER_PORT", "cluster.master_port"),
+    ("OMPI_COMM_WORLD_RANK", RANK),
+    ("OMPI_COMM_WORLD_SIZE", "cluster.world_size"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", LOCAL_RANK),
+    ("PMI_RANK", RANK),
+    ("PMI_SIZE", "cluster.world_size"),
+    ("MPI_LOCALRANKID", LOCAL_RANK),
+    ("SLURM_PROCID", RANK),
+    ("SLURM_NTASKS", "cluster.world_size"),
+    ("SLURM_LOCALID", LOCAL_RANK),
+];
+const PYTORCH: std::ops::Range<usize> = 0..5;
+const LAUNCHERS: [std::ops::Range<usize>; 3] = [5..8, 8..11, 11..14];
+
+/// All layers as one table.
+pub(super) struct Merged {
+    pub dict: Dict,
+    pub places: Places,
+    figment: Figment,
+}
+
+struct Layer {
+    origin: Origin,
+    dict: Dict,
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        match &self.origin {
+            Origin::Default => Metadata::named(DEFAULT),
+            Origin::File { name, .. } => Metadata::from(FILE, name.clone()),
+            Origin::Environment { variable } => Metadata::from(ENVIRONMENT, variable.clone()),
+            Origin::Option { typed } => Metadata::from(OPTION, typed.clone()),
+        }
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Profile::Default.collect(self.dict.clone()))
+    }
+}
+
+const DEFAULT: &str = "default";
+const FILE: &str = "file";
+const ENVIRONMENT: &str = "environment";
+const OPTION: &str = "option";
+
+/// # Errors
+/// All that keeps a layer from being read at all: text that is no TOML, names of no key.
+pub(super) fn merge(sources: &Sources<'_>) -> Result<Merged, Vec<JobError>> {
+    let defaults = text::parse(include_str!("defaults.toml")).ok().expect("defaults.toml is TOML");
+    let file = text::parse(sources.file.text).map_err(|error| vec![syntax_error(&error)])?;
+    let origin = Origin::File { name: sources.file.name.into(), line: None };
+    let mut figment = Figment::new()
+        .merge(Layer { origin: Origin::Default, dict: defaults.dict })
+        .merge(Layer { origin, dict: file.dict });
+
+    let mut errors = Vec::new();
+    for setting in from_environment(&sources.env, sources.overrides).into_iter().chain(from_options(sources))
+    {
+        match setting.value.and_then(|value| place(&figment, &setting.key, value)) {
+            Ok(dict) => figment = figment.merge(Layer { origin: setting.origin, dict }),
+            Err(problem) => {
+                errors.push(JobError::new(format!("`{}`: {problem}", setting.key)).from(setting.origin))
+            }
+        }
+    }
+    if errors.is_empty() {
+        Ok(Merged { dict: root(&figment), places: file.places, figment })
+    } else {
+        Err(errors)
+    }
+}
+
+impl Merged {
+    /// Where the value at `path` is from.
+    pub fn origin(&self, tag: Tag, path: &str) -> Origin {
+        let Some(metadata) = self.figment.get_metadata(tag) else { return Origin::Default };
+        let source = metadata.source.as_ref().and_then(Source::custom).unwrap_or_default().to_owned();
+        match metadata.name.as_ref() {
+            FILE => Origin::File { name: source, line: self.places.line(path) },
+            ENVIRONMENT => Origin::Environment { variable: source },
+            OPTION => Origin::Option { typed: source },
+            _ => Origin::Default,
+        }
+    }
+}
+
+/// A value for one key, from outside the file.
+struct Setting {
+    key: String,
+    value: Result<Value, String>,
+    origin: Origin,
+}
+
+fn from_options<'a>(sources: &'a Sources<'_>) -> impl Iterator<Item = Setting> + use<'a> {
+    sources.overrides.iter().map(|option| Setting {
+        key: option.key.clone(),
+        value: text::parse_value(&option.value).map_err(|error| format!("the value is no TOML: {error}")),
+        origin: Origin::Option { typed: option.typed.clone() },
+    })
+}
+
+fn from_environment(env: &[(String, String)], overrides: &[Override]) -> Vec<Setting> {
+    let value_of = |name: &str| env.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, v)| v.as_str());
+    // A launcher's values hold together: its world is not ours when the rank is given by somebody else,
+    // as in four terminals inside one interactive Slurm job of a single task.
+    let rank_is_given = value_of("RANK").is_some() || overrides.iter().any(|option| option.key == RANK);
+    let launcher = LAUNCHERS
+        .into_iter()
+        .filter(|_| !rank_is_given)
+        .find(|names| value_of(WELL_KNOWN[names.start].0).is_some())
+        .unwrap_or(0..0);
+
+    let mut settings = Vec::new();
+    for (variable, key) in WELL_KNOWN[launcher].iter().chain(&WELL_KNOWN[PYTORCH]) {
+        if let Some(value) = value_of(variable) {
+            let number = value.trim().parse::<i64>().ok().filter(|_| *key != "cluster.master_addr");
+            settings.push(Setting {
+                key: (*key).into(),
+                value: Ok(number.map_or_else(|| Value::from(value), Value::from)),
+                origin: Origin::Environment { variable: (*variable).into() },
+            });
+        }
+    }
+
+    // Sorted, because the order of variables in a process means nothing and must decide nothing.
+    let mut ours: Vec<_> = env.iter().filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    ours.sort();
+    for (variable, value) in ours.into_iter().filter(|(name, _)| !NOT_KEYS.contains(&name.as_str())) {
+        settings.push(Setting {
+            key: variable[PREFIX.len()..].to_lowercase().replace("__", "."),
+            value: text::parse_value(value).map_err(|error| format!("the value is no TOML: {error}")),
+            origin: Origin::Environment { variable: variable.clone() },
+        });
+    }
+    settings
+}
+
+/// A table that holds nothing but `value` at `key`, for merging into what is there.
+fn place(figment: &Figment, key: &str, value: Value) -> Result<Dict, String> {
+    let steps =
+        steps(key).ok_or("this is no key: write it like train.batch_size or modules.net.layers[1].p")?;
+    let current = Value::Dict(Tag::Default, root(figment));
+    match nest(Some(&current), &steps, value, false)? {
+        Value::Dict(_, dict) => Ok(dict),
+        _ => Err("a key begins with a name".into()),
+    }
+}
+
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+fn steps(key: &str) -> Option<Vec<Step<'_>>> {
+    let mut steps = Vec::new();
+    for part in key.split('.') {
+        let (name, indices) = part.split_at(part.find('[').unwrap_or(part.len()));
+        if name.is_empty() {
+            return None;
+        }
+        steps.push(Step::Key(name));
+        for index in indices.split_inclusive(']') {
+            steps.push(Step::Index(index.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?));
+        }
+    }
+    Some(steps)
+}
+
+/// `whole`: figment replaces lists as a whole, so inside one the neighbours have to come along.
+fn nest(current: Option<&Value>, steps: &[Step<'_>], value: Value, whole: bool) -> Result<Value, String> {
+    match steps {
+        [] => Ok(value),
+        [Step::Key(key), rest @ ..] => {
+            let here = current.and_then(Value::as_dict);
+            if whole && here.is_none() {
+                return Err(format!("there is no table here that could have a key `{key}`"));
+            }
+            let inner = nest(here.and_then(|dict| dict.get(*key)), rest, value, whole)?;
+            let mut dict = here.filter(|_| whole).cloned().unwrap_or_default();
+            dict.insert((*key).into(), inner);
+            Ok(Value::Dict(Tag::Default, dict))
+        }
+        [Step::Index(index), rest @ ..] => {
+            let mut list = current.and_then(Value::as_array).ok_or("there is no list here")?.to_vec();
+            let entries = list.len();
+            let entry = list.get_mut(*index).ok_or_else(|| {
+                format!("the list has {entries} entries, counted from 0; there is no {index}")
+            })?;
+            *entry = nest(Some(&entry.clone()), rest, value, true)?;
+            Ok(Value::Array(Tag::Default, list))
+        }
+    }
+}
+
+fn root(figment: &Figment) -> Dict {
+    let mut profiles = figment.data().expect("no layer fails");
+    profiles.remove(&Profile::Default).unwrap_or_default()
+}
+
+fn syntax_error(error: &text::SyntaxError) -> JobError {
+    let text::SyntaxError { line, column, message, excerpt } = error;
+    JobError::new(format!("line {line}, column {column}: {message}"))
+        .hint(format!("this is no TOML: {}", excerpt.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merged(env: &[(&str, &str)], overrides: &[Override]) -> Merged {
+        let file = JobText {
+            name: "x.toml",
+            text: "[cluster]\nworld_size = 3\n[modules.net]\nlayers = [\"relu\", { type = \"dropout\", p = 0.5 }]",
+        };
+        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        merge(&Sources { file, env, overrides }).expect("all layers are readable")
+    }
+
+    fn world_size(merged: &Merged) -> (Value, Origin) {
+        let value = Value::from(merged.dict.clone()).find("cluster.world_size").expect("there");
+        let origin = merged.origin(value.tag(), "cluster.world_size");
+        (value, origin)
+    }
+
+    fn variable(name: &str) -> Origin {
+        Origin::Environment { variable: name.into() }
+    }
+
+    #[test]
+    fn later_layers_win_and_each_value_knows_its_layer() {
+        assert_eq!(
+            world_size(&merged(&[], &[])),
+            (Value::from(3), Origin::File { name: "x.toml".into(), line: Some(2) })
+        );
+        let env = [("WORLD_SIZE", "5")];
+        assert_eq!(world_size(&merged(&env, &[])), (Value::from(5), variable("WORLD_SIZE")));
+        let env = [("WORLD_SIZE", "5"), ("PSTRAIN_CLUSTER__WORLD_SIZE", "6")];
+        assert_eq!(world_size(&merged(&env, &[])), (Value::from(6), variable("PSTRAIN_CLUSTER__WORLD_SIZE")));
+        let typed = "--world-size 7".into();
+        let options = [Override::option("--world-size", "cluster.world_size", 7)];
+        assert_eq!(world_size(&merged(&env, &options)), (Value::from(7), Origin::Option { typed }));
+    }
+
+    #[test]
+    fn a_launchers_world_counts_only_with_its_rank() {
+        let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")];
+        assert_eq!(world_size(&merged(&slurm, &[])), (Value::from(1), variable("SLURM_NTASKS")));
+        let terminal = [Override::option("--rank", RANK, 2)];
+        assert_eq!(world_size(&merged(&slurm, &terminal)).0, Value::from(3));
+        let explicit = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("RANK", "2")];
+        assert_eq!(world_size(&merged(&explicit, &[])).0, Value::from(3));
+        let mpi = [
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_NTASKS", "1"),
+        ];
+        assert_eq!(world_size(&merged(&mpi, &[])), (Value::from(4), variable("OMPI_COMM_WORLD_SIZE")));
+    }
+
+    #[test]
+    fn one_entry_of_a_list_can_be_set_and_the_others_stay() {
+        let merged = merged(&[], &[Override::set("modules.net.layers[1].p=0.1").expect("a setting")]);
+        let layers = Value::from(merged.dict.clone()).find("modules.net.layers").expect("there");
+        let layers = layers.as_array().expect("a list");
+        assert_eq!(layers[0], Value::from("relu"));
+        assert_eq!(layers[1].find_ref("p"), Some(&Value::from(0.1)));
+        assert_eq!(layers[1].find_ref("type"), Some(&Value::from("dropout")));
+        let origin = merged.origin(layers[0].tag(), "modules.net.layers[0]");
+        assert_eq!(origin, Origin::File { name: "x.toml".into(), line: Some(4) });
+    }
+
+    #[test]
+    fn the_token_is_no_key_and_an_empty_variable_is_none() {
+        let merged = merged(&[("PSTRAIN_TOKEN", "secret"), ("WORLD_SIZE", "")], &[]);
+        assert!(!merged.dict.contains_key("token"));
+        assert_eq!(world_size(&merged).0, Value::from(3));
+    }
+}

@@ -1,0 +1,3 @@
+pub fn starter() -> &'static str {
+    ""
+}

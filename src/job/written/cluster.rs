@@ -1,0 +1,314 @@
+//! `[cluster]` and `[roles]` as written: who takes part and how the ranks find one another.
+
+use std::time::Duration;
+
+use figment::value::Value;
+
+use super::super::error::{JobError, Origin};
+use super::super::proven::{Backend, Cluster, Init};
+use super::super::read::{Item, Table};
+use crate::topology::{Rank, Role, WorldSize};
+
+/// The section, and what of it is about this process alone.
+pub(super) struct Read {
+    pub cluster: Option<Cluster>,
+    pub roles: Vec<Role>,
+    pub rank: Option<Rank>,
+    pub local_rank: Option<u32>,
+}
+
+const MOST_RANKS: i64 = 4096;
+const DAY_MS: i64 = 86_400_000;
+
+pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
+    let (world_size, roles) = world(&t, roles);
+    let rank = t.get("rank").and_then(|item| rank(&item, world_size));
+    let local_rank = t.get("local_rank").and_then(|item| own_number(&item));
+    let init = t.get("init").and_then(|item| init(&item, &t));
+    let backend = t.get("backend").and_then(|item| backend(&item));
+    let num_gpus = t.get("num_gpus").and_then(|item| item.integer(0..=64));
+    let times = times(&t);
+    t.finish();
+
+    let cluster = || {
+        let (init, master_addr, master_port) = init?;
+        let [rpc_timeout, join_timeout, heartbeat, lost_after] = times?;
+        Some(Cluster {
+            world_size: world_size?,
+            init,
+            backend: backend?,
+            master_addr,
+            master_port,
+            num_gpus: num_gpus? as u32,
+            rpc_timeout,
+            join_timeout,
+            heartbeat,
+            lost_after,
+        })
+    };
+    Read { cluster: cluster(), roles, rank, local_rank: local_rank.map(|rank| rank as u32) }
+}
+
+fn times(t: &Table<'_>) -> Option<[Duration; 4]> {
+    let ms = |key| {
+        let item = t.get(key)?;
+        Some((Duration::from_millis(item.integer(1..=DAY_MS)? as u64), item))
+    };
+    let (rpc, join) = (ms("rpc_timeout_ms"), ms("join_timeout_ms"));
+    let (heartbeat, lost) = (ms("heartbeat_ms"), ms("lost_after_ms"));
+    let ((heartbeat, _), (lost, lost_item)) = (heartbeat?, lost?);
+    if lost < heartbeat * 2 {
+        let problem = format!("is less than two heartbeats of {} ms", heartbeat.as_millis());
+        lost_item
+            .wrong(problem, format!("use at least {}, or a shorter heartbeat_ms", heartbeat.as_millis() * 2));
+        return None;
+    }
+    Some([rpc?.0, join?.0, heartbeat, lost])
+}
+
+/// A rank, which is one process's own and no part of the job that all share.
+fn own_number(item: &Item<'_>) -> Option<i64> {
+    if matches!(item.origin(), Origin::File { .. }) {
+        let problem = "stands in the job file, which all ranks share";
+        item.wrong(problem, "give it with --rank or the environment variable RANK");
+        return None;
+    }
+    item.integer(0..=MOST_RANKS - 1)
+}
+
+fn rank(item: &Item<'_>, world: Option<WorldSize>) -> Option<Rank> {
+    let rank = Rank(own_number(item)? as u32);
+    match world {
+        Some(world) if !world.contains(rank) => {
+            let problem = format!("is outside the world of {}", ranks(i64::from(world.0)));
+            item.wrong(problem, format!("ranks count from 0 to {}", world.0 - 1));
+            None
+        }
+        _ => Some(rank),
+    }
+}
+
+fn backend(item: &Item<'_>) -> Option<Backend> {
+    match item.text()? {
+        "auto" | "gloo" => Some(Backend::Gloo),
+        "nccl" | "mpi" => {
+            item.wrong("is not in this version", "use \"gloo\" or \"auto\"");
+            None
+        }
+        _ => item.choice(&[("auto", Backend::Gloo), ("gloo", Backend::Gloo)]),
+    }
+}
+
+/// How to find rank 0, and its address.
+fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
+    let addr = t.get("master_addr").and_then(|item| master_addr(&item).map(|addr| (addr, item)));
+    let port = t.get("master_port").and_then(|item| Some((item.integer(0..=65535)? as u16, item)));
+    let text = item.text()?;
+    if text == "env://" {
+        return Some((Init::Env, addr?.0, port?.0));
+    }
+    if text.starts_with("file://") {
+        item.wrong("is not in this version", "use \"env://\" or \"tcp://HOST:PORT\"");
+        return None;
+    }
+    let Some((host, number)) = text.strip_prefix("tcp://").and_then(host_and_port) else {
+        item.wrong(
+            "is no way to meet",
+            "use \"env://\" or \"tcp://HOST:PORT\", for example \"tcp://10.0.0.1:29500\"",
+        );
+        return None;
+    };
+    let (addr, port) = (addr?, port?);
+    let agrees = agrees(item, &addr.1, addr.0 == host) & agrees(item, &port.1, port.0 == number);
+    agrees.then_some((Init::Tcp, host, number))
+}
+
+/// A default is no contradiction; a value that somebody wrote is.
+fn agrees(init: &Item<'_>, other: &Item<'_>, same: bool) -> bool {
+    let agrees = same || other.origin() == Origin::Default;
+    if !agrees {
+        let hint = format!("leave one of them out, or write {} = \"env://\"", init.path);
+        other.wrong(format!("disagrees with {}", init.shown()), hint);
+    }
+    agrees
+}
+
+fn master_addr(item: &Item<'_>) -> Option<String> {
+    let addr = item.text()?;
+    let bare = addr.trim_start_matches('[').trim_end_matches(']');
+    if bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || c == '/') {
+        item.wrong("is no host", "use a name or an address, for example \"localhost\" or \"10.0.0.1\"");
+        return None;
+    }
+    Some(bare.into())
+}
+
+fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = text.trim_end_matches('/').rsplit_once(':')?;
+    let bare = match host.strip_prefix('[') {
+        Some(address) => address.strip_suffix(']')?,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let fits = !bare.is_empty() && !bare.contains(|c: char| c.is_whitespace() || c == '/');
+    Some((bare.to_owned(), port.parse().ok()?)).filter(|_| fits)
+}
+
+/// How many ranks a role takes.
+#[derive(Clone, Copy, PartialEq)]
+enum Count {
+    Ranks(i64),
+    Rest,
+}
+
+/// The world's size and the ranks of each role. The roles are empty where they do not fit.
+fn world(t: &Table<'_>, roles: Option<Item<'_>>) -> (Option<WorldSize>, Vec<Role>) {
+    let reader = t.reader();
+    let size_item = t.get("world_size");
+    let size = size_item.as_ref().and_then(|item| item.integer(1..=MOST_RANKS));
+    let Some(roles) = roles else {
+        let hint = "for example [roles] with server = 1 and trainer = \"rest\"";
+        reader.report(JobError::new("`roles` is missing").hint(hint));
+        return (size.map(|size| WorldSize(size as u32)), Vec::new());
+    };
+    let (Some(counts), Some(mut size), Some(size_item)) = (counts(&roles), size, size_item) else {
+        return (size.map(|size| WorldSize(size as u32)), Vec::new());
+    };
+    let named: i64 = counts.iter().map(|(_, count)| if let Count::Ranks(n) = count { *n } else { 0 }).sum();
+    let has_rest = counts.iter().any(|(_, count)| *count == Count::Rest);
+    // Roles that name every rank say how large the world is, if nobody else does.
+    if !has_rest && size_item.origin() == Origin::Default && named <= MOST_RANKS {
+        size = named;
+    }
+    let world = Some(WorldSize(size as u32));
+    match fit(named, has_rest, size) {
+        Ok(rest) => (world, assign(&counts, rest)),
+        Err((problem, hint)) => {
+            reader.report(size_item.error(problem).hint(hint));
+            (world, Vec::new())
+        }
+    }
+}
+
+/// The ranks left for the role that takes the rest; else what does not fit, and a hint.
+fn fit(named: i64, has_rest: bool, size: i64) -> Result<i64, (String, String)> {
+    let rest = size - named;
+    match has_rest {
+        true if rest >= 1 => Ok(rest),
+        true => Err((
+            format!("leaves nobody for the role that takes the rest: the others take {}", ranks(named)),
+            format!("use at least {}", named + 1),
+        )),
+        false if rest == 0 => Ok(0),
+        false => Err((
+            format!("does not fit the roles, which take {}", ranks(named)),
+            format!("use {named}, or let one role take \"rest\""),
+        )),
+    }
+}
+
+pub(super) fn ranks(count: i64) -> String {
+    if count == 1 { "1 rank".into() } else { format!("{count} ranks") }
+}
+
+fn counts(roles: &Item<'_>) -> Option<Vec<(String, Count)>> {
+    let entries = roles.table()?.entries_as_written();
+    if entries.is_empty() {
+        roles.wrong("has no role", "for example server = 1 and trainer = \"rest\"");
+        return None;
+    }
+    let mut rest: Option<&str> = None;
+    let mut read = Vec::new();
+    for (name, item) in &entries {
+        let count = count(item);
+        if let (Some(Count::Rest), Some(other)) = (count, rest) {
+            let problem = format!("is the second \"rest\": role `{other}` takes it already");
+            item.wrong(problem, "give one of them a number of ranks");
+            read.push(None);
+            continue;
+        }
+        if count == Some(Count::Rest) {
+            rest = Some(name);
+        }
+        read.push(role_name(name, item).zip(count));
+    }
+    read.into_iter().collect()
+}
+
+fn count(item: &Item<'_>) -> Option<Count> {
+    match item.value() {
+        Value::String(_, word) if word == "rest" => Some(Count::Rest),
+        Value::String(..) => {
+            item.wrong("is no number of ranks", "use a number, or \"rest\" for one role");
+            None
+        }
+        _ => item.integer(1..=MOST_RANKS).map(Count::Ranks),
+    }
+}
+
+fn role_name(name: &str, item: &Item<'_>) -> Option<String> {
+    // Ranks are called by role and number, such as `trainer2`: a digit at the end would be ambiguous.
+    let fits = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+        && !name.ends_with(|c: char| c.is_ascii_digit())
+        && name.len() <= 32;
+    if !fits {
+        let error = JobError::new(format!("`{name}` is no name for a role"));
+        let hint = "a name is a letter, then letters, `_` and `-`, with no digit at the end, at most 32";
+        item.reader().report(error.from(item.origin()).hint(hint));
+        return None;
+    }
+    Some(name.into())
+}
+
+fn assign(counts: &[(String, Count)], rest: i64) -> Vec<Role> {
+    let mut next = 0;
+    let role = |(name, count): &(String, Count)| {
+        let first = next;
+        next += match count {
+            Count::Ranks(n) => *n,
+            Count::Rest => rest,
+        };
+        Role { name: name.clone(), ranks: (first..next).map(|rank| Rank(rank as u32)).collect() }
+    };
+    counts.iter().map(role).collect()
+}
+
+/// A role by its name.
+pub(super) fn role<'r>(item: &Item<'_>, roles: &'r [Role]) -> Option<&'r Role> {
+    let name = item.text()?;
+    // No roles: they were wrong, which has been said.
+    if roles.is_empty() {
+        return None;
+    }
+    let role = roles.iter().find(|role| role.name == name);
+    if role.is_none() {
+        let names = roles.iter().map(|role| role.name.as_str());
+        let hint = super::super::error::suggest(name, "roles", names);
+        item.wrong("is no role of this job", hint);
+    }
+    role
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports() {
+        assert_eq!(host_and_port("10.0.0.1:29500"), Some(("10.0.0.1".into(), 29500)));
+        assert_eq!(host_and_port("[::1]:80"), Some(("::1".into(), 80)));
+        assert_eq!(host_and_port("::1:80"), None);
+        assert_eq!(host_and_port("host"), None);
+        assert_eq!(host_and_port("host:99999"), None);
+        assert_eq!(host_and_port(":80"), None);
+    }
+
+    #[test]
+    fn the_rest_is_what_the_named_roles_leave() {
+        assert_eq!(fit(1, true, 4), Ok(3));
+        assert_eq!(fit(4, false, 4), Ok(0));
+        assert!(fit(4, true, 4).is_err());
+        assert!(fit(3, false, 4).is_err());
+    }
+}

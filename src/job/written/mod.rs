@@ -1,0 +1,169 @@
+//! The job as written: merged values to a proven [`Job`], or every error on the way.
+//!
+//! One file for each part of a job. Each reads what its sections say and what they say together; this one
+//! puts the parts together and checks what spans them. Knows no TOML text and no sources.
+
+mod cluster;
+pub mod data;
+mod layers;
+mod modules;
+mod optimizers;
+mod train;
+
+use super::error::JobError;
+use super::proven::{InputDtype, Job, ModuleSpec, Normalize};
+use super::read::{Item, Reader, Table};
+use super::shape::{self, Signal};
+use super::sources::Merged;
+use crate::topology::{Rank, Role};
+
+pub(super) struct Read {
+    pub job: Job,
+    pub rank: Option<Rank>,
+    pub local_rank: Option<u32>,
+}
+
+/// `fallback`: the job's name, where the file gives none.
+pub(super) fn read(merged: &Merged, fallback: Option<&str>) -> Result<Read, Vec<JobError>> {
+    let reader = Reader::new(merged);
+    let read = job(reader.root(), fallback);
+    match (read, reader.into_errors()) {
+        (Some(read), errors) if errors.is_empty() => Ok(read),
+        (_, errors) if errors.is_empty() => {
+            Err(vec![JobError::new("the job is wrong in a way that was not named")])
+        }
+        (_, errors) => Err(errors),
+    }
+}
+
+fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
+    let name = match (root.get("name"), fallback) {
+        (Some(item), _) => name(&item),
+        (None, Some(name)) => Some(name.to_owned()),
+        (None, None) => root.need("name", "\"my_job\"", name),
+    };
+    let seed = root.or("seed", 0, |item| item.integer(0..=i64::MAX));
+    let cluster = cluster::read(root.section("cluster"), root.get("roles"));
+    let train = root.section("train");
+    let trainers = train::trainers(&train, &cluster.roles);
+    let modules = root.get("modules");
+    let train = train::read(train, trainers);
+    let modules = match modules {
+        Some(item) => read_modules(&item, train.forward.as_ref(), &cluster.roles, trainers),
+        None => {
+            let hint = "a model is made of modules: [modules.net] with place, input and layers";
+            root.reader().report(JobError::new("`modules` is missing").hint(hint));
+            None
+        }
+    };
+    let data_table = root.section("data");
+    let normalize = data_table.get("normalize");
+    let data = data::read(data_table);
+    let loss = data::read_loss(root.section("loss"));
+    let optimizer = optimizers::read(root.section("optimizer"));
+    let eval = train::read_eval(root.section("eval"));
+    let log = train::read_log(root.section("log"));
+    let plugin_limits = data::read_limits(root.section("plugins"));
+    root.check();
+
+    let job = Job {
+        name: name?,
+        seed: seed as u64,
+        cluster: cluster.cluster?,
+        roles: cluster.roles,
+        modules: modules?,
+        data: data?,
+        loss: loss?,
+        optimizer: optimizer?,
+        train: train.train?,
+        eval: eval?,
+        log: log?,
+        plugin_limits: plugin_limits?,
+    };
+    for (section, batch) in [("train", job.train.batch_size), ("eval", job.eval.batch_size)] {
+        let item = root.section(section).get("batch_size")?;
+        check_messages(&item, batch, &job.modules);
+    }
+    if let (Some(item), Some(values)) = (&normalize, &job.data.normalize) {
+        check_normalize(item, values, &job.modules[0]);
+    }
+    Some(Read { job, rank: cluster.rank, local_rank: cluster.local_rank })
+}
+
+/// The name becomes part of a folder's name.
+fn name(item: &Item<'_>) -> Option<String> {
+    let name = item.text()?;
+    if !is_name(name) {
+        item.wrong("is no name for a job", "use letters, digits, `_`, `-` and `.`, at most 64");
+        return None;
+    }
+    Some(name.into())
+}
+
+pub(super) fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
+}
+
+fn read_modules(
+    item: &Item<'_>,
+    forward: Option<&Item<'_>>,
+    roles: &[Role],
+    trainers: Option<&Role>,
+) -> Option<Vec<ModuleSpec>> {
+    let entries = item.table()?.entries_as_written();
+    let names: Vec<&str> = entries.iter().map(|(name, _)| *name).collect();
+    if names.is_empty() {
+        item.wrong("has no module", "for example [modules.net] with place, input and layers");
+        return None;
+    }
+    let order = train::order(forward, &names, &|error| item.reader().report(error));
+    let count = entries.len();
+    let mut written: Vec<_> =
+        entries.into_iter().filter_map(|(name, item)| modules::read(item, name, roles, trainers)).collect();
+    let order = order?;
+    let complete = written.len() == count;
+    written.sort_by_key(|module| order.iter().position(|name| *name == module.name));
+    // With one missing, its neighbours would be joined to the wrong ones.
+    complete.then(|| modules::chain(written)).flatten()
+}
+
+fn check_normalize(item: &Item<'_>, normalize: &Normalize, first: &ModuleSpec) {
+    let input = Signal::new(&first.input, first.input_dtype);
+    if first.input_dtype == InputDtype::Int64 {
+        let problem = format!("makes fractions, and `modules.{}` takes whole numbers: {input}", first.name);
+        item.reader().report(item.error_without_value(problem).hint("leave it out"));
+        return;
+    }
+    let channels = normalize.mean.len();
+    if channels > 1 && first.input.first() != Some(&(channels as i64)) {
+        let problem =
+            format!("is for {channels} channels, and a sample of `modules.{}` is {input}", first.name);
+        item.reader().report(
+            item.error_without_value(problem).hint("give one value for each channel, or one for all"),
+        );
+    }
+}
+
+/// Bytes of the largest message between ranks.
+const LARGEST_MESSAGE: u64 = 4 << 30;
+
+/// Whether a batch fits a message on its way into each module and out of it.
+fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
+    for module in modules {
+        let input = Signal::new(&module.input, module.input_dtype);
+        let outputs = shape::infer(&module.layers, &input);
+        for (signal, way) in [(Some(&input), "into"), (outputs.output(), "out of")] {
+            let Some(bytes) = signal.map(Signal::bytes).filter(|bytes| *bytes > LARGEST_MESSAGE / batch)
+            else {
+                continue;
+            };
+            let problem = format!("makes messages of more than 4 GiB {way} `modules.{}`", module.name);
+            let hint = match LARGEST_MESSAGE / bytes {
+                0 => format!("one sample has {bytes} bytes there; let the module begin or end elsewhere"),
+                most => format!("a sample has {bytes} bytes there; use at most {most}"),
+            };
+            batch_size.wrong(problem, hint);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Batch normalisation that several threads may train at once.
+//!
+//! PyTorch's kernel writes the running statistics while it computes. Here it writes into fresh tensors with momentum
+//! 1, that is, it hands the batch's own statistics out, and these are folded in afterwards under the module's lock
+//! (M-2). Nor can one thread's update then change what another thread's backward reads.
+
+use tch::{Kind, TchError, Tensor, no_grad};
+
+use super::Module;
+use super::plan::Node;
+
+pub(super) struct Options {
+    pub eps: f64,
+    pub momentum: f64,
+    pub track_running_stats: bool,
+    pub train: bool,
+}
+
+/// `x` (N, C, ...) normalised per channel.
+pub(super) fn apply(
+    module: &Module,
+    node: &Node,
+    params: &[Tensor],
+    x: &Tensor,
+    options: &Options,
+) -> Result<Tensor, TchError> {
+    let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
+        x.f_batch_norm(params.first(), params.get(1), mean, var, train, 1.0, options.eps, true)
+    };
+    if options.train || !options.track_running_stats {
+        enough_values(x)?;
+    }
+    if !options.track_running_stats {
+        return normalise(None, None, true);
+    }
+    let features = &x.size()[1..2];
+    if !options.train {
+        let (mean, var) = {
+            let buffers = module.lock_buffers();
+            let own = &buffers[node.buffers.clone()];
+            (own[0].f_detach_copy()?, own[1].f_detach_copy()?)
+        };
+        return normalise(Some(&mean), Some(&var), false);
+    }
+    let mean = Tensor::f_zeros(features, (Kind::Float, node.device))?;
+    let var = Tensor::f_zeros(features, (Kind::Float, node.device))?;
+    let y = normalise(Some(&mean), Some(&var), true)?;
+    no_grad(|| {
+        let mut buffers = module.lock_buffers();
+        let own = &mut buffers[node.buffers.clone()];
+        let _ = own[0].f_lerp_(&mean, options.momentum)?;
+        let _ = own[1].f_lerp_(&var, options.momentum)?;
+        let _ = own[2].f_add_scalar_(1)?;
+        Ok::<_, TchError>(())
+    })?;
+    Ok(y)
+}
+
+/// PyTorch's own check, which libtorch leaves out: one value has no variance, and would make the running one NaN.
+fn enough_values(x: &Tensor) -> Result<(), TchError> {
+    let size = x.size();
+    let per_channel: i64 =
+        size.iter().enumerate().filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product();
+    match per_channel {
+        2.. => Ok(()),
+        _ => Err(TchError::Shape("batch normalisation trains on more than 1 value per channel".into())),
+    }
+}

@@ -1,0 +1,194 @@
+//! A forward through a module, functional in its parameters.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::dropout::{self, MaskSource};
+use super::error::torch_message;
+use super::plan::Node;
+use super::{ModelError, Module, attention, batch_norm, lstm};
+use crate::job::layer::{BagMode, Conv, GeluApproximation, LayerOp};
+
+/// How a forward runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// Dropout drops, and batch normalisation uses and records the batch's statistics.
+    pub train: bool,
+    /// What dropout draws; the same seed gives the same masks, whatever other threads do.
+    pub dropout_seed: u64,
+}
+
+impl Mode {
+    pub const EVAL: Mode = Mode { train: false, dropout_seed: 0 };
+
+    pub fn train(dropout_seed: u64) -> Mode {
+        Mode { train: true, dropout_seed }
+    }
+}
+
+impl Module {
+    /// The module's output for a batch, on the last layer's device.
+    ///
+    /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters
+    /// themselves. `inputs` is the batch, first dimension the batch's. An embedding bag at the front takes either bags
+    /// of one length, (N, length), or two tensors: all indices, and the offset at which each bag starts. Inputs may
+    /// come from any device. Gradients are recorded as the caller's grad mode says.
+    ///
+    /// # Errors
+    /// The layer that failed, with its input's shape and libtorch's message.
+    pub fn forward(&self, params: &[Tensor], inputs: &[Tensor], mode: Mode) -> Result<Tensor, ModelError> {
+        if params.len() != self.parameters().len() {
+            let (module, wanted) = (self.name.clone(), self.parameters().len());
+            return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
+        }
+        let (x, offsets) = self.take_inputs(inputs)?;
+        let Some(first) = self.nodes.first() else { return Ok(x) };
+        let x = match offsets {
+            None => self.step(first, params, x, mode)?,
+            Some(offsets) => {
+                let failed = |error| self.layer_error(first, &x, &error);
+                let x = on(&x, first.device).map_err(failed)?;
+                let offsets = on(&offsets, first.device).map_err(failed)?;
+                bags(&first.op, &params[first.parameters.start], &x, Some(&offsets)).map_err(failed)?
+            }
+        };
+        self.chain(&self.nodes[1..], params, x, mode)
+    }
+
+    fn take_inputs(&self, inputs: &[Tensor]) -> Result<(Tensor, Option<Tensor>), ModelError> {
+        let bag = matches!(self.nodes.first(), Some(Node { op: LayerOp::EmbeddingBag { .. }, .. }));
+        match inputs {
+            [x] => Ok((x.shallow_clone(), None)),
+            [x, offsets] if bag => Ok((x.shallow_clone(), Some(offsets.shallow_clone()))),
+            _ => Err(ModelError::Inputs {
+                module: self.name.clone(),
+                layer: self.nodes.first().map(|node| node.path.clone()).unwrap_or_default(),
+                wanted: if bag { "1 or 2" } else { "1" },
+                got: inputs.len(),
+            }),
+        }
+    }
+
+    fn chain(
+        &self,
+        nodes: &[Node],
+        params: &[Tensor],
+        mut x: Tensor,
+        mode: Mode,
+    ) -> Result<Tensor, ModelError> {
+        for node in nodes {
+            x = self.step(node, params, x, mode)?;
+        }
+        Ok(x)
+    }
+
+    fn step(&self, node: &Node, params: &[Tensor], x: Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+        let failed = |error| self.layer_error(node, &x, &error);
+        let x = on(&x, node.device).map_err(failed)?;
+        if matches!(node.op, LayerOp::Residual { .. }) {
+            let y = self.chain(&node.inner, params, x.shallow_clone(), mode)?;
+            return x.f_add(&y).map_err(failed);
+        }
+        apply(self, node, &params[node.parameters.clone()], &x, mode).map_err(failed)
+    }
+
+    fn layer_error(&self, node: &Node, x: &Tensor, error: &TchError) -> ModelError {
+        ModelError::Layer {
+            module: self.name.clone(),
+            layer: node.path.clone(),
+            input: x.size(),
+            message: torch_message(error),
+        }
+    }
+}
+
+fn on(x: &Tensor, device: Device) -> Result<Tensor, TchError> {
+    if x.device() == device { Ok(x.shallow_clone()) } else { x.f_to(device) }
+}
+
+/// One layer but a residual. `params` are the layer's own.
+fn apply(
+    module: &Module,
+    node: &Node,
+    params: &[Tensor],
+    x: &Tensor,
+    mode: Mode,
+) -> Result<Tensor, TchError> {
+    let masks = || MaskSource::new(mode.dropout_seed, &module.name, node.index);
+    match &node.op {
+        LayerOp::Linear { .. } => x.f_linear(&params[0], params.get(1)),
+        LayerOp::Conv1d(Conv { stride, padding, dilation, groups, .. }) => {
+            x.f_conv1d(&params[0], params.get(1), stride, padding, dilation, *groups)
+        }
+        LayerOp::Conv2d(Conv { stride, padding, dilation, groups, .. }) => {
+            x.f_conv2d(&params[0], params.get(1), stride, padding, dilation, *groups)
+        }
+        LayerOp::Embedding { padding_idx, sparse, .. } => {
+            Tensor::f_embedding(&params[0], x, padding_idx.unwrap_or(-1), false, *sparse)
+        }
+        LayerOp::EmbeddingBag { .. } => bags(&node.op, &params[0], x, None),
+        &LayerOp::BatchNorm { eps, momentum, track_running_stats, .. } => {
+            let options = batch_norm::Options { eps, momentum, track_running_stats, train: mode.train };
+            batch_norm::apply(module, node, params, x, &options)
+        }
+        LayerOp::LayerNorm { normalized_shape, eps, .. } => {
+            x.f_layer_norm(normalized_shape, params.first(), params.get(1), *eps, true)
+        }
+        LayerOp::GroupNorm { num_groups, eps, .. } => {
+            x.f_group_norm(*num_groups, params.first(), params.get(1), *eps, true)
+        }
+        LayerOp::Relu if node.in_place => x.shallow_clone().f_relu_(),
+        LayerOp::Relu => x.f_relu(),
+        LayerOp::Gelu { approximate: GeluApproximation::None } => x.f_gelu("none"),
+        LayerOp::Gelu { approximate: GeluApproximation::Tanh } => x.f_gelu("tanh"),
+        LayerOp::Silu => x.f_silu(),
+        LayerOp::Tanh => x.f_tanh(),
+        LayerOp::Sigmoid => x.f_sigmoid(),
+        LayerOp::Softmax { dim } => x.f_softmax(*dim, None),
+        LayerOp::LogSoftmax { dim } => x.f_log_softmax(*dim, None),
+        LayerOp::MaxPool2d { kernel_size, stride, padding, dilation, ceil_mode } => {
+            x.f_max_pool2d(kernel_size, stride, padding, dilation, *ceil_mode)
+        }
+        LayerOp::AvgPool2d { kernel_size, stride, padding, ceil_mode, count_include_pad } => {
+            x.f_avg_pool2d(kernel_size, stride, padding, *ceil_mode, *count_include_pad, None)
+        }
+        LayerOp::AdaptiveAvgPool2d { output_size } => x.f_adaptive_avg_pool2d(output_size),
+        LayerOp::Dropout { p } if mode.train => dropout::elements(x, *p, masks()),
+        LayerOp::Dropout2d { p } if mode.train => dropout::channels(x, *p, masks()),
+        LayerOp::Dropout { .. } | LayerOp::Dropout2d { .. } => Ok(x.shallow_clone()),
+        LayerOp::Flatten { start_dim, end_dim } => x.f_flatten(*start_dim, *end_dim),
+        LayerOp::Reshape { shape } => {
+            let batch = x.size().first().copied().unwrap_or(1);
+            x.f_reshape(std::iter::once(batch).chain(shape.iter().copied()).collect::<Vec<_>>())
+        }
+        LayerOp::Lstm(spec) => lstm::apply(spec, params, x, mode.train.then(masks)),
+        &LayerOp::MultiheadAttention { num_heads, dropout, bias, batch_first, causal, .. } => {
+            let options = attention::Options { num_heads, dropout, bias, batch_first, causal };
+            attention::apply(&options, params, x, mode.train.then(masks))
+        }
+        LayerOp::Residual { .. } => unreachable!("`step` runs residuals"),
+    }
+}
+
+/// An embedding bag over bags of one length, `x` (N, length), or over all indices with offsets. Gives (N, dim).
+fn bags(op: &LayerOp, weight: &Tensor, x: &Tensor, offsets: Option<&Tensor>) -> Result<Tensor, TchError> {
+    let LayerOp::EmbeddingBag { mode, sparse, include_last_offset, .. } = op else {
+        unreachable!("only embedding bags have bags")
+    };
+    let mode = match mode {
+        BagMode::Sum => 0,
+        BagMode::Mean => 1,
+        BagMode::Max => 2,
+    };
+    let lookup = |indices: &Tensor, offsets: &Tensor, include_last: bool| {
+        Tensor::f_embedding_bag(weight, indices, offsets, false, mode, *sparse, None::<&Tensor>, include_last)
+            .map(|(bags, ..)| bags)
+    };
+    match offsets {
+        Some(offsets) => lookup(x, offsets, *include_last_offset),
+        None => {
+            let (batch, length) = x.size2()?;
+            let starts = Tensor::f_arange(batch, (Kind::Int64, x.device()))?.f_mul_scalar(length)?;
+            lookup(&x.f_reshape([-1])?, &starts, false)
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Parameters and buffers in safetensors files, under PyTorch's names.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tch::{Device, Kind, TchError, Tensor, no_grad};
+
+use super::error::torch_message;
+use super::{ModelError, Module};
+
+/// Writes `tensors` to `path`. The file appears whole or not at all.
+///
+/// # Errors
+/// The file cannot be written, or a tensor is of a dtype that safetensors has not.
+pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
+    let failed = |message: String| ModelError::File { file: path.into(), doing: "written", message };
+    let plain: Vec<(&str, Tensor)> = tensors
+        .iter()
+        .map(|(name, tensor)| match no_grad(|| plain(tensor)) {
+            Ok(tensor) => Ok((name.as_str(), tensor)),
+            Err(error) => Err(failed(format!("tensor `{name}`: {}", torch_message(&error)))),
+        })
+        .collect::<Result<_, _>>()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unfinished = tempfile::Builder::new()
+        .prefix(".saving-")
+        .suffix(".safetensors")
+        // As any file: whoever the umask lets read it. A temporary file alone would be for its owner only.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(|error| failed(error.to_string()))?;
+    Tensor::write_safetensors(&plain, unfinished.path()).map_err(|error| failed(torch_message(&error)))?;
+    unfinished.persist(path).map_err(|error| failed(error.error.to_string()))?;
+    Ok(())
+}
+
+/// Reads all tensors of `path`, on the CPU, in the order of their names.
+///
+/// # Errors
+/// The file is missing, cut short or no safetensors file.
+pub fn load(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
+    let mut tensors = Tensor::read_safetensors(path).map_err(|error| {
+        // Its own `Display` of a safetensors error names the file a second time.
+        let message = match &error {
+            TchError::SafeTensorError { err, .. } => format!("{err}"),
+            other => torch_message(other),
+        };
+        ModelError::File { file: path.into(), doing: "read", message }
+    })?;
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(tensors)
+}
+
+impl Module {
+    /// Names and tensors of a checkpoint: `params`, then the buffers.
+    ///
+    /// # Errors
+    /// Libtorch could not copy the buffers (memory).
+    pub fn state_dict(&self, params: &[Tensor]) -> Result<Vec<(String, Tensor)>, ModelError> {
+        let named = self.parameters().iter().zip(params);
+        let mut state: Vec<_> =
+            named.map(|(info, tensor)| (info.name.clone(), tensor.shallow_clone())).collect();
+        state.extend(self.buffers()?);
+        Ok(state)
+    }
+
+    /// Takes parameters and buffers from what [`load`] read from `file`: returns the parameters in the module's
+    /// order, f32 on their devices, and keeps the buffers. Nothing is taken over unless all of it fits.
+    ///
+    /// # Errors
+    /// A tensor is missing, has another shape, or belongs to no layer.
+    pub fn load_state_dict(
+        &self,
+        file: &Path,
+        state: &[(String, Tensor)],
+    ) -> Result<Vec<Tensor>, ModelError> {
+        let shapes = self.buffers()?;
+        let known = |name: &String| {
+            self.parameters().iter().any(|info| info.name == *name) || self.buffer_names().contains(name)
+        };
+        if let Some((tensor, _)) = state.iter().find(|(name, _)| !known(name)) {
+            let (tensor, module) = (tensor.clone(), self.name.clone());
+            return Err(ModelError::Unknown { file: file.into(), tensor, module });
+        }
+        let mut buffers = Vec::new();
+        for (name, buffer) in &shapes {
+            buffers.push(find(file, state, name, &buffer.size())?.shallow_clone());
+        }
+        let mut params = Vec::new();
+        for info in self.parameters() {
+            let tensor = find(file, state, &info.name, &info.shape)?;
+            let fresh = || {
+                let mut fresh = Tensor::f_empty(&info.shape, (Kind::Float, info.device))?;
+                fresh.f_copy_(tensor)?;
+                Ok(fresh)
+            };
+            params.push(no_grad(fresh).map_err(|error| ModelError::File {
+                file: file.into(),
+                doing: "taken over",
+                message: format!("tensor `{}`: {}", info.name, torch_message(&error)),
+            })?);
+        }
+        self.set_buffers(&buffers)?;
+        Ok(params)
+    }
+}
+
+fn find<'a>(
+    file: &Path,
+    state: &'a [(String, Tensor)],
+    name: &str,
+    shape: &[i64],
+) -> Result<&'a Tensor, ModelError> {
+    let Some((_, tensor)) = state.iter().find(|(has, _)| has == name) else {
+        let present = state.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(ModelError::Missing { file: file.into(), tensor: name.into(), present });
+    };
+    if tensor.size() != shape {
+        let (tensor, wanted, got) = (name.into(), shape.into(), tensor.size());
+        return Err(ModelError::Shape { file: file.into(), tensor, wanted, got });
+    }
+    Ok(tensor)
+}
+
+/// Dense, contiguous and on the CPU, as the file wants it.
+fn plain(tensor: &Tensor) -> Result<Tensor, TchError> {
+    let dense = if tensor.is_sparse() { tensor.f_to_dense(None, false)? } else { tensor.f_detach()? };
+    dense.f_to(Device::Cpu)?.f_contiguous()
+}

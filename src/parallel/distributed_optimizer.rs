@@ -1,0 +1,74 @@
+//! An optimizer over references to parameters, wherever they live.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+
+use super::Applied;
+use crate::autograd::{Autograd, Context};
+use crate::job::optimizer::OptimizerSpec;
+use crate::rpc::{RRef, Value};
+use crate::topology::Rank;
+
+/// Updates parameters at their owners. Every option goes on to the local optimizers there.
+///
+/// All who make one over the same module share one optimizer and its state at the owner, as they share the module.
+pub struct DistributedOptimizer {
+    autograd: Arc<Autograd>,
+    /// One for each owner of a parameter.
+    at_owners: Vec<RRef>,
+}
+
+impl DistributedOptimizer {
+    /// # Errors
+    /// When an owner refuses the options, or already updates these parameters with others.
+    pub fn new(autograd: &Arc<Autograd>, spec: &OptimizerSpec, parameters: Vec<RRef>) -> Result<DistributedOptimizer> {
+        let options = serde_json::to_string(spec).context("the optimizer's options")?;
+        let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
+        for parameter in parameters {
+            by_owner.entry(parameter.owner()).or_insert_with(|| vec![options.clone().into()]).push(parameter.into());
+        }
+        let calls: Vec<_> = by_owner
+            .into_iter()
+            .map(|(owner, values)| autograd.call(owner, "optimizer.create", values, None))
+            .collect();
+        let mut at_owners = Vec::new();
+        for call in calls {
+            let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
+            at_owners.push(rref.into_rref()?);
+        }
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners })
+    }
+
+    /// Updates all parameters with the gradients that the backward of `context` left at their owners.
+    ///
+    /// # Errors
+    /// When an owner cannot apply them.
+    pub fn step(&self, context: &Context) -> Result<Applied> {
+        self.fan_out(context, false)
+    }
+
+    /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
+    ///
+    /// # Errors
+    /// When an owner cannot be reached.
+    pub fn skip(&self, context: &Context) -> Result<Applied> {
+        self.fan_out(context, true)
+    }
+
+    /// All owners at once; the answer has the largest staleness.
+    fn fan_out(&self, context: &Context, skip: bool) -> Result<Applied> {
+        let call = |optimizer: &RRef| {
+            let values = vec![optimizer.clone().into(), Value::Bool(skip)];
+            self.autograd.call(optimizer.owner(), "optimizer.step", values, Some(context))
+        };
+        let calls: Vec<_> = self.at_owners.iter().map(call).collect();
+        let mut applied = Applied { staleness: 0 };
+        for call in calls {
+            let staleness = call.wait()?.into_iter().next().context("`optimizer.step` gave nothing")?.into_int()?;
+            applied.staleness = applied.staleness.max(staleness.max(0) as u64);
+        }
+        Ok(applied)
+    }
+}

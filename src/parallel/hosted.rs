@@ -1,0 +1,238 @@
+//! A module at its owner: the one instance that all trainers share, its forward, and how their updates meet.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use tch::Tensor;
+
+use super::hogwild::Hogwild;
+use super::ordered::Ordered;
+use super::versioned::Snapshot;
+use super::{Applied, Gradients};
+use crate::autograd::ContextState;
+use crate::autograd::optimizer::Optimizer;
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::{Consistency, ModuleSpec};
+use crate::model::{Mode, Module};
+use crate::topology::Rank;
+
+/// One module, hosted for the whole world.
+pub struct HostedModule {
+    name: String,
+    module: Module,
+    /// Of the parameters, in the order of the module.
+    parameter_names: Vec<String>,
+    updates: Updates,
+    /// Chosen by the first trainer that makes an optimizer; the others must agree.
+    optimizer: Mutex<Option<OptimizerSpec>>,
+    /// Steps that were applied and the sum of their staleness; written by every trainer's handler.
+    steps: AtomicU64,
+    staleness: AtomicU64,
+}
+
+enum Updates {
+    Ordered(Ordered),
+    Hogwild(Hogwild),
+}
+
+/// The version of each module that a context's step reads. Hangs on the context.
+#[derive(Default)]
+struct Reads(Mutex<Vec<Read>>);
+
+struct Read {
+    module: String,
+    version: u64,
+    /// What autograd watches: they share the snapshot's storage, with a version counter of their own.
+    leaves: Vec<Tensor>,
+    /// Keeps the storage from being written; hogwild has none.
+    _snapshot: Option<Snapshot>,
+}
+
+impl HostedModule {
+    /// # Errors
+    /// When the module cannot be built on these devices.
+    pub fn build(
+        spec: &ModuleSpec,
+        devices: &[tch::Device],
+        trainers: &[Rank],
+        consistency: Consistency,
+        seed: u64,
+    ) -> Result<HostedModule> {
+        let module = Module::build(spec, devices, seed).with_context(|| format!("module `{}`", spec.name))?;
+        let parameter_names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+        let tensors = module.initial_parameters()?;
+        let updates = match consistency {
+            Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
+            ordered => Updates::Ordered(Ordered::new(tensors, trainers, ordered)),
+        };
+        Ok(HostedModule {
+            name: spec.name.clone(),
+            module,
+            parameter_names,
+            updates,
+            optimizer: Mutex::new(None),
+            steps: AtomicU64::new(0),
+            staleness: AtomicU64::new(0),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    pub fn parameter_names(&self) -> &[String] {
+        &self.parameter_names
+    }
+
+    /// Forward under a context, recorded for its backward. Waits first while `trainer` is too far ahead (`ssp`).
+    ///
+    /// The first forward of a context decides which version its whole step reads.
+    pub async fn forward(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        inputs: &[Tensor],
+        mode: Mode,
+    ) -> Result<Tensor> {
+        if let Updates::Ordered(ordered) = &self.updates {
+            ordered.turn(trainer).await?;
+        }
+        let leaves = self.leaves_for(context, trainer)?;
+        self.module.forward(&leaves, inputs, mode).with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// Forward without recording anything, dropout off.
+    pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Tensor> {
+        let tensors = self.current(caller);
+        tch::no_grad(|| self.module.forward(&tensors, inputs, Mode::EVAL))
+            .with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// Chooses what updates the parameters. The first call makes it, further ones must name the same.
+    ///
+    /// # Errors
+    /// When another one was chosen before.
+    pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
+        let mut chosen = self.optimizer.lock().expect("no handler panics choosing an optimizer");
+        match &*chosen {
+            Some(before) if before != spec => {
+                bail!("module `{}` is already updated by {before:?}; {spec:?} was asked for", self.name)
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
+        match &self.updates {
+            Updates::Ordered(ordered) => ordered.set_optimizer(make)?,
+            Updates::Hogwild(hogwild) => hogwild.set_optimizer(make)?,
+        }
+        *chosen = Some(spec.clone());
+        Ok(())
+    }
+
+    /// Updates the parameters with what the context's backward gave. `skip`: the step happens without an update.
+    pub async fn step(&self, context: &ContextState, trainer: Rank, skip: bool) -> Result<Applied> {
+        let gradients = if skip { None } else { Some(self.gradients_of(context)) };
+        // The snapshot goes before the update, so that the update may write in place.
+        let used = self.version_read(context).context("this context has made no forward on the module")?;
+        let applied = match &self.updates {
+            Updates::Ordered(ordered) => ordered.step(trainer, used, gradients).await,
+            Updates::Hogwild(hogwild) => hogwild.step(trainer, used, gradients),
+        };
+        let applied = applied.with_context(|| format!("module `{}`", self.name))?;
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
+        Ok(applied)
+    }
+
+    /// Steps applied so far, by all trainers, and the sum of their staleness.
+    pub fn updates(&self) -> (u64, u64) {
+        (self.steps.load(Ordering::Relaxed), self.staleness.load(Ordering::Relaxed))
+    }
+
+    /// The trainer takes no more steps, and nobody waits for it any longer.
+    ///
+    /// # Errors
+    /// When that completes a round which cannot be applied.
+    pub fn leave(&self, trainer: Rank) -> Result<()> {
+        match &self.updates {
+            Updates::Ordered(ordered) => ordered.leave(trainer),
+            Updates::Hogwild(_) => Ok(()),
+        }
+    }
+
+    /// Parameters and buffers under PyTorch's names, as they are now.
+    ///
+    /// # Errors
+    /// When libtorch cannot copy a buffer.
+    pub fn state(&self, caller: Rank) -> Result<Vec<(String, Tensor)>> {
+        let parameters = self.parameter_names.iter().cloned().zip(self.current(caller));
+        Ok(parameters.chain(self.module.buffers()?).collect())
+    }
+
+    fn current(&self, caller: Rank) -> Vec<Tensor> {
+        match &self.updates {
+            Updates::Ordered(ordered) => ordered.snapshot().tensors,
+            Updates::Hogwild(hogwild) => hogwild.current(caller).1,
+        }
+    }
+
+    /// The name under which a context keeps a parameter's gradient: unique on this rank.
+    fn watched_name(&self, parameter: &str) -> String {
+        format!("{}.{parameter}", self.name)
+    }
+
+    fn leaves_for(&self, context: &ContextState, trainer: Rank) -> Result<Vec<Tensor>> {
+        let reads = context.get_or_insert_with(Reads::default);
+        let mut reads = reads.0.lock().expect("no handler panics taking a snapshot");
+        if let Some(read) = reads.iter().find(|read| read.module == self.name) {
+            return Ok(read.leaves.iter().map(Tensor::shallow_clone).collect());
+        }
+        let (version, tensors, snapshot) = match &self.updates {
+            Updates::Ordered(ordered) => {
+                let snapshot = ordered.snapshot();
+                let tensors = snapshot.tensors.iter().map(Tensor::shallow_clone).collect();
+                (snapshot.version, tensors, Some(snapshot))
+            }
+            Updates::Hogwild(hogwild) => {
+                let (version, tensors) = hogwild.current(trainer);
+                (version, tensors, None)
+            }
+        };
+        let leaves = tensors.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
+        for (name, leaf) in self.parameter_names.iter().zip(&leaves) {
+            context.watch(self.watched_name(name), leaf)?;
+        }
+        let handed_out = leaves.iter().map(Tensor::shallow_clone).collect();
+        reads.push(Read { module: self.name.clone(), version, leaves, _snapshot: snapshot });
+        Ok(handed_out)
+    }
+
+    /// The version that the context's step read. Lets its snapshot go if nothing can read it any more.
+    fn version_read(&self, context: &ContextState) -> Option<u64> {
+        let reads = context.get_or_insert_with(Reads::default);
+        let mut reads = reads.0.lock().expect("no handler panics taking a snapshot");
+        let at = reads.iter().position(|read| read.module == self.name)?;
+        let version = reads[at].version;
+        if context.is_spent() {
+            reads.swap_remove(at);
+        }
+        Some(version)
+    }
+
+    fn gradients_of(&self, context: &ContextState) -> Gradients {
+        let mut all = context.gradients();
+        self.parameter_names.iter().map(|name| all.remove(&self.watched_name(name))).collect()
+    }
+}
+
+/// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
+/// update in place (hogwild) is no error in a backward that is under way.
+fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
+    parameter.f_internal_data()?.f_set_requires_grad(true)
+}

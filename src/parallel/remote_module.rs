@@ -1,0 +1,108 @@
+//! A module that lives on another rank, as its users hold it.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use tch::Tensor;
+
+use crate::autograd::{Autograd, Context};
+use crate::rpc::{RRef, Value};
+use crate::topology::Rank;
+
+/// A handle on a module hosted by some rank. Cheap to clone; may be passed to other ranks as its [`RRef`].
+#[derive(Clone)]
+pub struct RemoteModule {
+    autograd: Arc<Autograd>,
+    rref: RRef,
+}
+
+/// How a forward runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Dropout and batch statistics as in training.
+    pub train: bool,
+    /// Decides the dropout masks: the same seed draws the same ones.
+    pub dropout_seed: u64,
+}
+
+impl RemoteModule {
+    /// The one instance of module `name` that `owner` hosts; made there by the first who asks.
+    ///
+    /// # Errors
+    /// When `owner` does not host it or cannot build it.
+    pub fn get(autograd: &Arc<Autograd>, owner: Rank, name: &str) -> Result<RemoteModule> {
+        let answer = autograd.call(owner, "module.get", vec![name.into()], None).wait()?;
+        let rref = one(answer)?.into_rref()?;
+        Ok(RemoteModule { autograd: autograd.clone(), rref })
+    }
+
+    pub fn rref(&self) -> &RRef {
+        &self.rref
+    }
+
+    pub fn owner(&self) -> Rank {
+        self.rref.owner()
+    }
+
+    /// The module's output, on the CPU; the backward of `context` reaches the module's parameters through it.
+    ///
+    /// # Errors
+    /// What the module's owner says, or the call.
+    pub fn forward(&self, context: &Context, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
+        self.call_forward(Some(context), inputs, forward)
+    }
+
+    /// The module's output with dropout off, nothing recorded.
+    ///
+    /// # Errors
+    /// What the module's owner says, or the call.
+    pub fn predict(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
+        self.call_forward(None, inputs, Forward { train: false, dropout_seed: 0 })
+    }
+
+    /// A reference to each parameter, for a [`DistributedOptimizer`](super::DistributedOptimizer).
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn parameters(&self) -> Result<Vec<RRef>> {
+        let answer = self.autograd.call(self.owner(), "module.parameters", vec![self.rref.clone().into()], None).wait()?;
+        Ok(answer.into_iter().map(Value::into_rref).collect::<Result<_, _>>()?)
+    }
+
+    /// Parameters and buffers under PyTorch's names, as they are now.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let answer = self.autograd.call(self.owner(), "module.state", vec![self.rref.clone().into()], None).wait()?;
+        let mut values = answer.into_iter();
+        let names = values.next().context("`module.state` gave nothing")?.into_list()?;
+        if names.len() != values.len() {
+            bail!("`module.state` gave {} names and {} tensors", names.len(), values.len());
+        }
+        names.into_iter().zip(values).map(|(name, tensor)| Ok((name.into_text()?, tensor.into_tensor()?))).collect()
+    }
+
+    /// Tells the owner that this rank takes no more steps.
+    ///
+    /// # Errors
+    /// When the call fails, or the round that it completes cannot be applied.
+    pub fn leave(&self) -> Result<()> {
+        self.autograd.call(self.owner(), "module.leave", vec![self.rref.clone().into()], None).wait()?;
+        Ok(())
+    }
+
+    fn call_forward(&self, context: Option<&Context>, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
+        let Forward { train, dropout_seed } = forward;
+        let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
+        let values = head.into_iter().chain(inputs.into_iter().map(Value::from)).collect();
+        let answer = self.autograd.call(self.owner(), "module.forward", values, context).wait()?;
+        Ok(one(answer)?.into_tensor()?)
+    }
+}
+
+fn one(values: Vec<Value>) -> Result<Value> {
+    let came = values.len();
+    let [value] = <[Value; 1]>::try_from(values).ok().with_context(|| format!("{came} values came instead of one"))?;
+    Ok(value)
+}

@@ -1,0 +1,203 @@
+//! What a rank that hosts modules answers: the methods behind [`RemoteModule`](super::RemoteModule) and
+//! [`DistributedOptimizer`](super::DistributedOptimizer).
+//!
+//! | method | takes | gives |
+//! |---|---|---|
+//! | `module.get` | the module's name | an RRef to the one instance, made by the first who asks |
+//! | `module.forward` | RRef, train, dropout seed, input tensors | the output, on the CPU |
+//! | `module.parameters` | RRef | an RRef to each parameter |
+//! | `module.state` | RRef | names, then as many tensors: parameters and buffers |
+//! | `module.leave` | RRef | nothing: the caller takes no more steps |
+//! | `optimizer.create` | the options as JSON, RRefs to parameters | an RRef to the optimizer |
+//! | `optimizer.step` | RRef, skip; under a context | the largest staleness of the updates |
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use tch::Tensor;
+
+use super::hosted::HostedModule;
+use crate::autograd::{Autograd, Scope};
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::{Consistency, ModuleSpec};
+use crate::model::Mode;
+use crate::rpc::{CallError, Methods, RRef, Value};
+use crate::topology::Rank;
+
+/// The modules placed on this rank, each made once for the whole world, when the first trainer asks for it.
+pub struct ModuleServer {
+    placed: Vec<ModuleSpec>,
+    devices: Vec<tch::Device>,
+    trainers: Vec<Rank>,
+    consistency: Consistency,
+    seed: u64,
+    made: Mutex<BTreeMap<String, (Arc<HostedModule>, RRef)>>,
+}
+
+/// One parameter of a hosted module, as an RRef names it.
+struct Parameter {
+    module: Arc<HostedModule>,
+    index: usize,
+}
+
+/// What `optimizer.step` updates.
+struct HostedOptimizer {
+    modules: Vec<Arc<HostedModule>>,
+}
+
+impl ModuleServer {
+    /// `placed` are the modules that live on this rank; their layers are split over `devices`.
+    pub fn new(
+        placed: Vec<ModuleSpec>,
+        devices: Vec<tch::Device>,
+        trainers: Vec<Rank>,
+        consistency: Consistency,
+        seed: u64,
+    ) -> Arc<ModuleServer> {
+        Arc::new(ModuleServer { placed, devices, trainers, consistency, seed, made: Mutex::default() })
+    }
+
+    /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
+    pub fn register(self: &Arc<Self>, autograd: &Arc<Autograd>, methods: &mut Methods) {
+        let server = self.clone();
+        serve(autograd, methods, "module.get", move |scope, values| {
+            let server = server.clone();
+            async move { server.get(&scope, values) }.boxed_local()
+        });
+        serve(autograd, methods, "module.forward", |scope, values| forward(scope, values).boxed_local());
+        serve(autograd, methods, "module.parameters", |scope, values| parameters(scope, values).boxed_local());
+        serve(autograd, methods, "module.state", |scope, values| state(scope, values).boxed_local());
+        serve(autograd, methods, "module.leave", |scope, values| leave(scope, values).boxed_local());
+        serve(autograd, methods, "optimizer.create", |scope, values| create_optimizer(scope, values).boxed_local());
+        serve(autograd, methods, "optimizer.step", |scope, values| step(scope, values).boxed_local());
+    }
+
+    /// The modules made so far.
+    pub fn hosted(&self) -> Vec<Arc<HostedModule>> {
+        self.made.lock().expect("no handler panics making a module").values().map(|(module, _)| module.clone()).collect()
+    }
+
+    fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+        let [name] = exactly(values)?;
+        let name = name.into_text()?;
+        // Held while the module is made: the second trainer waits for the first one's instance.
+        let mut made = self.made.lock().expect("no handler panics making a module");
+        if let Some((_, rref)) = made.get(&name) {
+            return Ok(vec![rref.clone().into()]);
+        }
+        let spec = self
+            .placed
+            .iter()
+            .find(|spec| spec.name == name)
+            .with_context(|| format!("module `{name}` is not placed on rank {}", scope.mesh.rank()))?;
+        let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, self.seed)?;
+        tracing::info!(module = name, split = %module.module().split(), "made a module");
+        let module = Arc::new(module);
+        let rref = scope.mesh.objects().insert(module.clone());
+        made.insert(name, (module, rref.clone()));
+        Ok(vec![rref.into()])
+    }
+}
+
+async fn forward(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let mut values = values.into_iter();
+    let (Some(module), Some(train), Some(seed)) = (values.next(), values.next(), values.next()) else {
+        bail!("`module.forward` takes a module, train, a dropout seed and input tensors");
+    };
+    let module = local::<HostedModule>(module).await?;
+    let mode = Mode { train: train.into_bool()?, dropout_seed: seed.into_int()? as u64 };
+    let inputs = values.map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+    let output = match &scope.state {
+        Some(context) => module.forward(context, scope.from, &inputs, mode).await?,
+        None => module.predict(scope.from, &inputs)?,
+    };
+    Ok(vec![output.f_to_device(tch::Device::Cpu)?.into()])
+}
+
+async fn parameters(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [module] = exactly(values)?;
+    let module = local::<HostedModule>(module).await?;
+    let parameter = |index| Arc::new(Parameter { module: module.clone(), index });
+    let count = module.parameter_names().len();
+    Ok((0..count).map(|index| scope.mesh.objects().insert(parameter(index)).into()).collect())
+}
+
+async fn state(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [module] = exactly(values)?;
+    let module = local::<HostedModule>(module).await?;
+    let (names, tensors): (Vec<String>, Vec<Tensor>) = module.state(scope.from)?.into_iter().unzip();
+    let names = names.into_iter().map(Value::from).collect::<Vec<_>>();
+    Ok([Value::from(names)].into_iter().chain(tensors.into_iter().map(Value::from)).collect())
+}
+
+async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [module] = exactly(values)?;
+    local::<HostedModule>(module).await?.leave(scope.from)?;
+    Ok(Vec::new())
+}
+
+async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let mut values = values.into_iter();
+    let options = values.next().context("`optimizer.create` takes options and parameters")?.into_text()?;
+    let spec: OptimizerSpec = serde_json::from_str(&options).context("the optimizer's options")?;
+    let mut given: BTreeMap<String, (Arc<HostedModule>, Vec<usize>)> = BTreeMap::new();
+    for value in values {
+        let parameter = local::<Parameter>(value).await?;
+        let module = &parameter.module;
+        let entry = given.entry(module.name().into()).or_insert_with(|| (module.clone(), Vec::new()));
+        entry.1.push(parameter.index);
+    }
+    let mut modules = Vec::new();
+    for (name, (module, mut indices)) in given {
+        indices.sort_unstable();
+        indices.dedup();
+        let (came, all) = (indices.len(), module.parameter_names().len());
+        if came != all {
+            bail!("{came} of the {all} parameters of module `{name}` were given: one optimizer updates all of them");
+        }
+        module.set_optimizer(&spec)?;
+        modules.push(module);
+    }
+    let rref = scope.mesh.objects().insert(Arc::new(HostedOptimizer { modules }));
+    Ok(vec![rref.into()])
+}
+
+async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [optimizer, skip] = exactly(values)?;
+    let optimizer = local::<HostedOptimizer>(optimizer).await?;
+    let skip = skip.into_bool()?;
+    let context = scope.state.context("`optimizer.step` needs a context")?;
+    let mut staleness = 0;
+    for module in &optimizer.modules {
+        staleness = staleness.max(module.step(&context, scope.from, skip).await?.staleness);
+    }
+    Ok(vec![Value::Int(staleness as i64)])
+}
+
+/// The object behind an RRef that lives here.
+async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
+    Ok(value.into_rref()?.local::<T>().await?)
+}
+
+fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
+    let came = values.len();
+    values.try_into().map_err(|_| anyhow!("{came} values came where {N} are taken"))
+}
+
+/// Registers a method whose errors become the caller's.
+fn serve<H>(autograd: &Arc<Autograd>, methods: &mut Methods, name: &'static str, handler: H)
+where
+    H: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>>> + Send + Sync + 'static,
+{
+    autograd.serve(methods, name, move |scope, values| {
+        handler(scope, values).map(|answer| answer.map_err(into_call_error)).boxed_local()
+    });
+}
+
+/// An error of a nested call stays what it is.
+fn into_call_error(error: anyhow::Error) -> CallError {
+    error.downcast::<CallError>().unwrap_or_else(CallError::from)
+}

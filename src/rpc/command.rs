@@ -1,0 +1,73 @@
+//! What other threads ask of the RPC thread.
+//!
+//! The queue of commands is bounded by what is in it: calls by their permits, `Forget` by the references that live,
+//! and the rest is sent a few times in the life of a mesh, or by threads that wait for the answer.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::pending::Outcome;
+use super::rref::{ObjectId, RRef};
+use super::shared::Permit;
+use super::value::Message;
+use crate::topology::Rank;
+
+pub(crate) enum Command {
+    Call(Call),
+    /// Make an object of this rank's choosing on `to`, to be filled by a method there.
+    Create {
+        to: Rank,
+        method: String,
+        message: Message,
+        object: NewObject,
+        permit: Permit,
+    },
+    /// Answer when the object is filled.
+    Filled {
+        rref: RRef,
+        reply: Reply,
+        within: Duration,
+    },
+    /// The last `RRef` with this key is gone.
+    Forget {
+        key: u64,
+    },
+    Barrier {
+        name: String,
+        reply: Reply,
+        within: Option<Duration>,
+    },
+    /// End the mesh on all ranks; `told` answers when they have been told.
+    Abort {
+        reason: String,
+        told: oneshot::Sender<()>,
+    },
+    Shutdown {
+        done: oneshot::Sender<()>,
+    },
+    /// The last `Mesh` is gone.
+    Close,
+    /// Hold the RPC thread up.
+    #[cfg(test)]
+    Stall(Duration),
+}
+
+pub(crate) type Reply = oneshot::Sender<Outcome>;
+
+pub(crate) struct Call {
+    pub to: Rank,
+    pub method: String,
+    pub message: Message,
+    pub sent: Instant,
+    pub within: Duration,
+    pub reply: Reply,
+    pub permit: Permit,
+}
+
+pub(crate) enum NewObject {
+    /// Already in this rank's table.
+    Here(RRef),
+    /// Under this key.
+    There { id: ObjectId, key: u64 },
+}

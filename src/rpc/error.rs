@@ -1,0 +1,251 @@
+//! What can go wrong: when joining ([`JoinError`]), with a call ([`CallError`]), with a rank ([`LostRank`]).
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::topology::Rank;
+
+/// Why a call gave no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallErrorKind {
+    /// The method itself said so.
+    Remote,
+    /// The method panicked.
+    Panicked,
+    /// The callee has no method of this name.
+    NoMethod,
+    /// A limit on sizes or counts was passed.
+    TooLarge,
+    /// A value cannot be sent, or is not what was announced.
+    BadValue,
+    /// Too many calls to this rank wait for their answer.
+    Busy,
+    /// No answer came before the deadline. The method may have run all the same.
+    Timeout,
+    /// A rank was lost, and the mesh ended with it.
+    Lost,
+    /// Some rank ended the job.
+    Aborted,
+    /// The mesh has been shut down.
+    Shutdown,
+    /// The object does not exist any more, or lives on another rank.
+    Gone,
+    /// A thread that serves calls asked to block on one.
+    WouldBlock,
+}
+
+/// A call that failed: where, which, why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    pub kind: CallErrorKind,
+    /// The rank that was called.
+    pub rank: Rank,
+    pub method: String,
+    pub message: String,
+}
+
+/// A rank not yet known: the dispatcher fills it in.
+const HERE: Rank = Rank(u32::MAX);
+
+impl CallError {
+    pub fn new(kind: CallErrorKind, rank: Rank, method: &str, message: impl fmt::Display) -> CallError {
+        CallError { kind, rank, method: method.into(), message: message.to_string() }
+    }
+
+    /// What a handler returns when its method fails. Which rank and method that is, the dispatcher adds.
+    pub fn failed(message: impl fmt::Display) -> CallError {
+        CallError::of_kind(CallErrorKind::Remote, message)
+    }
+
+    /// The same, of another kind.
+    pub fn of_kind(kind: CallErrorKind, message: impl fmt::Display) -> CallError {
+        CallError::new(kind, HERE, "", message)
+    }
+
+    /// The error as the caller of `method` on `rank` gets it. One that already has a place came from a nested call,
+    /// which then is the reason why this one failed.
+    pub(crate) fn at(self, rank: Rank, method: &str) -> CallError {
+        if self.rank == HERE {
+            return CallError { rank, method: method.into(), ..self };
+        }
+        if self.rank == rank && self.method == method {
+            return self;
+        }
+        let kind = match self.kind {
+            kind @ (CallErrorKind::Lost | CallErrorKind::Aborted | CallErrorKind::Shutdown) => kind,
+            _ => CallErrorKind::Remote,
+        };
+        CallError::new(kind, rank, method, &self)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rank != HERE {
+            write!(f, "`{}` on rank {}: ", self.method, self.rank)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<tch::TchError> for CallError {
+    fn from(error: tch::TchError) -> CallError {
+        CallError::failed(error)
+    }
+}
+
+impl From<anyhow::Error> for CallError {
+    fn from(error: anyhow::Error) -> CallError {
+        CallError::failed(format_args!("{error:#}"))
+    }
+}
+
+/// How a mesh ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The connection to a rank broke: it died, or left without a word.
+    Disconnected,
+    /// Nothing came from a rank for `lost_after`: it hangs, or the network does.
+    Silent,
+    /// A rank ended the job by [`abort`](super::Mesh::abort).
+    Aborted,
+}
+
+/// The rank with which the mesh ended, the same on all the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRank {
+    pub rank: Rank,
+    pub name: String,
+    /// What it last said it was doing.
+    pub doing: String,
+    pub why: String,
+    pub cause: Cause,
+}
+
+impl LostRank {
+    pub(crate) fn call_error(&self, rank: Rank, method: &str) -> CallError {
+        let kind = match self.cause {
+            Cause::Aborted => CallErrorKind::Aborted,
+            Cause::Disconnected | Cause::Silent => CallErrorKind::Lost,
+        };
+        CallError::new(kind, rank, method, self)
+    }
+}
+
+impl fmt::Display for LostRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LostRank { rank, name, doing, why, cause } = self;
+        let what = match cause {
+            Cause::Aborted => "ended the job",
+            Cause::Disconnected | Cause::Silent => "was lost",
+        };
+        write!(f, "rank {rank} (`{name}`) {what} while {doing}: {why}")
+    }
+}
+
+/// Why a rank did not become part of the mesh.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("{0}")]
+    Config(String),
+    #[error(
+        "rank 0 cannot listen at {address}: the port is in use\n  hint: another job may run there; choose another port \
+         (--master-port, or `port` of the job's cluster) on all ranks"
+    )]
+    PortInUse { address: String },
+    #[error(
+        "cannot listen at {address}: {source}\n  hint: rank 0 listens at the master's address, so it must run on that machine"
+    )]
+    Listen { address: String, source: std::io::Error },
+    #[error(
+        "{address} can be reached from other machines, and there is no token to keep strangers out\n  \
+         hint: set PSTRAIN_TOKEN to the same secret on all ranks, or use 127.0.0.1 as the master's address"
+    )]
+    NoToken { address: String },
+    #[error(
+        "no rank 0 at {address} within {waited:?}: {last}\n  hint: start rank 0, and check --master-addr and --master-port"
+    )]
+    Unreachable { address: String, waited: Duration, last: String },
+    #[error("what listens at {address} is not pstrain\n  hint: check --master-addr and --master-port")]
+    NotPstrain { address: String },
+    #[error("{by} refused rank {rank}: {message}\n  hint: {}", reason.hint())]
+    Refused { by: String, rank: Rank, reason: RefusalReason, message: String },
+    #[error(
+        "what listens at {address} does not know the join token\n  hint: set PSTRAIN_TOKEN to the same secret on all ranks"
+    )]
+    Unproven { address: String },
+    #[error(
+        "{} did not come within {waited:?}\n  hint: start the missing ranks, or look there why they ended; \
+         `join_timeout` of the job's cluster is how long to wait",
+        ranks(missing)
+    )]
+    Missing { missing: Vec<Rank>, waited: Duration },
+    #[error(
+        "rank 0 at {address} went away before the world was complete: {why}\n  hint: its own output says why"
+    )]
+    MasterLeft { address: String, why: String },
+    #[error("rank {rank} went away before the world was complete: {why}\n  hint: its own output says why")]
+    PeerLeft { rank: Rank, why: String },
+    #[error("cannot start the RPC thread: {0}")]
+    Thread(std::io::Error),
+}
+
+fn ranks(ranks: &[Rank]) -> String {
+    let list: Vec<_> = ranks.iter().map(Rank::to_string).collect();
+    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
+}
+
+/// Why an acceptor sends somebody away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    Version,
+    Token,
+    Job,
+    WorldSize,
+    RankOutOfRange,
+    RankTaken,
+    TooMany,
+    NotExpected,
+    Timeout,
+}
+
+impl RefusalReason {
+    fn hint(self) -> &'static str {
+        match self {
+            RefusalReason::Version => "run the same version of pstrain on all ranks",
+            RefusalReason::Token => "set PSTRAIN_TOKEN to the same secret on all ranks",
+            RefusalReason::Job => {
+                "start all ranks with the same job file and the same --set options; `pstrain check` prints the job as resolved"
+            }
+            RefusalReason::WorldSize => "give all ranks the same --world-size",
+            RefusalReason::RankOutOfRange => "ranks count from 0 to one less than --world-size",
+            RefusalReason::RankTaken => "give every process its own --rank; an old process may still run",
+            RefusalReason::TooMany | RefusalReason::NotExpected => {
+                "something else may be connecting to this port; try again, or choose another --master-port"
+            }
+            RefusalReason::Timeout => "start the missing ranks, or look there why they ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_place_gets_the_place_of_the_call() {
+        let error = CallError::failed("no such row").at(Rank(2), "lookup");
+        assert_eq!(error.to_string(), "`lookup` on rank 2: no such row");
+        assert_eq!(error.kind, CallErrorKind::Remote);
+    }
+
+    #[test]
+    fn an_error_of_a_nested_call_keeps_both_places() {
+        let inner = CallError::new(CallErrorKind::Timeout, Rank(3), "pull", "no answer within 1s");
+        let outer = inner.at(Rank(1), "step");
+        assert_eq!(outer.to_string(), "`step` on rank 1: `pull` on rank 3: no answer within 1s");
+        assert_eq!(outer.kind, CallErrorKind::Remote);
+    }
+}

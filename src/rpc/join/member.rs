@@ -1,0 +1,198 @@
+//! The other ranks: come to rank 0, learn who is there, connect to one another.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout, timeout_at};
+
+use super::handshake::{self, Failure, Introduction, Refusal};
+use super::secret::Key;
+use super::{Joined, MAX_WORLD_BYTES, World, address, fits, introduction};
+use crate::rpc::config::MeshConfig;
+use crate::rpc::error::{JoinError, RefusalReason};
+use crate::rpc::mesh::Peer;
+use crate::rpc::wire::MAX_NAME_BYTES;
+use crate::rpc::wire::join_capnp::world;
+use crate::topology::{Rank, WorldSize};
+
+/// Between two tries to reach rank 0, which may start later than this rank.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Rank 0's deadline comes first, so that it can say who is missing.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// One attempt to connect; a packet may be lost without a word.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+    let key = Key::from_token(config.token.as_deref());
+    let Reached { mut stream, listener, me } = reach(&config, &key, deadline).await?;
+    let left = |why: String| JoinError::MasterLeft { address: config.master.clone(), why };
+    let frame = timeout_at((deadline + GRACE).into(), handshake::receive_frame(&mut stream, MAX_WORLD_BYTES))
+        .await
+        .map_err(|_| left(format!("it said nothing within {:?}", config.join_timeout)))?
+        .map_err(|failure| left(said(&failure)))?;
+    let (members, secret) = match read_world(&frame, config.world_size) {
+        Ok(world) => world,
+        Err(failure) => return Err(failed(failure, &config, &config.master)),
+    };
+    // Known only to those who know the token, though the secret itself went over the wire.
+    let key = Key::from_bytes(&key.mac(&[b"session", &secret]));
+    let lower = connect_down(&config, &key, &me, &members);
+    let higher = accept_from_above(&config, &key, &listener);
+    let both = timeout_at((deadline + GRACE).into(), futures::future::try_join(lower, higher));
+    let (lower, higher) = both.await.map_err(|_| JoinError::PeerLeft {
+        rank: config.rank,
+        why: "not all ranks reached one another in time".into(),
+    })??;
+    let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false }];
+    joined.extend(lower);
+    joined.extend(higher);
+    Ok(World { members, joined })
+}
+
+struct Reached {
+    stream: TcpStream,
+    /// For the ranks above this one.
+    listener: TcpListener,
+    me: Introduction,
+}
+
+/// Tries until rank 0 has let this rank in, or will not.
+async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reached, JoinError> {
+    let started = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let last = match knock(config, key).await {
+            Ok(reached) => return Ok(reached),
+            Err(Failure::Io(error)) => error.to_string(),
+            Err(failure) => return Err(failed(failure, config, &config.master)),
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(JoinError::Unreachable {
+                address: config.master.clone(),
+                waited: started.elapsed().max(config.join_timeout),
+                last,
+            });
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
+    let mut stream = connect(&config.master).await?;
+    let own: SocketAddr = stream.local_addr()?;
+    let (listener, address) = address::listen_beside(own, config.token.is_some()).await?;
+    let me = introduction(config, address);
+    handshake::introduce(&mut stream, key, &me).await?;
+    Ok(Reached { stream, listener, me })
+}
+
+async fn connect(address: &str) -> std::io::Result<TcpStream> {
+    let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn read_world(frame: &handshake::Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 32]), Failure> {
+    let complete = match frame.get_root::<world::Reader<'_>>()?.which()? {
+        world::Refused(refused) => return Err(Failure::Refused(handshake::read_refusal(refused?)?)),
+        world::Complete(complete) => complete,
+    };
+    let list = complete.get_members()?;
+    if list.len() != world_size.0 {
+        return Err(Failure::NotPstrain);
+    }
+    let mut members = Vec::new();
+    for (member, rank) in list.iter().zip(world_size.ranks()) {
+        if member.get_rank() != rank.0 {
+            return Err(Failure::NotPstrain);
+        }
+        members.push(Peer {
+            rank,
+            name: handshake::text(member.get_name()?, MAX_NAME_BYTES)?,
+            role: handshake::text(member.get_role()?, MAX_NAME_BYTES)?,
+            address: handshake::text(member.get_address()?, MAX_NAME_BYTES)?,
+        });
+    }
+    Ok((members, handshake::exactly(complete.get_secret()?)?))
+}
+
+/// To every rank below this one but rank 0.
+async fn connect_down(
+    config: &MeshConfig,
+    key: &Key,
+    me: &Introduction,
+    members: &[Peer],
+) -> Result<Vec<Joined>, JoinError> {
+    let mut joined = Vec::new();
+    for peer in &members[1..config.rank.index()] {
+        // Its socket listens since before it came to rank 0.
+        let unreached = |why: String| JoinError::PeerLeft { rank: peer.rank, why };
+        let mut stream = connect(&peer.address)
+            .await
+            .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
+        handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
+            Failure::Io(error) => unreached(format!("at {}: {error}", peer.address)),
+            failure => failed(failure, config, &peer.address),
+        })?;
+        joined.push(Joined { rank: peer.rank, stream, accepted: false });
+    }
+    Ok(joined)
+}
+
+/// From every rank above this one. One stranger after the other: the ranks wait in the socket's queue meanwhile, and
+/// a stranger is given up after some seconds.
+async fn accept_from_above(
+    config: &MeshConfig,
+    key: &Key,
+    listener: &TcpListener,
+) -> Result<Vec<Joined>, JoinError> {
+    let mut expected: BTreeSet<Rank> = config.world_size.ranks().skip(config.rank.index() + 1).collect();
+    let mut joined = Vec::new();
+    while !expected.is_empty() {
+        let (mut stream, _) = listener.accept().await.map_err(|source| JoinError::Listen {
+            address: format!("{:?}", listener.local_addr()),
+            source,
+        })?;
+        let _ = stream.set_nodelay(true);
+        let admitted = handshake::accept(&mut stream, key, |came| {
+            fits(config, came)?;
+            match expected.contains(&came.rank) {
+                true => Ok(()),
+                false => Err(Refusal::new(
+                    RefusalReason::NotExpected,
+                    format!("rank {} is not expected", came.rank),
+                )),
+            }
+        });
+        if let Ok(came) = admitted.await {
+            expected.remove(&came.rank);
+            joined.push(Joined { rank: came.rank, stream, accepted: true });
+        }
+    }
+    Ok(joined)
+}
+
+fn failed(failure: Failure, config: &MeshConfig, address: &str) -> JoinError {
+    let address = address.to_owned();
+    match failure {
+        Failure::NotPstrain => JoinError::NotPstrain { address },
+        Failure::Unproven => JoinError::Unproven { address },
+        Failure::Refused(Refusal { reason, message }) => {
+            JoinError::Refused { by: address, rank: config.rank, reason, message }
+        }
+        Failure::Io(error) => JoinError::MasterLeft { address, why: error.to_string() },
+    }
+}
+
+fn said(failure: &Failure) -> String {
+    match failure {
+        Failure::Io(error) => error.to_string(),
+        _ => "it said something that is not understood".into(),
+    }
+}

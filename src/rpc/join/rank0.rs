@@ -1,0 +1,209 @@
+//! Rank 0: waits for everybody, then tells everybody who is there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio::time::timeout_at;
+
+use super::handshake::{self, Introduction, Refusal};
+use super::secret::Key;
+use super::{Joined, MAX_STRANGERS, World, address, fits, introduction};
+use crate::rpc::config::MeshConfig;
+use crate::rpc::error::{JoinError, RefusalReason};
+use crate::rpc::mesh::Peer;
+use crate::rpc::wire::join_capnp::world;
+use crate::topology::Rank;
+
+/// What the connections of newcomers share.
+struct Hall {
+    config: MeshConfig,
+    key: Key,
+    /// Who is in: each waits in its own task, and gives its connection back when asked.
+    present: RefCell<BTreeMap<Rank, Present>>,
+    strangers: RefCell<usize>,
+    /// Told whenever `present` grows.
+    news: mpsc::UnboundedSender<()>,
+}
+
+struct Present {
+    came: Introduction,
+    /// The far end of its connection, as this rank sees it, and the near end, as it sees this rank.
+    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+    ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
+}
+
+pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+    let listener = address::listen_at_master(&mut config).await?;
+    let (news, mut heard) = mpsc::unbounded_channel();
+    let key = Key::from_token(config.token.as_deref());
+    let hall = Rc::new(Hall { config, key, present: RefCell::default(), strangers: RefCell::new(0), news });
+    let door = spawn_local(receive(hall.clone(), listener));
+    let others = hall.config.world_size.0 as usize - 1;
+    let complete = timeout_at(deadline.into(), async {
+        while hall.present.borrow().len() < others {
+            heard.recv().await;
+        }
+    });
+    let complete = complete.await;
+    door.abort();
+    match complete {
+        Ok(()) => hall.open().await,
+        Err(_) => Err(hall.give_up().await),
+    }
+}
+
+async fn receive(hall: Rc<Hall>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // More strangers than that: somebody floods the port, and is not even answered.
+                if *hall.strangers.borrow() < MAX_STRANGERS {
+                    *hall.strangers.borrow_mut() += 1;
+                    spawn_local(greet(hall.clone(), stream));
+                }
+            }
+            // Out of file descriptors, or the connection is gone already: neither lasts.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let (ask, asked) = oneshot::channel();
+    let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+    let admitted = handshake::accept(&mut stream, &hall.key, |came| hall.admit(came, ends, ask)).await;
+    *hall.strangers.borrow_mut() -= 1;
+    match admitted {
+        Ok(came) => {
+            tracing::debug!(rank = %came.rank, name = %came.name, "joined");
+            let _ = hall.news.send(());
+            hall.host(came.rank, stream, asked).await;
+        }
+        Err(handshake::Failure::Refused(refused)) => tracing::warn!("refused a rank: {}", refused.message),
+        Err(failure) => tracing::debug!(?failure, "a connection that is no rank"),
+    }
+}
+
+impl Hall {
+    /// Decides about a newcomer that knows the token; if it may come in, its rank is taken from here on.
+    fn admit(
+        &self,
+        came: &Introduction,
+        ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+        ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
+    ) -> Result<(), Refusal> {
+        fits(&self.config, came)?;
+        let mut present = self.present.borrow_mut();
+        if came.rank == Rank(0) || present.contains_key(&came.rank) {
+            let message = format!("rank {} has come already", came.rank);
+            return Err(Refusal::new(RefusalReason::RankTaken, message));
+        }
+        present.insert(came.rank, Present { came: came.clone(), ends, ask });
+        Ok(())
+    }
+
+    /// Keeps a connection until the world is complete. A rank that leaves meanwhile makes its place free again.
+    async fn host(
+        &self,
+        rank: Rank,
+        stream: TcpStream,
+        asked: oneshot::Receiver<oneshot::Sender<TcpStream>>,
+    ) {
+        // Nothing is to come from it before it has been told who is there.
+        let mut byte = [0];
+        tokio::select! {
+            asked = asked => {
+                if let Ok(give) = asked {
+                    let _ = give.send(stream);
+                }
+            }
+            _ = stream.peek(&mut byte) => {
+                tracing::debug!(%rank, "left before the world was complete");
+                self.present.borrow_mut().remove(&rank);
+            }
+        }
+    }
+
+    /// All connections, back from their tasks.
+    async fn collect(&self) -> Vec<(Present2, Option<TcpStream>)> {
+        let mut all = Vec::new();
+        for (_, Present { came, ends, ask }) in self.present.take() {
+            let (give, stream) = oneshot::channel();
+            let _ = ask.send(give);
+            all.push((Present2 { came, ends }, stream.await.ok()));
+        }
+        all
+    }
+
+    async fn open(&self) -> Result<World, JoinError> {
+        let present = self.collect().await;
+        let me = introduction(&self.config, self.config.master.clone()).into_peer();
+        let mut members = vec![me];
+        members.extend(present.iter().map(|(present, _)| present.came.clone().into_peer()));
+        let secret = handshake::nonce();
+        let mut joined = Vec::new();
+        for (Present2 { came, ends }, stream) in present {
+            let rank = came.rank;
+            let left = |why: String| JoinError::PeerLeft { rank, why };
+            let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
+            let told =
+                handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
+            told.await.map_err(|failure| left(format!("{failure:?}")))?;
+            joined.push(Joined { rank, stream, accepted: true });
+        }
+        Ok(World { members, joined })
+    }
+
+    /// Tells those who have come who has not.
+    async fn give_up(&self) -> JoinError {
+        let present = self.collect().await;
+        let came: Vec<_> = present.iter().map(|(present, _)| present.came.rank).collect();
+        let missing = self.config.world_size.ranks().skip(1).filter(|rank| !came.contains(rank)).collect();
+        let error = JoinError::Missing { missing, waited: self.config.join_timeout };
+        let text = error.to_string();
+        let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());
+        for (_, stream) in present {
+            if let Some(mut stream) = stream {
+                let _ = handshake::send::<world::Owned>(&mut stream, |to| {
+                    handshake::write_refusal(to.init_refused(), &refused);
+                })
+                .await;
+            }
+        }
+        error
+    }
+}
+
+/// A rank that has come, without the way to its connection.
+struct Present2 {
+    came: Introduction,
+    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+}
+
+fn write_world(
+    to: world::Builder<'_>,
+    members: &[Peer],
+    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+    secret: &[u8; 32],
+) {
+    let mut to = to.init_complete();
+    to.set_secret(secret);
+    let mut list = to.init_members(members.len() as u32);
+    for (index, member) in members.iter().enumerate() {
+        let address = match ends {
+            Some((far, near)) => address::seen_from(&member.address, !far.ip().is_loopback(), near.ip()),
+            None => member.address.clone(),
+        };
+        let mut to = list.reborrow().get(index as u32);
+        to.set_rank(member.rank.0);
+        to.set_name(member.name.as_str());
+        to.set_role(member.role.as_str());
+        to.set_address(address.as_str());
+    }
+}

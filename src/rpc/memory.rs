@@ -1,0 +1,141 @@
+//! Tensor memory as bytes: the one file of `rpc` with hand-written `unsafe`.
+
+#![allow(unsafe_code, reason = "libtorch gives a tensor's memory as a raw pointer only")]
+
+use tch::{Device, Kind, TchError, Tensor};
+
+/// Memory that a payload is read from. It owns its bytes, so they stay in place while it lives.
+pub(crate) enum Bytes {
+    /// Contiguous, on the CPU.
+    Tensor(Tensor),
+    Vec(Vec<u8>),
+}
+
+/// Memory that a payload is written to, all of it before it is handed on.
+pub(crate) enum Room {
+    /// Contiguous, on the CPU, referred to by nobody else.
+    Tensor(Tensor),
+    Vec(Vec<u8>),
+}
+
+/// Bytes of a dense tensor's elements, none between them.
+pub(crate) fn byte_len(tensor: &Tensor) -> Result<usize, TchError> {
+    Ok(tensor.numel() * tensor.f_kind()?.elt_size_in_bytes())
+}
+
+impl Bytes {
+    /// # Errors
+    /// The tensor is not contiguous, or not on the CPU.
+    pub fn of_tensor(tensor: Tensor) -> Result<Bytes, TchError> {
+        readable(&tensor)?;
+        Ok(Bytes::Tensor(tensor))
+    }
+
+    /// The bytes from `offset`, as many as `target` takes. False: they are not all there, and nothing was copied.
+    ///
+    /// Whoever sent a tensor may write to it meanwhile (parameters trained in place without locks are); then the
+    /// copy has old bytes, new bytes, or some of both.
+    pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> bool {
+        let Some(end) = offset.checked_add(target.len()) else { return false };
+        match self {
+            Bytes::Vec(bytes) => match bytes.get(offset..end) {
+                Some(bytes) => target.copy_from_slice(bytes),
+                None => return false,
+            },
+            Bytes::Tensor(tensor) => {
+                let inside = byte_len(tensor).is_ok_and(|len| end <= len);
+                if !inside {
+                    return false;
+                }
+                if target.is_empty() {
+                    return true;
+                }
+                // SAFETY: `of_tensor` saw a contiguous CPU tensor, whose `byte_len` bytes start at `data_ptr` and live
+                // as long as `tensor` is held; `offset..end` is inside them; `target` is borrowed mutably, hence elsewhere.
+                unsafe {
+                    let from = tensor.data_ptr().cast::<u8>().add(offset);
+                    std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len());
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Room {
+    /// Fresh memory for a tensor. The caller has checked kind and shape against its limits.
+    ///
+    /// # Errors
+    /// Libtorch has no memory for it.
+    pub fn for_tensor(kind: Kind, shape: &[i64]) -> Result<Room, TchError> {
+        let tensor = Tensor::f_empty(shape, (kind, Device::Cpu))?;
+        readable(&tensor)?;
+        Ok(Room::Tensor(tensor))
+    }
+
+    pub fn for_bytes(len: usize) -> Room {
+        Room::Vec(vec![0; len])
+    }
+
+    /// False: it does not fit there, and nothing was copied.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        let Some(end) = offset.checked_add(bytes.len()) else { return false };
+        match self {
+            Room::Vec(room) => match room.get_mut(offset..end) {
+                Some(room) => room.copy_from_slice(bytes),
+                None => return false,
+            },
+            Room::Tensor(tensor) => {
+                let inside = byte_len(tensor).is_ok_and(|len| end <= len);
+                if !inside {
+                    return false;
+                }
+                if bytes.is_empty() {
+                    return true;
+                }
+                // SAFETY: as in `Bytes::copy_to`; the tensor was made by `for_tensor` and nobody else has it yet, so
+                // nobody reads or writes its memory at the same time.
+                unsafe {
+                    let to = tensor.data_ptr().cast::<u8>().add(offset);
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+                }
+            }
+        }
+        true
+    }
+}
+
+fn readable(tensor: &Tensor) -> Result<(), TchError> {
+    // In this order: libtorch throws when a sparse tensor is asked whether it is contiguous.
+    if tensor.is_sparse() || tensor.is_mkldnn() || tensor.device() != Device::Cpu || !tensor.is_contiguous() {
+        return Err(TchError::Shape("not a contiguous dense CPU tensor".into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_copied_from_or_to_outside_a_tensor() {
+        let bytes = Bytes::of_tensor(Tensor::from_slice(&[1i32, 2, 3])).expect("contiguous");
+        let mut target = [0; 8];
+        assert!(!bytes.copy_to(5, &mut target));
+        assert!(!bytes.copy_to(usize::MAX, &mut target));
+        assert!(bytes.copy_to(4, &mut target));
+        assert_eq!(target, [2, 0, 0, 0, 3, 0, 0, 0]);
+
+        let mut room = Room::for_tensor(Kind::Int, &[2]).expect("small");
+        assert!(!room.write(1, &target));
+        assert!(room.write(0, &target));
+        let Room::Tensor(tensor) = room else { unreachable!() };
+        assert_eq!(tensor, Tensor::from_slice(&[2i32, 3]));
+    }
+
+    #[test]
+    fn a_strided_view_is_refused() {
+        let tensor = Tensor::from_slice(&[1f32, 2., 3., 4.]).reshape([2, 2]).tr();
+        assert!(Bytes::of_tensor(tensor).is_err());
+    }
+}

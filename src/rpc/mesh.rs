@@ -1,0 +1,279 @@
+//! The handle by which the rest of a rank uses the mesh.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::codec;
+use super::command::{Call, Command, NewObject};
+use super::config::MeshConfig;
+use super::error::{CallError, JoinError, LostRank};
+use super::methods::Methods;
+use super::net;
+use super::pending::{self, Pending};
+use super::rref::{Held, ObjectId, Objects, RRef};
+use super::shared::{End, Permit, Shared};
+use super::value::Message;
+use crate::topology::{Rank, WorldSize};
+
+/// This rank's part in the world. A clone is the same mesh. When the last one is dropped without
+/// [`shutdown`](Mesh::shutdown), this rank leaves, and the others see it lost.
+#[derive(Clone)]
+pub struct Mesh(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    pub commands: mpsc::UnboundedSender<Command>,
+    peers: Vec<Peer>,
+}
+
+/// Who is who.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub rank: Rank,
+    pub name: String,
+    pub role: String,
+    /// `host:port` at which it accepts other ranks.
+    pub address: String,
+}
+
+/// What went to a peer and came from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    pub rank: Rank,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub calls_sent: u64,
+    pub calls_served: u64,
+}
+
+impl Mesh {
+    /// Meets all other ranks, and blocks until the world is complete.
+    ///
+    /// # Errors
+    /// Why this rank did not get in, or who did not come.
+    pub fn join(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+        config.check()?;
+        net::start(config, methods)
+    }
+
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        commands: mpsc::UnboundedSender<Command>,
+        peers: Vec<Peer>,
+    ) -> Mesh {
+        Mesh(Arc::new(Inner { shared, commands, peers }))
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Mesh {
+        Mesh(inner)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.0.shared.rank
+    }
+
+    pub fn world_size(&self) -> WorldSize {
+        self.0.shared.world_size
+    }
+
+    /// All ranks, this one too, in order.
+    pub fn peers(&self) -> &[Peer] {
+        &self.0.peers
+    }
+
+    /// Runs `method` on rank `to`, which may be this one. Never blocks; the deadline is the job's `rpc_timeout`.
+    pub fn call(&self, to: Rank, method: &str, message: Message) -> Pending {
+        self.call_within(to, method, message, self.0.shared.rpc_timeout)
+    }
+
+    /// [`call`](Mesh::call) with a deadline of its own.
+    pub fn call_within(&self, to: Rank, method: &str, message: Message, within: Duration) -> Pending {
+        let shared = &self.0.shared;
+        let (permit, message) = match self.admit(to, method, message) {
+            Ok(admitted) => admitted,
+            Err(error) => return Pending::failed(to, method, error),
+        };
+        let (reply, answer) = oneshot::channel();
+        shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
+        let call = Call { to, method: method.into(), message, sent: Instant::now(), within, reply, permit };
+        // When the RPC thread is gone the reply is dropped, and `Pending` says why.
+        let _ = self.0.commands.send(Command::Call(call));
+        Pending::sent(to, method, answer, shared.clone())
+    }
+
+    /// Makes an object on rank `to`, filled with what `method` returns there: with the object of an `RRef` of that
+    /// rank if it returns one such value, else with the message, as a `Mutex<Message>`. Returns at once. What goes
+    /// wrong shows where the `RRef` is used, or by [`filled`](Mesh::filled).
+    pub fn remote(&self, to: Rank, method: &str, message: Message) -> RRef {
+        let shared = &self.0.shared;
+        let id = shared.objects.next_id();
+        let admitted = self.admit(to, method, message);
+        if to == shared.rank {
+            let rref = shared.objects.reserve(id).expect("numbers are counted");
+            match admitted {
+                Ok(admitted) => self.create(to, method, admitted, NewObject::Here(rref.clone())),
+                Err(error) => rref.fill(Err(error.at(to, method))),
+            }
+            return rref;
+        }
+        let held = |failed| {
+            RRef::there(Held { owner: to, id, key: id.number, commands: self.0.commands.clone(), failed })
+        };
+        match admitted {
+            Ok(admitted) => {
+                self.create(to, method, admitted, NewObject::There { id, key: id.number });
+                held(None)
+            }
+            Err(error) => held(Some(error.at(to, method))),
+        }
+    }
+
+    fn create(&self, to: Rank, method: &str, admitted: (Permit, Message), object: NewObject) {
+        let (permit, message) = admitted;
+        self.0.shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
+        let _ = self.0.commands.send(Command::Create { to, method: method.into(), message, object, permit });
+    }
+
+    fn admit(&self, to: Rank, method: &str, message: Message) -> Result<(Permit, Message), CallError> {
+        let shared = &self.0.shared;
+        let permit = shared.admit(to, method)?;
+        Ok((permit, codec::prepare(message, shared.max_payload_bytes, to == shared.rank)?))
+    }
+
+    /// Answers, with an empty message, when the object is filled, or with why it never will.
+    pub fn filled(&self, rref: &RRef) -> Pending {
+        let shared = &self.0.shared;
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Filled { rref: rref.clone(), reply, within: shared.rpc_timeout };
+        let _ = self.0.commands.send(command);
+        Pending::sent(rref.owner(), "filled", answer, shared.clone())
+    }
+
+    /// The objects that live on this rank.
+    pub fn objects(&self) -> &Objects {
+        &self.0.shared.objects
+    }
+
+    /// Answers, with an empty message, when every rank has come to the barrier of this name. It waits as long as all
+    /// ranks live; [`barrier_within`](Mesh::barrier_within) has a deadline.
+    pub fn barrier(&self, name: &str) -> Pending {
+        self.barrier_command(name, None)
+    }
+
+    pub fn barrier_within(&self, name: &str, within: Duration) -> Pending {
+        self.barrier_command(name, Some(within))
+    }
+
+    fn barrier_command(&self, name: &str, within: Option<Duration>) -> Pending {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply, within });
+        Pending::sent(Rank(0), &format!("barrier {name}"), answer, self.0.shared.clone())
+    }
+
+    /// How the mesh will end.
+    pub fn lost(&self) -> LostWatch {
+        LostWatch { end: self.0.shared.end.subscribe() }
+    }
+
+    /// Says what this rank does now ("training, step 312"), for the others' report should it be lost.
+    pub fn doing(&self, what: &str) {
+        self.0.shared.set_doing(what);
+    }
+
+    /// Ends the job on all ranks: their calls fail, and their [`lost`](Mesh::lost) names this rank and `reason`.
+    /// Returns when they have been told, at most about a second later.
+    pub fn abort(&self, reason: &str) {
+        let (told, wait) = oneshot::channel();
+        let _ = self.0.commands.send(Command::Abort { reason: reason.into(), told });
+        // Here even a thread that serves may block: the RPC thread does not wait for it.
+        let _ = pending::park_on(wait, Some(ABORT_LIMIT));
+    }
+
+    /// Waits until every rank has called this, then closes. Calls of the others are served meanwhile.
+    ///
+    /// # Errors
+    /// The rank with which the mesh ended before.
+    pub fn shutdown(&self) -> Result<(), LostRank> {
+        let (done, wait) = oneshot::channel();
+        let _ = self.0.commands.send(Command::Shutdown { done });
+        let _ = pending::park_on(wait, None);
+        match self.lost().now() {
+            Some(lost) => Err(lost),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes and calls since the start, by peer.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        let counters = self.0.shared.counters.iter();
+        let ranks = self.world_size().ranks();
+        ranks
+            .zip(counters)
+            .map(|(rank, counters)| Traffic {
+                rank,
+                bytes_sent: counters.bytes_sent.load(Ordering::Relaxed),
+                bytes_received: counters.bytes_received.load(Ordering::Relaxed),
+                calls_sent: counters.calls_sent.load(Ordering::Relaxed),
+                calls_served: counters.calls_served.load(Ordering::Relaxed),
+            })
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stall(&self, how_long: Duration) {
+        let _ = self.0.commands.send(Command::Stall(how_long));
+    }
+}
+
+/// Somewhat more than the RPC thread takes at most to tell the others.
+const ABORT_LIMIT: Duration = Duration::from_secs(2);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Close);
+    }
+}
+
+/// Tells when and how the mesh ends.
+pub struct LostWatch {
+    end: watch::Receiver<Option<End>>,
+}
+
+impl LostWatch {
+    /// The rank with which the mesh has ended, if it has.
+    pub fn now(&self) -> Option<LostRank> {
+        lost(&self.end.borrow())
+    }
+
+    /// Waits for the end. None: it was shut down in order.
+    pub async fn ended(&mut self) -> Option<LostRank> {
+        match self.end.wait_for(Option::is_some).await {
+            Ok(end) => lost(&end),
+            Err(_) => None,
+        }
+    }
+
+    /// Blocks for at most `limit`. None: still alive, or shut down in order.
+    pub fn wait(&mut self, limit: Duration) -> Option<LostRank> {
+        pending::park_on(self.ended(), Some(limit)).flatten()
+    }
+}
+
+fn lost(end: &Option<End>) -> Option<LostRank> {
+    match end {
+        Some(End::Lost(lost)) => Some(lost.clone()),
+        Some(End::Shutdown) | None => None,
+    }
+}
+
+impl ObjectId {
+    /// Keys of references that came in messages are counted apart from those that this rank asked for.
+    pub(crate) const RECEIVED: u64 = 1 << 63;
+}

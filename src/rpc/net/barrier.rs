@@ -1,0 +1,162 @@
+//! Barriers: every rank comes to rank 0, which lets all go when the last has come.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+
+use super::Net;
+use super::calls::within_deadline;
+use crate::rpc::codec;
+use crate::rpc::command::Reply;
+use crate::rpc::error::{CallError, CallErrorKind};
+use crate::rpc::value::Message;
+use crate::rpc::wire::MAX_NAME_BYTES;
+use crate::topology::{Rank, WorldSize};
+
+/// Barriers that some ranks have come to and others not.
+const MAX_OPEN: usize = 1024;
+
+/// Rank 0's book.
+pub(super) struct Barriers {
+    world_size: WorldSize,
+    open: HashMap<String, Open>,
+    /// Left in order: waited for no more.
+    gone: BTreeSet<Rank>,
+}
+
+#[derive(Default)]
+struct Open {
+    came: BTreeSet<Rank>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+impl Barriers {
+    pub fn new(world_size: WorldSize) -> Barriers {
+        Barriers { world_size, open: HashMap::new(), gone: BTreeSet::new() }
+    }
+
+    /// `rank` has come; the receiver hears when all have.
+    fn arrive(&mut self, name: &str, rank: Rank) -> Result<oneshot::Receiver<()>, CallError> {
+        if !self.open.contains_key(name) && self.open.len() >= MAX_OPEN {
+            let message = format_args!("{MAX_OPEN} barriers are open");
+            return Err(CallError::of_kind(CallErrorKind::TooLarge, message));
+        }
+        let open = self.open.entry(name.into()).or_default();
+        if !open.came.insert(rank) {
+            let message = format_args!("rank {rank} came to it twice");
+            return Err(CallError::of_kind(CallErrorKind::BadValue, message));
+        }
+        let (go, wait) = oneshot::channel();
+        open.waiting.push(go);
+        self.release();
+        Ok(wait)
+    }
+
+    pub fn leave(&mut self, rank: Rank) {
+        self.gone.insert(rank);
+        self.release();
+    }
+
+    /// Ranks that have not come to a barrier.
+    fn missing(&self, name: &str) -> Vec<Rank> {
+        let came = |rank: &Rank| self.open.get(name).is_some_and(|open| open.came.contains(rank));
+        self.world_size.ranks().filter(|rank| !came(rank) && !self.gone.contains(rank)).collect()
+    }
+
+    fn release(&mut self) {
+        let Barriers { world_size, open, gone } = self;
+        open.retain(|_, open| {
+            let complete = world_size.ranks().all(|rank| open.came.contains(&rank) || gone.contains(&rank));
+            if complete {
+                for waiting in open.waiting.drain(..) {
+                    let _ = waiting.send(());
+                }
+            }
+            !complete
+        });
+    }
+}
+
+impl Net {
+    pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply, within: Option<Duration>) {
+        let method = format!("barrier {name}");
+        let Some(number) = self.wait_for(Rank(0), &method, reply, None) else { return };
+        spawn_local(async move {
+            let outcome = match within {
+                None => self.arrive(&name).await,
+                Some(within) => within_deadline(Instant::now() + within, within, self.arrive(&name)).await,
+            };
+            self.last_words(&outcome).await;
+            self.answer(number, outcome.map(|()| Message::default()));
+        });
+    }
+
+    /// This rank comes to a barrier, and waits.
+    pub(super) async fn arrive(&self, name: &str) -> Result<(), CallError> {
+        if name.len() > MAX_NAME_BYTES {
+            let message = format_args!("a barrier's name has at most {MAX_NAME_BYTES} bytes");
+            return Err(CallError::of_kind(CallErrorKind::TooLarge, message));
+        }
+        if self.rank() == Rank(0) {
+            return self.arrive_from(name, Rank(0)).await;
+        }
+        let link = self.link(Rank(0))?;
+        let mut barrier = link.peer.barrier_request();
+        barrier.get().set_name(name);
+        let response = barrier.send().promise.await?;
+        let response = response.get()?;
+        match response.has_failure() {
+            true => Err(codec::read_failure(response.get_failure()?)?),
+            false => Ok(()),
+        }
+    }
+
+    /// At rank 0.
+    pub(super) async fn arrive_from(&self, name: &str, rank: Rank) -> Result<(), CallError> {
+        let wait = self.barriers.borrow_mut().arrive(name, rank)?;
+        wait.await.map_err(|_| {
+            let missing = self.barriers.borrow().missing(name);
+            CallError::of_kind(
+                CallErrorKind::Shutdown,
+                format_args!("the mesh ended, {missing:?} had not come"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_barrier_opens_when_the_last_rank_has_come_and_can_be_used_again() {
+        let mut barriers = Barriers::new(WorldSize(2));
+        for _ in 0..2 {
+            let mut first = barriers.arrive("epoch", Rank(1)).expect("first");
+            assert!(first.try_recv().is_err());
+            assert_eq!(barriers.missing("epoch"), [Rank(0)]);
+            let mut last = barriers.arrive("epoch", Rank(0)).expect("last");
+            assert!(first.try_recv().is_ok() && last.try_recv().is_ok());
+        }
+    }
+
+    #[test]
+    fn a_rank_that_comes_twice_is_told() {
+        let mut barriers = Barriers::new(WorldSize(2));
+        let _wait = barriers.arrive("epoch", Rank(1)).expect("first");
+        let error = barriers.arrive("epoch", Rank(1)).expect_err("twice");
+        assert_eq!(error.message, "rank 1 came to it twice");
+    }
+
+    #[test]
+    fn a_rank_that_left_in_order_is_not_waited_for() {
+        let mut barriers = Barriers::new(WorldSize(3));
+        let mut one = barriers.arrive("bye", Rank(0)).expect("one");
+        let mut two = barriers.arrive("bye", Rank(2)).expect("two");
+        barriers.leave(Rank(1));
+        assert!(one.try_recv().is_ok() && two.try_recv().is_ok());
+    }
+}

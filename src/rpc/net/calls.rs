@@ -1,0 +1,309 @@
+//! Calls: sending them, running them, and the references that travel in them.
+
+use std::collections::hash_map::Entry;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future;
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+use tokio::time::timeout_at;
+
+use super::{Net, Waiting};
+use crate::rpc::codec;
+use crate::rpc::command::{Call, NewObject, Reply};
+use crate::rpc::error::{CallError, CallErrorKind};
+use crate::rpc::mesh::Mesh;
+use crate::rpc::methods::Incoming;
+use crate::rpc::payload::{Draft, Fork};
+use crate::rpc::pending::Outcome;
+use crate::rpc::rref::{Held, ObjectId, RRef};
+use crate::rpc::shared::Permit;
+use crate::rpc::value::{Message, Value};
+use crate::rpc::wire::peer_capnp::{reply, request};
+use crate::rpc::wire::value_capnp::reference;
+use crate::rpc::worker::{Job, Worker};
+use crate::topology::Rank;
+
+/// From a broken connection to the end of the mesh it takes at most this long.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
+impl Net {
+    pub(super) fn start_call(self: Rc<Net>, call: Call) {
+        let Call { to, method, message, sent, within, reply, permit } = call;
+        let Some(number) = self.wait_for(to, &method, reply, Some(permit)) else { return };
+        spawn_local(async move {
+            let outcome = within_deadline(sent + within, within, self.exchange(to, &method, message)).await;
+            self.last_words(&outcome).await;
+            self.answer(number, outcome);
+        });
+    }
+
+    /// Notes that somebody waits. None: the mesh has ended, and they have been told.
+    pub(super) fn wait_for(
+        &self,
+        to: Rank,
+        method: &str,
+        reply: Reply,
+        permit: Option<Permit>,
+    ) -> Option<u64> {
+        if self.phase.get().is_over() {
+            let _ = reply.send(Err(self.shared.end_error(to, method)));
+            return None;
+        }
+        let number = self.next_number();
+        self.waiting.borrow_mut().insert(number, Waiting { to, method: method.into(), reply, permit });
+        Some(number)
+    }
+
+    /// A call that a broken connection ends is answered with which rank was lost, and that takes a moment to settle.
+    pub(super) async fn last_words<T>(&self, outcome: &Result<T, CallError>) {
+        if outcome.as_ref().is_err_and(|error| error.kind == CallErrorKind::Lost) {
+            let mut end = self.shared.end.subscribe();
+            let _ = tokio::time::timeout(SETTLE_LIMIT, end.wait_for(Option::is_some)).await;
+        }
+    }
+
+    pub(super) fn answer(&self, number: u64, outcome: Outcome) {
+        // Not there any more: the mesh has ended, and it has been answered with the reason.
+        let Some(Waiting { to, method, reply, permit }) = self.waiting.borrow_mut().remove(&number) else {
+            return;
+        };
+        drop(permit);
+        let _ = reply.send(outcome.map_err(|error| error.at(to, &method)));
+        self.idle.notify_waiters();
+    }
+
+    /// One call, there and back.
+    async fn exchange(self: &Rc<Net>, to: Rank, method: &str, message: Message) -> Outcome {
+        if to == self.rank() {
+            return self.run(to, method, message, None).await;
+        }
+        self.settle(&message.values).await?;
+        let link = self.link(to)?;
+        let mut call = link.peer.call_request();
+        write_request(call.get().init_request(), method, message)?;
+        let draft = {
+            let response = call.send().promise.await?;
+            match response.get()?.get_reply()?.which()? {
+                reply::Message(message) => codec::read_message(message?, self.shared.max_payload_bytes)?,
+                reply::Failure(failure) => return Err(codec::read_failure(failure?)?),
+            }
+        };
+        self.complete(to, draft).await
+    }
+
+    /// Fetches what a message from `from` left behind.
+    pub(super) async fn complete(self: &Rc<Net>, from: Rank, draft: Draft) -> Outcome {
+        let link = self.link(from)?;
+        draft.complete(&link.intake, async |fork| self.adopt(from, fork).await).await
+    }
+
+    /// Runs a method of this rank on the thread that serves `from`.
+    pub(super) async fn run(
+        &self,
+        from: Rank,
+        method: &str,
+        message: Message,
+        permit: Option<Permit>,
+    ) -> Outcome {
+        let handler = self.methods.borrow().as_ref().and_then(|methods| methods.get(method).cloned());
+        let handler = handler.ok_or_else(|| {
+            CallError::of_kind(
+                CallErrorKind::NoMethod,
+                format_args!("rank {} has no such method", self.rank()),
+            )
+        })?;
+        let over = || CallError::of_kind(CallErrorKind::Shutdown, "the mesh has been shut down");
+        let mesh = Mesh::from_inner(self.mesh.upgrade().ok_or_else(over)?);
+        self.shared.counters[from.index()].calls_served.fetch_add(1, Ordering::Relaxed);
+        let (done, answer) = oneshot::channel();
+        let job = Job {
+            handler,
+            incoming: Incoming { from, method: method.into(), message, mesh },
+            max_payload_bytes: self.shared.max_payload_bytes,
+            local: from == self.rank(),
+            done,
+            permit,
+        };
+        self.give(from, job)?;
+        // The place that the error has is that of a nested call; add this one.
+        answer.await.map_err(|_| over())?.map_err(|error| error.at(self.rank(), method))
+    }
+
+    fn give(&self, from: Rank, job: Job) -> Result<(), CallError> {
+        match self.workers.borrow_mut().entry(from) {
+            Entry::Occupied(worker) => worker.get().give(job),
+            Entry::Vacant(place) => {
+                let worker = Worker::start(from).map_err(|error| {
+                    CallError::failed(format_args!("no thread to serve rank {from}: {error}"))
+                })?;
+                place.insert(worker).give(job);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_create(
+        self: Rc<Net>,
+        to: Rank,
+        method: String,
+        message: Message,
+        object: NewObject,
+        permit: Permit,
+    ) {
+        let within = self.shared.rpc_timeout;
+        let deadline = Instant::now() + within;
+        match object {
+            NewObject::Here(rref) => {
+                spawn_local(async move {
+                    let running = self.run(to, &method, message, Some(permit));
+                    let outcome = within_deadline(deadline, within, running).await;
+                    fill(&rref, self.rank(), &method, outcome).await;
+                });
+            }
+            NewObject::There { id, key } => {
+                let net = self.clone();
+                let creation = async move {
+                    let creating = net.create(to, id, &method, message);
+                    let outcome = within_deadline(deadline, within, creating).await;
+                    drop(permit);
+                    outcome.map_err(|error| error.at(to, &method))
+                };
+                let creation = creation.boxed_local().shared();
+                self.held.borrow_mut().insert(key, creation.clone());
+                spawn_local(creation);
+            }
+        }
+    }
+
+    /// Answers when the owner has the object, not when it is filled.
+    async fn create(
+        self: &Rc<Net>,
+        to: Rank,
+        id: ObjectId,
+        method: &str,
+        message: Message,
+    ) -> Result<reference::Client, CallError> {
+        self.settle(&message.values).await?;
+        let link = self.link(to)?;
+        let mut create = link.peer.create_request();
+        id.write(create.get().init_id());
+        write_request(create.get().init_request(), method, message)?;
+        let response = create.send().promise.await?;
+        Ok(response.get()?.get_reference()?)
+    }
+
+    pub(super) fn start_filled(self: Rc<Net>, rref: RRef, reply: Reply, within: Duration) {
+        let Some(number) = self.wait_for(rref.owner(), "filled", reply, None) else { return };
+        spawn_local(async move {
+            let deadline = Instant::now() + within;
+            let outcome = within_deadline(deadline, within, self.filled(&rref)).await;
+            self.last_words(&outcome).await;
+            self.answer(number, outcome.map(|()| Message::default()));
+        });
+    }
+
+    async fn filled(&self, rref: &RRef) -> Result<(), CallError> {
+        rref.sendable()?;
+        let Some(key) = rref.key() else { return rref.filled().await };
+        let reference = self.reference(key).await?;
+        let response = reference.filled_request().send().promise.await?;
+        let response = response.get()?;
+        match response.has_failure() {
+            true => Err(codec::read_failure(response.get_failure()?)?),
+            false => Ok(()),
+        }
+    }
+
+    /// The capability behind an `RRef`, once its owner has the object.
+    async fn reference(&self, key: u64) -> Result<reference::Client, CallError> {
+        let held = self.held.borrow().get(&key).cloned();
+        held.ok_or_else(|| CallError::of_kind(CallErrorKind::Gone, "the reference was let go"))?.await
+    }
+
+    /// Waits until the owners have the objects whose references are about to travel.
+    pub(super) async fn settle(&self, values: &[Value]) -> Result<(), CallError> {
+        let mut keys = Vec::new();
+        collect_keys(values, &mut keys);
+        for key in keys {
+            self.reference(key).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a fork that came from `from` a reference of this rank's own.
+    async fn adopt(self: &Rc<Net>, from: Rank, fork: Fork) -> Result<RRef, CallError> {
+        let Fork { owner, id, held } = fork;
+        let gone =
+            || CallError::of_kind(CallErrorKind::Gone, format_args!("rank {owner} has no object {id:?}"));
+        if owner == self.rank() {
+            return self.shared.objects.get(id).ok_or_else(gone);
+        }
+        let reference = match owner == from {
+            true => held,
+            false => {
+                let link = self.link(owner)?;
+                let mut retain = link.peer.retain_request();
+                id.write(retain.get().init_id());
+                let response = retain.send().promise.await?;
+                let own = response.get()?.get_reference()?;
+                drop(held);
+                own
+            }
+        };
+        let key = ObjectId::RECEIVED | self.next_number();
+        self.held.borrow_mut().insert(key, future::ready(Ok(reference)).boxed_local().shared());
+        let commands = self.mesh.upgrade().ok_or_else(gone)?.commands.clone();
+        Ok(RRef::there(Held { owner, id, key, commands, failed: None }))
+    }
+}
+
+fn collect_keys(values: &[Value], keys: &mut Vec<u64>) {
+    for value in values {
+        match value {
+            Value::RRef(rref) => keys.extend(rref.key()),
+            Value::List(values) => collect_keys(values, keys),
+            _ => {}
+        }
+    }
+}
+
+fn write_request(mut to: request::Builder<'_>, method: &str, message: Message) -> Result<(), CallError> {
+    to.set_method(method);
+    codec::write_message(to.init_message(), message)
+}
+
+/// Gives an object what its method returned.
+pub(super) async fn fill(rref: &RRef, rank: Rank, method: &str, outcome: Outcome) {
+    match outcome {
+        Err(error) => rref.fill(Err(error.at(rank, method))),
+        Ok(mut message) => {
+            if let [Value::RRef(returned)] = message.values.as_slice()
+                && returned.owner() == rref.owner()
+            {
+                // The object of that reference, under one more name.
+                let _ = returned.filled().await;
+                return rref.fill(returned.content().expect("filled"));
+            }
+            message.values.shrink_to_fit();
+            rref.fill(Ok(Arc::new(Mutex::new(message))));
+        }
+    }
+}
+
+pub(super) async fn within_deadline<T>(
+    deadline: Instant,
+    within: Duration,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+        Err(CallError::of_kind(
+            CallErrorKind::Timeout,
+            format_args!("no answer within {within:?}\n  hint: `rpc_timeout` of the job's cluster is the deadline of a call"),
+        ))
+    })
+}

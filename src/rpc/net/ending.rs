@@ -1,0 +1,187 @@
+//! How a mesh ends: in order, or because of a rank.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+
+use super::Net;
+use super::link::Link;
+use crate::rpc::codec;
+use crate::rpc::error::{CallError, Cause, LostRank};
+use crate::rpc::shared::End;
+use crate::rpc::wire::peer_capnp::{self as schema, ending};
+use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
+use crate::topology::Rank;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Running,
+    /// Every rank is about to go: a connection that breaks now is in order.
+    Leaving,
+    Over,
+}
+
+impl Phase {
+    pub fn is_over(self) -> bool {
+        self == Phase::Over
+    }
+}
+
+/// How long the others may take to hear why the mesh ends. A rank that takes longer finds out by itself.
+const TELL_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long a closing connection may take to write what is queued.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long rank 0 waits for the others to hang up after a shutdown.
+const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
+
+impl Net {
+    /// A connection is of no use any more.
+    pub(super) async fn disconnected(self: &Rc<Net>, rank: Rank, why: String) {
+        let doing = match self.link(rank) {
+            Ok(link) => link.doing.borrow().clone(),
+            Err(_) => return,
+        };
+        self.lose(LostRank { rank, name: self.name_of(rank), doing, why, cause: Cause::Disconnected }).await;
+    }
+
+    /// A rank does not answer any more: in the end of a shutdown that is in order, before it ends the mesh.
+    pub(super) async fn lose(self: &Rc<Net>, lost: LostRank) {
+        match self.phase.get() {
+            Phase::Over => {}
+            Phase::Running => self.end(lost).await,
+            Phase::Leaving => {
+                let link = self.links.borrow_mut()[lost.rank.index()].take();
+                self.barriers.borrow_mut().leave(lost.rank);
+                self.idle.notify_waiters();
+                drop(link);
+            }
+        }
+    }
+
+    pub(super) fn aborted(&self, reason: String) -> LostRank {
+        LostRank {
+            rank: self.rank(),
+            name: self.name_of(self.rank()),
+            doing: self.shared.doing(),
+            why: reason,
+            cause: Cause::Aborted,
+        }
+    }
+
+    /// The last `Mesh` of this rank is gone.
+    pub(super) async fn leave(self: &Rc<Net>) {
+        let why = "it left without waiting for the others".to_owned();
+        self.end(LostRank { cause: Cause::Disconnected, ..self.aborted(why) }).await;
+    }
+
+    /// Ends the mesh because of a rank: tells the others (N-3), then whoever waits here, then closes.
+    pub(super) async fn end(self: &Rc<Net>, lost: LostRank) {
+        if self.phase.replace(Phase::Over).is_over() {
+            return;
+        }
+        tracing::debug!(rank = %self.rank(), %lost, "the mesh ends");
+        let others = self.links();
+        let tell = others.iter().filter(|link| link.rank != lost.rank).map(|link| tell(link, &lost));
+        let _ = tokio::time::timeout(TELL_LIMIT, join_all(tell)).await;
+        self.close(End::Lost(lost)).await;
+    }
+
+    /// Waits for everyone, then closes.
+    pub(super) async fn shut_down(self: &Rc<Net>) {
+        self.drained().await;
+        if self.arrive("shutdown").await.is_err() || self.phase.get().is_over() {
+            // A rank was lost. Who waits for this has been told, or will be as soon as the others have been.
+            let mut end = self.shared.end.subscribe();
+            let _ = end.wait_for(Option::is_some).await;
+            return;
+        }
+        // All ranks want to go. Before one does, all know that.
+        self.phase.set(Phase::Leaving);
+        let _ = self.arrive("gone").await;
+        if self.rank() == Rank(0) {
+            self.hung_up().await;
+        }
+        if !self.phase.replace(Phase::Over).is_over() {
+            self.close(End::Shutdown).await;
+        }
+    }
+
+    /// Waits until this rank's own calls are answered; each has a deadline.
+    async fn drained(&self) {
+        loop {
+            let idle = self.idle.notified();
+            let calls = self.waiting.borrow().values().any(|waiting| waiting.permit.is_some());
+            if !calls || self.phase.get().is_over() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Waits until the others have closed their connections: rank 0's last answers have reached them.
+    async fn hung_up(&self) {
+        let deadline = Instant::now() + HANG_UP_LIMIT;
+        loop {
+            let idle = self.idle.notified();
+            if self.links().is_empty() || tokio::time::timeout_at(deadline.into(), idle).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn close(&self, end: End) {
+        self.methods.take();
+        // Handlers that still await something go with their threads.
+        self.workers.take();
+        self.shared.end.send_replace(Some(end));
+        let error = |rank, method: &str| self.shared.end_error(rank, method);
+        for (_, waiting) in self.waiting.take() {
+            drop(waiting.permit);
+            let _ = waiting.reply.send(Err(error(waiting.to, &waiting.method)));
+        }
+        self.shared.objects.fail_unfilled(&error(self.rank(), "remote"));
+        self.idle.notify_waiters();
+        let links: Vec<_> = self.links.borrow_mut().iter_mut().filter_map(Option::take).collect();
+        join_all(links.iter().map(|link| link.close(CLOSE_LIMIT))).await;
+        self.held.take();
+        self.stopped.notify_one();
+    }
+}
+
+async fn tell(link: &Link, lost: &LostRank) {
+    let mut end = link.peer.end_request();
+    write(end.get().init_ending(), lost);
+    let _ = end.send().promise.await;
+}
+
+fn write(mut to: ending::Builder<'_>, lost: &LostRank) {
+    to.set_cause(match lost.cause {
+        Cause::Disconnected => schema::Cause::Disconnected,
+        Cause::Silent => schema::Cause::Silent,
+        Cause::Aborted => schema::Cause::Aborted,
+    });
+    to.set_rank(lost.rank.0);
+    to.set_doing(lost.doing.as_str());
+    to.set_why(wire::clip(&lost.why, MAX_TEXT_BYTES));
+}
+
+pub(super) fn read(
+    from: ending::Reader<'_>,
+    name_of: impl Fn(Rank) -> String,
+) -> Result<LostRank, CallError> {
+    let rank = Rank(from.get_rank());
+    Ok(LostRank {
+        rank,
+        name: name_of(rank),
+        doing: codec::read_text(from.get_doing()?, MAX_NAME_BYTES)?,
+        why: codec::read_text(from.get_why()?, MAX_TEXT_BYTES)?,
+        cause: match from.get_cause()? {
+            schema::Cause::Disconnected => Cause::Disconnected,
+            schema::Cause::Silent => Cause::Silent,
+            schema::Cause::Aborted => Cause::Aborted,
+        },
+    })
+}

@@ -1,0 +1,215 @@
+//! One connection: sockets, counters, the RPC system on top.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use capnp::message::ReaderOptions;
+use capnp_rpc::rpc_twoparty_capnp::Side;
+use capnp_rpc::twoparty::VatNetwork;
+use capnp_rpc::{Disconnector, RpcSystem};
+use futures::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
+
+use super::Net;
+use super::server::PeerServer;
+use crate::rpc::join::Joined;
+use crate::rpc::payload::Intake;
+use crate::rpc::wire::peer_capnp::peer;
+use crate::rpc::wire::{self, MAX_DEPTH};
+use crate::topology::Rank;
+
+/// Of each half of a socket: most messages go out in one write.
+const BUFFER_BYTES: usize = 64 << 10;
+
+pub(crate) struct Link {
+    pub rank: Rank,
+    pub peer: peer::Client,
+    pub intake: Intake,
+    /// Calls of this peer that are served.
+    pub served: Arc<AtomicUsize>,
+    /// When something last came from it.
+    pub last_heard: Rc<Cell<Instant>>,
+    /// Since then, how long this thread was not there to listen.
+    pub overslept: Cell<Duration>,
+    /// The last heartbeat is not answered yet.
+    pub beating: Cell<bool>,
+    /// What it last said it was doing.
+    pub doing: RefCell<String>,
+    system: AbortHandle,
+    disconnector: RefCell<Option<Disconnector<Side>>>,
+}
+
+impl Net {
+    /// Starts to talk and listen to a rank that has been let in.
+    pub(super) fn connect(self: &Rc<Net>, joined: Joined) {
+        let Joined { rank, stream, accepted } = joined;
+        let (gone, wait) = oneshot::channel();
+        let link = Rc::new(Link::start(self, rank, stream, accepted, gone));
+        self.links.borrow_mut()[rank.index()] = Some(link);
+        let net = self.clone();
+        spawn_local(async move {
+            let why = wait.await.unwrap_or_else(|_| "its connection was given up".into());
+            net.disconnected(rank, why).await;
+        });
+    }
+}
+
+impl Link {
+    fn start(
+        net: &Rc<Net>,
+        rank: Rank,
+        stream: TcpStream,
+        accepted: bool,
+        gone: oneshot::Sender<String>,
+    ) -> Link {
+        let counters = &net.shared.counters[rank.index()];
+        let last_heard = Rc::new(Cell::new(Instant::now()));
+        let gone = Rc::new(Gone(Cell::new(Some(gone))));
+        let (read, write) = stream.into_split();
+        let read = Metered {
+            inner: read.compat(),
+            bytes: counters.bytes_received.clone(),
+            last_heard: last_heard.clone(),
+            gone: gone.clone(),
+        };
+        let write = Metered {
+            inner: write.compat_write(),
+            bytes: counters.bytes_sent.clone(),
+            last_heard: last_heard.clone(),
+            gone: gone.clone(),
+        };
+        let (own, other) = match accepted {
+            true => (Side::Server, Side::Client),
+            false => (Side::Client, Side::Server),
+        };
+        let network = VatNetwork::new(
+            BufReader::with_capacity(BUFFER_BYTES, read),
+            BufWriter::with_capacity(BUFFER_BYTES, write),
+            own,
+            reader_options(),
+        );
+        let server: peer::Client = capnp_rpc::new_client(PeerServer::new(net, rank));
+        let mut system = RpcSystem::new(Box::new(network), Some(server.client));
+        let peer = system.bootstrap(other);
+        let disconnector = system.get_disconnector();
+        let task = spawn_local(async move {
+            let outcome = system.await;
+            gone.tell(|| match outcome {
+                Ok(()) => "its connection was closed".into(),
+                Err(error) => format!("its connection failed: {error}"),
+            });
+        });
+        Link {
+            rank,
+            peer,
+            intake: Intake::new(net.shared.max_payload_bytes),
+            served: Arc::default(),
+            last_heard,
+            overslept: Cell::default(),
+            beating: Cell::default(),
+            doing: RefCell::new("starting".into()),
+            system: task.abort_handle(),
+            disconnector: RefCell::new(Some(disconnector)),
+        }
+    }
+
+    /// Writes out what is queued, for at most `limit`, then breaks the connection.
+    pub async fn close(&self, limit: Duration) {
+        let disconnector = self.disconnector.borrow_mut().take();
+        if let Some(disconnector) = disconnector {
+            let _ = tokio::time::timeout(limit, disconnector).await;
+        }
+        self.system.abort();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.system.abort();
+    }
+}
+
+fn reader_options() -> ReaderOptions {
+    let mut options = ReaderOptions::new();
+    options.traversal_limit_in_words(Some(wire::MAX_MESSAGE_WORDS));
+    // Each list is two levels of pointers; some more lead to the first.
+    options.nesting_limit(2 * MAX_DEPTH as i32 + 16);
+    options
+}
+
+/// Says once why a connection is of no use any more.
+struct Gone(Cell<Option<oneshot::Sender<String>>>);
+
+impl Gone {
+    fn tell(&self, why: impl FnOnce() -> String) {
+        if let Some(gone) = self.0.take() {
+            let _ = gone.send(why());
+        }
+    }
+}
+
+/// Half of a socket that counts its bytes and notices its end at once.
+struct Metered<T> {
+    inner: T,
+    bytes: Arc<AtomicU64>,
+    last_heard: Rc<Cell<Instant>>,
+    gone: Rc<Gone>,
+}
+
+impl<T> Metered<T> {
+    fn count(&self, moved: &Poll<io::Result<usize>>) {
+        match moved {
+            Poll::Ready(Ok(bytes)) => {
+                self.bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
+            }
+            Poll::Ready(Err(error)) => self.gone.tell(|| format!("its connection broke: {error}")),
+            Poll::Pending => {}
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        self.count(&read);
+        match &read {
+            Poll::Ready(Ok(0)) => self.gone.tell(|| "it closed its connection".into()),
+            Poll::Ready(Ok(_)) => self.last_heard.set(Instant::now()),
+            _ => {}
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.inner).poll_write(context, buffer);
+        self.count(&written);
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_close(context)
+    }
+}

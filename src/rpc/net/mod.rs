@@ -1,0 +1,218 @@
+//! The RPC thread: owns the connections and their capabilities, and does nothing that takes long.
+//!
+//! N-1: everything in here runs on that one thread, on a current-thread runtime; other threads send
+//! [`Command`]s and get their answers by oneshot.
+//! N-2: it never computes, never waits for a worker with its hands full, and copies at most `INLINE_BYTES` at a time.
+//! N-3: a mesh ends once. Whoever ends it tells all the others why before it closes a connection, so that the broken
+//! connections which follow are not taken for the cause.
+
+mod barrier;
+mod calls;
+mod ending;
+mod link;
+mod server;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Instant;
+
+use futures::future::{LocalBoxFuture, Shared as SharedFuture};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use self::barrier::Barriers;
+use self::ending::Phase;
+use self::link::Link;
+use super::command::{Command, Reply};
+use super::config::MeshConfig;
+use super::error::{CallError, JoinError, LostRank};
+use super::join;
+use super::mesh::{Inner, Mesh, Peer};
+use super::methods::Methods;
+use super::pending;
+use super::shared::{Permit, Shared};
+use super::wire::value_capnp::reference;
+use super::worker::Worker;
+use crate::topology::Rank;
+
+/// Starts the RPC thread and waits until the world is complete.
+pub(crate) fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+    let (started, wait) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(JoinError::Thread)?;
+    let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
+        pending::this_thread_serves();
+        LocalSet::new().block_on(&runtime, run(config, methods, started));
+    });
+    thread.map_err(JoinError::Thread)?;
+    pending::park_on(wait, None)
+        .expect("without a limit")
+        .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))
+}
+
+async fn run(config: MeshConfig, methods: Methods, started: oneshot::Sender<Result<Mesh, JoinError>>) {
+    let deadline = Instant::now() + config.join_timeout;
+    let (commands, queue) = mpsc::unbounded_channel();
+    let shared = Arc::new(Shared::new(&config));
+    let world = match join::meet(config, deadline).await {
+        Ok(world) => world,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    let mesh = Mesh::new(shared.clone(), commands, world.members.clone());
+    let net = Rc::new(Net::new(shared, Arc::downgrade(mesh.inner()), world.members, methods));
+    for joined in world.joined {
+        net.connect(joined);
+    }
+    tokio::task::spawn_local(watch::keep_watch(net.clone()));
+    tokio::task::spawn_local(net.clone().obey(queue));
+    // No rank calls another before all connections stand.
+    let joined = tokio::time::timeout_at(deadline.into(), net.arrive("joined")).await;
+    let outcome = match joined {
+        Ok(Ok(())) => Ok(mesh),
+        Ok(Err(_)) | Err(_) => Err(net.join_error()),
+    };
+    if started.send(outcome).is_err() {
+        return;
+    }
+    net.stopped.notified().await;
+    // Let the answers of the last calls out before their tasks go with the runtime.
+    tokio::task::yield_now().await;
+}
+
+pub(crate) struct Net {
+    pub shared: Arc<Shared>,
+    mesh: Weak<Inner>,
+    members: Vec<Peer>,
+    /// None once the mesh has ended: handlers may own a `Mesh`, and then this was a circle.
+    methods: RefCell<Option<Methods>>,
+    /// By rank. None: this rank itself, or gone.
+    links: RefCell<Vec<Option<Rc<Link>>>>,
+    workers: RefCell<HashMap<Rank, Worker>>,
+    /// Capabilities behind the `RRef`s of this rank.
+    held: RefCell<HashMap<u64, Holding>>,
+    /// Calls that wait for their answer.
+    waiting: RefCell<HashMap<u64, Waiting>>,
+    barriers: RefCell<Barriers>,
+    phase: Cell<Phase>,
+    next: Cell<u64>,
+    /// Notified when `waiting` may have got empty.
+    idle: Notify,
+    stopped: Notify,
+}
+
+/// A capability of another rank, perhaps still on its way.
+type Holding = SharedFuture<LocalBoxFuture<'static, Result<reference::Client, CallError>>>;
+
+struct Waiting {
+    to: Rank,
+    method: String,
+    reply: Reply,
+    /// None: it is no call, and shutting down does not wait for it.
+    permit: Option<Permit>,
+}
+
+impl Net {
+    fn new(shared: Arc<Shared>, mesh: Weak<Inner>, members: Vec<Peer>, methods: Methods) -> Net {
+        let world_size = shared.world_size;
+        Net {
+            shared,
+            mesh,
+            members,
+            methods: RefCell::new(Some(methods)),
+            links: RefCell::new(world_size.ranks().map(|_| None).collect()),
+            workers: RefCell::default(),
+            held: RefCell::default(),
+            waiting: RefCell::default(),
+            barriers: RefCell::new(Barriers::new(world_size)),
+            phase: Cell::new(Phase::Running),
+            next: Cell::new(0),
+            idle: Notify::new(),
+            stopped: Notify::new(),
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        self.shared.rank
+    }
+
+    fn next_number(&self) -> u64 {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        number
+    }
+
+    fn name_of(&self, rank: Rank) -> String {
+        self.members.get(rank.index()).map_or_else(|| format!("rank{rank}"), |member| member.name.clone())
+    }
+
+    /// The connection to `rank`.
+    ///
+    /// # Errors
+    /// `Lost` when there is none any more.
+    fn link(&self, rank: Rank) -> Result<Rc<Link>, CallError> {
+        let link = self.links.borrow().get(rank.index()).cloned().flatten();
+        link.ok_or_else(|| {
+            CallError::of_kind(
+                super::CallErrorKind::Lost,
+                format_args!("there is no connection to rank {rank} any more"),
+            )
+        })
+    }
+
+    fn links(&self) -> Vec<Rc<Link>> {
+        self.links.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Does what other threads ask.
+    async fn obey(self: Rc<Net>, mut queue: mpsc::UnboundedReceiver<Command>) {
+        while let Some(command) = queue.recv().await {
+            let net = self.clone();
+            match command {
+                Command::Call(call) => net.start_call(call),
+                Command::Create { to, method, message, object, permit } => {
+                    net.start_create(to, method, message, object, permit);
+                }
+                Command::Filled { rref, reply, within } => net.start_filled(rref, reply, within),
+                Command::Forget { key } => {
+                    // Out of the table first: what is dropped may end up in here again.
+                    let held = self.held.borrow_mut().remove(&key);
+                    drop(held);
+                }
+                Command::Barrier { name, reply, within } => net.start_barrier(name, reply, within),
+                Command::Abort { reason, told } => {
+                    tokio::task::spawn_local(async move {
+                        net.end(net.aborted(reason)).await;
+                        let _ = told.send(());
+                    });
+                }
+                Command::Shutdown { done } => {
+                    tokio::task::spawn_local(async move {
+                        net.shut_down().await;
+                        let _ = done.send(());
+                    });
+                }
+                Command::Close => {
+                    tokio::task::spawn_local(async move { net.leave().await });
+                }
+                #[cfg(test)]
+                Command::Stall(how_long) => thread::sleep(how_long),
+            }
+        }
+    }
+
+    fn join_error(&self) -> JoinError {
+        match &*self.shared.end.borrow() {
+            Some(super::shared::End::Lost(LostRank { rank, why, .. })) => {
+                JoinError::PeerLeft { rank: *rank, why: why.clone() }
+            }
+            _ => JoinError::PeerLeft { rank: Rank(0), why: "not all ranks connected in time".into() },
+        }
+    }
+}

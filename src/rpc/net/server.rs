@@ -1,0 +1,162 @@
+//! What this rank offers one peer.
+
+use std::rc::{Rc, Weak};
+use std::time::Instant;
+
+use tokio::task::spawn_local;
+
+use super::Net;
+use super::calls::{fill, within_deadline};
+use super::ending;
+use crate::rpc::codec;
+use crate::rpc::error::{CallError, CallErrorKind};
+use crate::rpc::payload::Draft;
+use crate::rpc::pending::Outcome;
+use crate::rpc::rref::{ObjectId, ReferenceServer};
+use crate::rpc::shared::Permit;
+use crate::rpc::wire::peer_capnp::{peer, request};
+use crate::rpc::wire::{CALLS_IN_FLIGHT, MAX_NAME_BYTES};
+use crate::topology::Rank;
+
+pub(crate) struct PeerServer {
+    /// The connection that holds this is held by the net.
+    net: Weak<Net>,
+    from: Rank,
+}
+
+impl PeerServer {
+    pub fn new(net: &Rc<Net>, from: Rank) -> PeerServer {
+        PeerServer { net: Rc::downgrade(net), from }
+    }
+
+    fn net(&self) -> Result<Rc<Net>, capnp::Error> {
+        self.net.upgrade().ok_or_else(|| capnp::Error::disconnected("the mesh has ended".into()))
+    }
+
+    /// Leave for one more call of this peer to be served.
+    fn admit(&self, net: &Net) -> Result<Permit, CallError> {
+        let served = net.link(self.from)?.served.clone();
+        Permit::take(&served, CALLS_IN_FLIGHT).ok_or_else(|| {
+            CallError::of_kind(
+                CallErrorKind::Busy,
+                format_args!("{CALLS_IN_FLIGHT} calls of rank {} are being served", self.from),
+            )
+        })
+    }
+
+    async fn serve(&self, net: &Rc<Net>, params: peer::CallParams) -> Outcome {
+        let permit = self.admit(net)?;
+        let (method, draft) = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes)?;
+        // Its inline bytes have been copied.
+        drop(params);
+        let message = net.complete(self.from, draft).await?;
+        let message = net.run(self.from, &method, message, Some(permit)).await?;
+        net.settle(&message.values).await?;
+        Ok(message)
+    }
+}
+
+fn read_request(from: request::Reader<'_>, max_payload_bytes: u64) -> Result<(String, Draft), CallError> {
+    let method = codec::read_text(from.get_method()?, MAX_NAME_BYTES)?;
+    Ok((method, codec::read_message(from.get_message()?, max_payload_bytes)?))
+}
+
+fn refused(error: CallError) -> capnp::Error {
+    capnp::Error::failed(error.message)
+}
+
+impl peer::Server for PeerServer {
+    async fn call(
+        self: Rc<Self>,
+        params: peer::CallParams,
+        mut results: peer::CallResults,
+    ) -> Result<(), capnp::Error> {
+        let net = self.net()?;
+        let outcome = self.serve(&net, params).await;
+        let mut reply = results.get().init_reply();
+        let written =
+            outcome.and_then(|message| codec::write_message(reply.reborrow().init_message(), message));
+        if let Err(error) = written {
+            codec::write_failure(reply.init_failure(), &error);
+        }
+        Ok(())
+    }
+
+    async fn create(
+        self: Rc<Self>,
+        params: peer::CreateParams,
+        mut results: peer::CreateResults,
+    ) -> Result<(), capnp::Error> {
+        let net = self.net()?;
+        let permit = self.admit(&net).map_err(refused)?;
+        let id = ObjectId::read(params.get()?.get_id()?);
+        if id.rank != self.from {
+            return Err(capnp::Error::failed(format!(
+                "rank {} names an object of rank {}",
+                self.from, id.rank
+            )));
+        }
+        let request = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes);
+        drop(params);
+        let (method, draft) = request.map_err(refused)?;
+        let rref = net.shared.objects.reserve(id);
+        let rref = rref.ok_or_else(|| capnp::Error::failed(format!("there is an object {id:?}")))?;
+        results.get().set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone())));
+        spawn_local(async move {
+            let within = net.shared.rpc_timeout;
+            let work = async {
+                let message = net.complete(self.from, draft).await?;
+                net.run(self.from, &method, message, Some(permit)).await
+            };
+            let outcome = within_deadline(Instant::now() + within, within, work).await;
+            fill(&rref, net.rank(), &method, outcome).await;
+        });
+        Ok(())
+    }
+
+    async fn retain(
+        self: Rc<Self>,
+        params: peer::RetainParams,
+        mut results: peer::RetainResults,
+    ) -> Result<(), capnp::Error> {
+        let id = ObjectId::read(params.get()?.get_id()?);
+        let rref = self.net()?.shared.objects.get(id);
+        let rref = rref.ok_or_else(|| capnp::Error::failed(format!("there is no object {id:?} any more")))?;
+        results.get().set_reference(capnp_rpc::new_client(ReferenceServer::new(rref)));
+        Ok(())
+    }
+
+    async fn beat(
+        self: Rc<Self>,
+        params: peer::BeatParams,
+        _: peer::BeatResults,
+    ) -> Result<(), capnp::Error> {
+        let doing = codec::read_text(params.get()?.get_doing()?, MAX_NAME_BYTES).map_err(refused)?;
+        if let Ok(link) = self.net()?.link(self.from) {
+            *link.doing.borrow_mut() = doing;
+        }
+        Ok(())
+    }
+
+    async fn barrier(
+        self: Rc<Self>,
+        params: peer::BarrierParams,
+        mut results: peer::BarrierResults,
+    ) -> Result<(), capnp::Error> {
+        let net = self.net()?;
+        let name = codec::read_text(params.get()?.get_name()?, MAX_NAME_BYTES).map_err(refused)?;
+        drop(params);
+        if let Err(error) = net.arrive_from(&name, self.from).await {
+            codec::write_failure(results.get().init_failure(), &error);
+        }
+        Ok(())
+    }
+
+    async fn end(self: Rc<Self>, params: peer::EndParams, _: peer::EndResults) -> Result<(), capnp::Error> {
+        let net = self.net()?;
+        let lost = ending::read(params.get()?.get_ending()?, |rank| net.name_of(rank)).map_err(refused)?;
+        // Answer at once: the sender waits, and telling the others takes its time.
+        spawn_local(async move { net.end(lost).await });
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Answers that are still to come, and blocking for them.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::error::{CallError, CallErrorKind};
+use super::shared::Shared;
+use super::value::Message;
+use crate::topology::Rank;
+
+pub(crate) type Outcome = Result<Message, CallError>;
+
+/// The answer to a call. Await it on any executor, or [`wait`](Pending::wait). Dropping it means that the answer is not
+/// wanted; the method runs all the same.
+#[must_use = "a call that nobody waits for fails unseen"]
+pub struct Pending {
+    rank: Rank,
+    method: String,
+    state: State,
+}
+
+enum State {
+    Sent(oneshot::Receiver<Outcome>, Arc<Shared>),
+    /// None once it was given out.
+    Failed(Option<CallError>),
+}
+
+impl Pending {
+    pub(crate) fn sent(
+        rank: Rank,
+        method: &str,
+        reply: oneshot::Receiver<Outcome>,
+        shared: Arc<Shared>,
+    ) -> Pending {
+        Pending { rank, method: method.into(), state: State::Sent(reply, shared) }
+    }
+
+    pub(crate) fn failed(rank: Rank, method: &str, error: CallError) -> Pending {
+        Pending { rank, method: method.into(), state: State::Failed(Some(error.at(rank, method))) }
+    }
+
+    /// Blocks until the answer is there; every call has a deadline. For threads that serve nobody.
+    ///
+    /// # Errors
+    /// What the method returned, or why it could not; `WouldBlock` on a thread that serves calls: `.await` it there.
+    pub fn wait(self) -> Outcome {
+        let (rank, method) = (self.rank, self.method.clone());
+        block_on(self).map_err(|error| error.at(rank, &method))?
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let this = &mut *self;
+        match &mut this.state {
+            State::Sent(reply, shared) => Pin::new(reply).poll(context).map(|reply| {
+                // No RPC thread any more: it has said why.
+                reply.unwrap_or_else(|_| Err(shared.end_error(this.rank, &this.method)))
+            }),
+            State::Failed(error) => Poll::Ready(Err(error.take().expect("polled after it was ready"))),
+        }
+    }
+}
+
+thread_local! {
+    /// Whether this thread serves calls: were it to block on one, the answer might wait for this very thread.
+    static SERVES: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(crate) fn this_thread_serves() {
+    SERVES.set(true);
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks this thread on `future`.
+///
+/// # Errors
+/// `WouldBlock` on a thread that serves calls.
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, CallError> {
+    if SERVES.get() {
+        return Err(CallError::of_kind(
+            CallErrorKind::WouldBlock,
+            "a thread that serves calls must not block on one\n  hint: `.await` the answer in the handler",
+        ));
+    }
+    Ok(park_on(future, None).expect("without a limit"))
+}
+
+/// Blocks this thread on `future` for at most `limit`.
+pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+            None => thread::park(),
+            Some(Duration::ZERO) => return None,
+            Some(left) => thread::park_timeout(left),
+        }
+    }
+}

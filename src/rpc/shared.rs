@@ -1,0 +1,125 @@
+//! What all threads of a rank see of its mesh.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::config::MeshConfig;
+use super::error::{CallError, CallErrorKind, LostRank};
+use super::rref::Objects;
+use super::wire;
+use crate::topology::{Rank, WorldSize};
+
+pub(crate) struct Shared {
+    pub rank: Rank,
+    pub world_size: WorldSize,
+    pub rpc_timeout: Duration,
+    pub heartbeat: Duration,
+    pub lost_after: Duration,
+    pub max_payload_bytes: u64,
+    pub objects: Objects,
+    /// By rank; this rank's own entry counts calls to itself.
+    pub counters: Vec<Counters>,
+    /// Written by whoever calls `Mesh::doing`, read by the heartbeat.
+    doing: Mutex<String>,
+    /// Written once, by the RPC thread when the mesh ends.
+    pub end: watch::Sender<Option<End>>,
+}
+
+/// How the mesh ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Shutdown,
+    Lost(LostRank),
+}
+
+/// Of one peer. Written by the RPC thread, `waiting` also by the threads that call.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub bytes_sent: Arc<AtomicU64>,
+    pub bytes_received: Arc<AtomicU64>,
+    pub calls_sent: AtomicU64,
+    pub calls_served: AtomicU64,
+    /// Calls to it that wait for their answer.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// One of the calls that may be under way.
+pub(crate) struct Permit(Arc<AtomicUsize>);
+
+impl Permit {
+    /// None: `limit` are under way.
+    pub fn take(count: &Arc<AtomicUsize>, limit: usize) -> Option<Permit> {
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit(count.clone());
+        (before < limit).then_some(permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub fn new(config: &MeshConfig) -> Shared {
+        Shared {
+            rank: config.rank,
+            world_size: config.world_size,
+            rpc_timeout: config.rpc_timeout,
+            heartbeat: config.heartbeat,
+            lost_after: config.lost_after,
+            max_payload_bytes: config.max_payload_bytes,
+            objects: Objects::new(config.rank),
+            counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
+            doing: Mutex::new("starting".into()),
+            end: watch::Sender::new(None),
+        }
+    }
+
+    pub fn set_doing(&self, doing: &str) {
+        let doing = wire::clip(doing, wire::MAX_NAME_BYTES);
+        let mut current = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
+        current.clear();
+        current.push_str(doing);
+    }
+
+    pub fn doing(&self) -> String {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Leave for one more call to `to`.
+    ///
+    /// # Errors
+    /// No such rank; the mesh has ended; too many wait already.
+    pub fn admit(&self, to: Rank, method: &str) -> Result<Permit, CallError> {
+        if !self.world_size.contains(to) {
+            let message = format_args!("there is no such rank in a world of {}", self.world_size);
+            return Err(CallError::new(CallErrorKind::BadValue, to, method, message));
+        }
+        if method.len() > wire::MAX_NAME_BYTES {
+            let message = format_args!("a method's name has at most {} bytes", wire::MAX_NAME_BYTES);
+            return Err(CallError::new(CallErrorKind::TooLarge, to, wire::clip(method, 32), message));
+        }
+        if self.end.borrow().is_some() {
+            return Err(self.end_error(to, method));
+        }
+        Permit::take(&self.counters[to.index()].waiting, wire::CALLS_IN_FLIGHT).ok_or_else(|| {
+            let message = format_args!("{} calls wait for their answer", wire::CALLS_IN_FLIGHT);
+            CallError::new(CallErrorKind::Busy, to, method, message)
+        })
+    }
+
+    /// Why a call to `rank` gets no answer any more.
+    pub fn end_error(&self, rank: Rank, method: &str) -> CallError {
+        match &*self.end.borrow() {
+            Some(End::Lost(lost)) => lost.call_error(rank, method),
+            Some(End::Shutdown) | None => {
+                CallError::new(CallErrorKind::Shutdown, rank, method, "the mesh has been shut down")
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What `capnp` generates from `schema/`, and the numbers of the wire that both sides must agree on.
+
+#[allow(unsafe_code, clippy::all, clippy::unwrap_used, reason = "generated")]
+pub(crate) mod value_capnp {
+    include!(concat!(env!("OUT_DIR"), "/value_capnp.rs"));
+}
+
+#[allow(unsafe_code, clippy::all, clippy::unwrap_used, reason = "generated")]
+pub(crate) mod join_capnp {
+    include!(concat!(env!("OUT_DIR"), "/join_capnp.rs"));
+}
+
+#[allow(unsafe_code, clippy::all, clippy::unwrap_used, reason = "generated")]
+pub(crate) mod peer_capnp {
+    include!(concat!(env!("OUT_DIR"), "/peer_capnp.rs"));
+}
+
+/// Ranks talk to each other only when theirs are equal.
+pub(crate) const VERSION: u32 = 1;
+
+/// Opens each handshake message: "pstrain1".
+pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;
+
+/// Bytes of payloads that one message carries in itself; what does not fit any more is fetched in pieces. It is
+/// also the most that the RPC thread copies at a time.
+pub(crate) const INLINE_BYTES: usize = 64 << 10;
+
+/// Bytes that a receiver asks for at a time.
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+
+/// The most that a sender gives at a time.
+pub(crate) const MAX_CHUNK_BYTES: usize = 256 << 10;
+
+/// Reads of one connection under way, together at most 512 KiB: what a small call may find before it in the socket.
+pub(crate) const READS_IN_FLIGHT: usize = 8;
+
+/// Calls to one peer that wait for their answer, and those of one peer that are served.
+pub(crate) const CALLS_IN_FLIGHT: usize = 1024;
+
+/// Values of one message, those inside lists counted too.
+pub(crate) const MAX_VALUES: usize = 16 << 10;
+
+/// Lists inside lists.
+pub(crate) const MAX_DEPTH: usize = 16;
+
+pub(crate) const MAX_DIMENSIONS: usize = 16;
+
+/// Of a method, a barrier, a rank's name, its role, its address and what it is doing.
+pub(crate) const MAX_NAME_BYTES: usize = 256;
+
+/// Of an error.
+pub(crate) const MAX_TEXT_BYTES: usize = 8 << 10;
+
+/// Of a control message. Room for `MAX_VALUES` values and the inline bytes twice over; tensors do not travel in it.
+pub(crate) const MAX_MESSAGE_WORDS: usize = 1 << 20;
+
+/// Payload forms this version builds (bits of `Hello.forms`): inline.
+pub(crate) const FORMS: u32 = 1;
+
+/// `text` cut to at most `limit` bytes, at a character.
+pub(crate) fn clip(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}

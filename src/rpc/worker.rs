@@ -1,0 +1,87 @@
+//! The thread that serves the calls of one peer.
+//!
+//! W-1: each peer has its own, so one that computes for long holds up only its own calls.
+//! W-2: handlers that await let the next one start, so a call that comes back to its caller finds it served.
+//! W-3: what a handler panics with becomes the error of its call, and the thread goes on.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::thread;
+
+use futures::FutureExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+
+use super::codec;
+use super::error::{CallError, CallErrorKind};
+use super::methods::{Handler, Incoming};
+use super::pending::{self, Outcome};
+use super::shared::Permit;
+use crate::topology::Rank;
+
+pub(crate) struct Job {
+    pub handler: Handler,
+    pub incoming: Incoming,
+    pub max_payload_bytes: u64,
+    /// The answer stays on this rank.
+    pub local: bool,
+    pub done: oneshot::Sender<Outcome>,
+    /// Given back when the handler is done, not when its caller has given up.
+    pub permit: Option<Permit>,
+}
+
+/// Jobs go in here; there are never more than the peer has permits. The thread ends when this is dropped, and with it
+/// handlers that still await something.
+pub(crate) struct Worker {
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+/// Libtorch's recursive parts (and handlers) get what a main thread has.
+const STACK_BYTES: usize = 8 << 20;
+
+impl Worker {
+    pub fn start(peer: Rank) -> std::io::Result<Worker> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let (jobs, queue) = mpsc::unbounded_channel();
+        thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
+            pending::this_thread_serves();
+            LocalSet::new().block_on(&runtime, serve(queue));
+        })?;
+        Ok(Worker { jobs })
+    }
+
+    pub fn give(&self, job: Job) {
+        // The thread runs as long as this exists; were it gone, dropping the job would tell its caller.
+        let _ = self.jobs.send(job);
+    }
+}
+
+async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
+    while let Some(job) = queue.recv().await {
+        tokio::task::spawn_local(run(job));
+    }
+}
+
+async fn run(job: Job) {
+    let Job { handler, incoming, max_payload_bytes, local, done, permit } = job;
+    let call = AssertUnwindSafe(async move { handler(incoming).await });
+    let outcome = match call.catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => Err(CallError::of_kind(
+            CallErrorKind::Panicked,
+            format_args!("the method panicked: {}", panic_text(&*panic)),
+        )),
+    };
+    // Here and not on the RPC thread: this copies tensors that are not contiguous.
+    let outcome = outcome.and_then(|message| codec::prepare(message, max_payload_bytes, local));
+    drop(permit);
+    // A caller that has given up does not want it.
+    let _ = done.send(outcome);
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        return text;
+    }
+    panic.downcast_ref::<String>().map_or("no message", String::as_str)
+}

@@ -1,0 +1,243 @@
+//! The data inside the binary: handwritten digits (see `assets/digits/ATTRIBUTION.md`), so that there is something
+//! to train on in an empty folder.
+//!
+//! - B-1 A file that is handed out has exactly the embedded bytes: each is compared before it is trusted.
+//! - B-2 Any number of processes may unpack at once: a file is written under another name and renamed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+
+/// The only data set, and the name of its folder.
+pub const DIGITS: &str = "digits";
+
+struct DataFile {
+    name: &'static str,
+    bytes: &'static [u8],
+}
+
+macro_rules! digits {
+    ($name:literal) => {
+        DataFile { name: $name, bytes: include_bytes!(concat!("../../assets/digits/", $name)) }
+    };
+}
+
+const FILES: [DataFile; 5] = [
+    digits!("train-images-idx3-ubyte.gz"),
+    digits!("train-labels-idx1-ubyte.gz"),
+    digits!("t10k-images-idx3-ubyte.gz"),
+    digits!("t10k-labels-idx1-ubyte.gz"),
+    digits!("ATTRIBUTION.md"),
+];
+
+/// The folder of the built-in data set `name`. What is there already and right is kept.
+///
+/// It is in the user's cache folder, or in a folder for temporary files where that cannot be written.
+///
+/// # Errors
+/// When there is no such data set, or no folder can be written to.
+pub fn unpack(name: &str) -> Result<PathBuf> {
+    if name != DIGITS {
+        bail!("there is no built-in data set `{name}`\n  hint: `{DIGITS}` is built in");
+    }
+    Places::of_this_user().unpack(name, &FILES)
+}
+
+/// A folder with nothing in it, for data that are made up.
+///
+/// # Errors
+/// When no folder can be made.
+pub fn empty() -> Result<PathBuf> {
+    Places::of_this_user().unpack("empty", &[])
+}
+
+/// Where data may be unpacked.
+struct Places {
+    cache: Option<PathBuf>,
+    /// Others can write there as well.
+    temporary: PathBuf,
+}
+
+impl Places {
+    fn of_this_user() -> Places {
+        let variable =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        Places { cache: cache.map(|cache| cache.join("pstrain")), temporary: std::env::temp_dir() }
+    }
+
+    fn unpack(&self, name: &str, files: &[DataFile]) -> Result<PathBuf> {
+        let mut tried = String::new();
+        if let Some(cache) = &self.cache {
+            match unpack_into(cache.join(name), files) {
+                Ok(folder) => return Ok(folder),
+                Err(cause) => tried = format!("`{}`: {cause}; ", cache.join(name).display()),
+            }
+        }
+        let user = nix::unistd::getuid();
+        let private = self.temporary.join(format!("pstrain-{user}"));
+        let unpacked =
+            make_private(&private, user.as_raw()).and_then(|()| unpack_into(private.join(name), files));
+        unpacked.map_err(|cause| {
+            anyhow!(
+                "cannot unpack the built-in data: {tried}`{}`: {cause}\n  \
+                 hint: set XDG_CACHE_HOME or TMPDIR to a folder that you can write to",
+                private.display()
+            )
+        })
+    }
+}
+
+fn unpack_into(folder: PathBuf, files: &[DataFile]) -> io::Result<PathBuf> {
+    let missing = || files.iter().filter(|file| !is_there(&folder, file));
+    // Written before and read-only by now is also good.
+    if !folder.is_dir() || missing().next().is_some() {
+        fs::create_dir_all(&folder)?;
+        missing().try_for_each(|file| write(&folder, file))?;
+    }
+    Ok(folder)
+}
+
+/// B-1. The files are small, so they are compared whole rather than by hash.
+fn is_there(folder: &Path, file: &DataFile) -> bool {
+    let path = folder.join(file.name);
+    let right_size = fs::metadata(&path).is_ok_and(|metadata| metadata.len() == file.bytes.len() as u64);
+    right_size && fs::read(&path).is_ok_and(|bytes| bytes == file.bytes)
+}
+
+/// B-2
+fn write(folder: &Path, file: &DataFile) -> io::Result<()> {
+    let mode = fs::Permissions::from_mode(0o666);
+    let mut temporary = tempfile::Builder::new().prefix(".").permissions(mode).tempfile_in(folder)?;
+    temporary.write_all(file.bytes)?;
+    temporary.persist(folder.join(file.name)).map_err(|refused| refused.error)?;
+    Ok(())
+}
+
+/// Makes a folder that nobody else can write to, or makes sure that it is one.
+fn make_private(folder: &Path, user: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(cause),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(folder)?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a folder of yours alone"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    fn unpacked_hash(path: &Path) -> String {
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+        Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn places(cache: Option<PathBuf>, temporary: &Path) -> Places {
+        Places { cache, temporary: temporary.into() }
+    }
+
+    #[test]
+    fn the_digits_are_the_ones_that_the_attribution_names() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = places(Some(cache.path().join("pstrain")), cache.path()).unpack(DIGITS, &FILES).unwrap();
+        assert_eq!(folder, cache.path().join("pstrain/digits"));
+        // `zcat FILE | sha256sum` of the files as they came.
+        let expected = [
+            (
+                "train-images-idx3-ubyte.gz",
+                "d37552f46c4f26a5c42058c9ff46077312a72b562a3c865e9f275c878904934a",
+            ),
+            (
+                "train-labels-idx1-ubyte.gz",
+                "bd3edaa3a988280a3961d7c68a1df9acde2a3f3b377241ca8fcebd995127d8e8",
+            ),
+            ("t10k-images-idx3-ubyte.gz", "5689a491f1243ff62a6df36474347a38e5254526e8340b9458c0aa9ac71b3d67"),
+            ("t10k-labels-idx1-ubyte.gz", "e6698ad083c2c36b514003f58a4da1112904c486bc4ed10f9f6ac2b47ee729c7"),
+        ];
+        for (name, hash) in expected {
+            assert_eq!(unpacked_hash(&folder.join(name)), hash, "{name}");
+        }
+        assert!(folder.join("ATTRIBUTION.md").exists());
+    }
+
+    /// B-1
+    #[test]
+    fn a_damaged_file_is_replaced_and_a_right_one_is_left_alone() {
+        let cache = tempfile::tempdir().unwrap();
+        let unpack = || places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
+        let folder = unpack();
+        let inode = |name: &str| fs::metadata(folder.join(name)).unwrap().ino();
+        let kept = inode(FILES[1].name);
+        let mut wrong = FILES[0].bytes.to_vec();
+        wrong[1000] ^= 1;
+        fs::write(folder.join(FILES[0].name), wrong).unwrap();
+        unpack();
+        assert_eq!(fs::read(folder.join(FILES[0].name)).unwrap(), FILES[0].bytes);
+        assert_eq!(inode(FILES[1].name), kept);
+    }
+
+    /// B-2
+    #[test]
+    fn many_may_unpack_at_once() {
+        let cache = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let folder =
+                        places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
+                    assert!(FILES.iter().all(|file| is_there(&folder, file)));
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(cache.path().join(DIGITS)).unwrap().count(), FILES.len());
+    }
+
+    #[test]
+    fn a_cache_folder_that_cannot_be_written_is_no_obstacle() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let folder = places(Some(file.join("cache")), root.path()).unpack(DIGITS, &FILES).unwrap();
+        assert!(folder.starts_with(root.path()));
+        let error = places(Some(file.join("cache")), &file).unpack(DIGITS, &FILES).unwrap_err().to_string();
+        assert!(error.contains("file/cache/digits`: Not a directory"), "{error}");
+        assert!(error.contains("hint: set XDG_CACHE_HOME"), "{error}");
+    }
+
+    #[test]
+    fn a_temporary_folder_that_others_can_write_to_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let user = nix::unistd::getuid();
+        let planted = root.path().join(format!("pstrain-{user}"));
+        fs::create_dir(&planted).unwrap();
+        fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = places(None, root.path()).unpack(DIGITS, &FILES).unwrap_err().to_string();
+        assert!(error.contains("not a folder of yours alone"), "{error}");
+    }
+
+    #[test]
+    fn other_data_are_not_built_in() {
+        let error = unpack("mnist").unwrap_err().to_string();
+        assert_eq!(error, "there is no built-in data set `mnist`\n  hint: `digits` is built in");
+    }
+
+    #[test]
+    fn made_up_data_get_an_empty_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = places(Some(root.path().to_owned()), root.path()).unpack("empty", &[]).unwrap();
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! The test set through the same modules, with dropout off and nothing recorded.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::loader::Schedule;
+use super::metrics::EvalResult;
+use super::progress::{Reporter, Update};
+use super::samples::Split;
+use super::step::Stepper;
+use crate::job::Job;
+use crate::plugin::Host;
+
+/// `None` when the job has no test data.
+///
+/// # Errors
+/// When the data cannot be read, or a module's owner fails.
+pub fn evaluate(
+    host: &Host,
+    job: &Job,
+    root: &Path,
+    stepper: &mut Stepper,
+    reporter: &mut Reporter,
+) -> Result<Option<EvalResult>> {
+    let Some(test) = &job.data.test else { return Ok(None) };
+    let split = Split::open(host, job, root, test).context("the test data")?;
+    let total = split.samples();
+    let schedule = Schedule::for_evaluation(total, job.eval.batch_size)?;
+
+    let mut seen = 0;
+    let (mut loss, mut accuracy) = (0.0, None);
+    for batch in split.fetch(job, root, schedule)? {
+        let samples = batch?.data;
+        let weight = samples.count as f64;
+        let output = stepper.predict(samples.input)?;
+        let computed = stepper.loss.compute(&[output], &[samples.target], true)?;
+        loss += computed.loss.f_double_value(&[])? * weight;
+        for (name, value) in computed.metrics {
+            if name == "accuracy" {
+                *accuracy.get_or_insert(0.0) += value * weight;
+            }
+        }
+        seen += samples.count;
+        reporter.report(Update::Evaluating { done: seen, total });
+    }
+    let mean = |sum: f64| sum / seen as f64;
+    Ok(Some(EvalResult { accuracy: accuracy.map(mean), samples: seen, loss: mean(loss) }))
+}

@@ -1,0 +1,259 @@
+//! Forks all ranks of a job on this machine, and looks after them until they have ended.
+//!
+//! [`fork_ranks`] returns once in the parent and once in each rank, and each goes on from there: the ranks train,
+//! the parent calls [`Supervisor::supervise`]. It must run before any thread, tensor or CUDA query: OpenMP and
+//! CUDA do not survive a fork. Knows nothing of what the ranks do.
+//!
+//! - L-1 No orphans: a rank dies with its parent, however that dies.
+//! - L-2 No zombies: the parent reaps every rank it forked, also when a later fork fails.
+//! - L-3 A rank is in a process group of its own. Ctrl-C reaches the parent only, which passes it on once; a
+//!   terminal would send it to parent and ranks, and passing it on would then look like a second one.
+//! - L-4 Lines of different ranks are never mixed within a line, and a line without end takes bounded memory.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::waitpid;
+use nix::unistd::{self, ForkResult, Pid};
+
+use crate::topology::Rank;
+
+mod lines;
+mod supervise;
+mod verdict;
+
+pub use supervise::Supervisor;
+pub use verdict::Outcome;
+
+/// Who this process is after [`fork_ranks`].
+#[derive(Debug)]
+pub enum Forked {
+    Parent(Supervisor),
+    Rank(LocalRank),
+}
+
+/// A rank's end of the launch. Its stdout and stderr go to the parent, its stdin is empty.
+#[derive(Debug)]
+pub struct LocalRank {
+    pub rank: Rank,
+    /// Rank 0's: the listener that the parent bound.
+    pub listen: Option<TcpListener>,
+    /// For `progress::Reporter`. Writes that would block fail instead.
+    pub progress: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("{0} threads run already, and forked ranks would not have them: ranks must be forked first")]
+    Threads(u32),
+    #[error("cannot tell how many threads run: /proc/self/status: {0}")]
+    NoProc(io::Error),
+    #[error("cannot start rank {rank}: {what}: {cause}\n  hint: see `ulimit -u` and `ulimit -n`")]
+    Fork { rank: Rank, what: &'static str, cause: Errno },
+    #[error("rank {0}: the launching process is gone")]
+    Orphan(Rank),
+    #[error(
+        "port {port} on {addr} is in use\n  \
+         hint: is another job running? Choose another with --master-port, or 0 to have one chosen"
+    )]
+    PortInUse { addr: String, port: u16 },
+    #[error(
+        "cannot listen on {addr}:{port}: {cause}\n  hint: `spawn` runs all ranks here; leave --master-addr out"
+    )]
+    Listen { addr: String, port: u16, cause: io::Error },
+}
+
+/// Binds rank 0's port in the parent, so that a port in use is one error and not one for each rank, and so that
+/// port 0 (the system chooses) is known to all ranks.
+///
+/// # Errors
+/// When the port is taken, or `addr` is not of this machine.
+pub fn bind_master(addr: &str, port: u16) -> Result<TcpListener, LaunchError> {
+    TcpListener::bind((addr, port)).map_err(|cause| match cause.kind() {
+        io::ErrorKind::AddrInUse => LaunchError::PortInUse { addr: addr.into(), port },
+        _ => LaunchError::Listen { addr: addr.into(), port, cause },
+    })
+}
+
+/// Forks one process for each of `names`, in the order of the ranks. `listen` goes to rank 0.
+///
+/// # Errors
+/// When threads run already, or the system refuses; then no rank is left running. In a new rank: when its
+/// set-up fails; the caller ends as after any other error.
+pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<Forked, LaunchError> {
+    let threads = thread_count().map_err(LaunchError::NoProc)?;
+    if threads != 1 {
+        return Err(LaunchError::Threads(threads));
+    }
+    // What is buffered now would be written by every rank.
+    let _ = io::stdout().flush();
+    let parent = unistd::getpid();
+    let mut children = Children { parent, list: Vec::with_capacity(names.len()) };
+    for (number, name) in (0..).zip(names) {
+        let rank = Rank(number);
+        let failed = |what| move |cause| LaunchError::Fork { rank, what, cause };
+        let (ours, theirs) = pipes().map_err(failed("pipe"))?;
+        match fork_one().map_err(failed("fork"))? {
+            ForkResult::Child => {
+                // Other ranks' pipes; and only rank 0 listens.
+                drop((children, ours));
+                let listen = listen.filter(|_| number == 0);
+                return theirs.become_rank(rank, parent, listen).map(Forked::Rank);
+            }
+            ForkResult::Parent { child } => {
+                // The rank does the same; whoever comes first (L-3).
+                let _ = unistd::setpgid(child, child);
+                children.list.push(Child { rank, name, pid: child, pipes: Some(ours), reaped: false });
+            }
+        }
+    }
+    Ok(Forked::Parent(Supervisor::new(children)))
+}
+
+/// The parent's ends of a rank's pipes.
+#[derive(Debug)]
+struct ParentPipes {
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    progress: OwnedFd,
+}
+
+#[derive(Debug)]
+struct RankPipes {
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    progress: OwnedFd,
+}
+
+fn pipes() -> nix::Result<(ParentPipes, RankPipes)> {
+    let pipe = || unistd::pipe2(OFlag::O_CLOEXEC);
+    let (stdout, stderr, progress) = (pipe()?, pipe()?, pipe()?);
+    for ours in [&stdout.0, &stderr.0, &progress.0] {
+        fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    }
+    // Progress is worth less than the step that it would hold up.
+    fcntl(&progress.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((
+        ParentPipes { stdout: stdout.0, stderr: stderr.0, progress: progress.0 },
+        RankPipes { stdout: stdout.1, stderr: stderr.1, progress: progress.1 },
+    ))
+}
+
+impl RankPipes {
+    fn become_rank(
+        self,
+        rank: Rank,
+        parent: Pid,
+        listen: Option<TcpListener>,
+    ) -> Result<LocalRank, LaunchError> {
+        let failed = |what| move |cause| LaunchError::Fork { rank, what, cause };
+        unistd::dup2_stdout(&self.stdout).map_err(failed("stdout"))?;
+        unistd::dup2_stderr(&self.stderr).map_err(failed("stderr"))?;
+        // A rank in the background must not read from the terminal.
+        if let Ok(nothing) = File::open("/dev/null") {
+            unistd::dup2_stdin(&nothing).map_err(failed("stdin"))?;
+        }
+        // L-1. The parent may have died before it was set.
+        prctl::set_pdeathsig(Signal::SIGKILL).map_err(failed("prctl"))?;
+        if unistd::getppid() != parent {
+            return Err(LaunchError::Orphan(rank));
+        }
+        unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(failed("setpgid"))?;
+        Ok(LocalRank { rank, listen, progress: File::from(self.progress) })
+    }
+}
+
+/// The forked ranks, as their parent sees them.
+#[derive(Debug)]
+struct Children {
+    parent: Pid,
+    list: Vec<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    rank: Rank,
+    name: String,
+    pid: Pid,
+    /// Until they are being read.
+    pipes: Option<ParentPipes>,
+    reaped: bool,
+}
+
+impl Child {
+    /// To the rank and what it has started.
+    fn signal(&self, signal: Signal) {
+        if !self.reaped {
+            // Gone already: then it is a zombie, and waits to be reaped.
+            let _ = killpg(self.pid, signal);
+        }
+    }
+}
+
+impl Drop for Children {
+    /// L-2, for ways out that are not the usual one.
+    fn drop(&mut self) {
+        if unistd::getpid() != self.parent {
+            return; // a rank's copy
+        }
+        for child in &self.list {
+            child.signal(Signal::SIGKILL);
+        }
+        for child in self.list.iter().filter(|child| !child.reaped) {
+            let _ = waitpid(child.pid, None);
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "ranks start by fork, and fork is unsafe where threads run; none do here")]
+fn fork_one() -> nix::Result<ForkResult> {
+    // SAFETY: `fork_ranks` has made sure that this is the only thread, so no lock is held by a thread that the
+    // child would lack, and the child may go on as the parent would.
+    unsafe { unistd::fork() }
+}
+
+fn thread_count() -> io::Result<u32> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+    threads
+        .and_then(|count| count.trim().parse().ok())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no count of threads"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forking_beside_other_threads_is_refused() {
+        // The test harness runs this in a thread of its own.
+        let error = fork_ranks(vec!["trainer0".into()], None).unwrap_err();
+        assert!(matches!(error, LaunchError::Threads(2..)), "{error}");
+    }
+
+    #[test]
+    fn a_port_in_use_is_an_error_with_a_hint() {
+        let taken = bind_master("127.0.0.1", 0).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let message = bind_master("127.0.0.1", port).unwrap_err().to_string();
+        insta::assert_snapshot!(message.replace(&port.to_string(), "PORT"), @r"
+        port PORT on 127.0.0.1 is in use
+          hint: is another job running? Choose another with --master-port, or 0 to have one chosen
+        ");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_cannot_be_bound() {
+        let message = bind_master("192.0.2.1", 29500).unwrap_err().to_string();
+        insta::assert_snapshot!(message, @r"
+        cannot listen on 192.0.2.1:29500: Cannot assign requested address (os error 99)
+          hint: `spawn` runs all ranks here; leave --master-addr out
+        ");
+    }
+}

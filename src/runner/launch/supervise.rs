@@ -1,0 +1,308 @@
+//! The parent's side: merges what the ranks say, passes signals on, reaps, kills stragglers.
+//!
+//! One thread, one loop ([`Watch::run`]); reading the pipes is left to small tasks, and one bounded channel joins
+//! them to the loop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver as Pipe;
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::Children;
+use super::lines::Lines;
+use super::verdict::{self, Context, End, Outcome, worst};
+use crate::runner::progress::{Board, Update};
+
+/// A longer line is shown in pieces.
+const LONGEST_LINE: usize = 256 * 1024;
+/// Pieces read at once.
+const CHUNK: usize = 16 * 1024;
+/// Lines that were read and are not shown yet.
+const QUEUED: usize = 64;
+/// How long what is left in the pipes is read after the last rank has ended: a process that a rank has started
+/// may hold them open.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// The parent of forked ranks. Dropping it kills them.
+#[derive(Debug)]
+pub struct Supervisor {
+    children: Children,
+}
+
+enum Event {
+    Stdout(Vec<u8>),
+    Stderr(usize, Vec<u8>),
+    Progress(usize, Update),
+}
+
+impl Supervisor {
+    pub(super) fn new(children: Children) -> Supervisor {
+        Supervisor { children }
+    }
+
+    /// Returns when all ranks have ended. Shows on `board` what they write and report.
+    ///
+    /// SIGINT, SIGTERM and SIGHUP are passed on; a second one kills the ranks. When a rank fails, the others have
+    /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
+    /// so they have after a signal.
+    ///
+    /// # Errors
+    /// When the system gives no event loop or signal handler; the ranks are killed then.
+    pub fn supervise(self, board: &Board, grace: Duration) -> io::Result<Outcome> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (sender, events) = mpsc::channel(QUEUED);
+            let mut children = self.children;
+            let signals = Incoming::new()?;
+            read_all(&mut children, &sender)?;
+            drop(sender); // the readers' clones tell when all pipes are closed
+            let mut watch = Watch::new(children, board, grace);
+            watch.run(events, signals).await;
+            Ok(watch.outcome())
+        })
+    }
+}
+
+/// The signals that the parent handles.
+struct Incoming {
+    child: Signals,
+    stop: Stop,
+}
+
+struct Stop {
+    interrupt: Signals,
+    terminate: Signals,
+    hangup: Option<Signals>,
+}
+
+impl Incoming {
+    fn new() -> io::Result<Incoming> {
+        let stop = Stop {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            // Under nohup the job outlives its terminal.
+            hangup: if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) },
+        };
+        Ok(Incoming { child: signal(SignalKind::child())?, stop })
+    }
+}
+
+impl Stop {
+    /// Waits for one from outside; tells what the ranks get for it.
+    async fn recv(&mut self) -> Signal {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::SIGINT,
+            _ = self.terminate.recv() => Signal::SIGTERM,
+            _ = hangup => Signal::SIGTERM,
+        }
+    }
+}
+
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (Signal::SIGHUP as u32 - 1) != 0
+}
+
+/// What the loop knows.
+struct Watch<'a> {
+    children: Children,
+    board: &'a Board,
+    grace: Duration,
+    worst: u8,
+    interrupted: bool,
+    /// When what is still running is killed, and why it should have ended.
+    deadline: Option<(Instant, String)>,
+    killed: bool,
+}
+
+impl Watch<'_> {
+    fn new(children: Children, board: &Board, grace: Duration) -> Watch<'_> {
+        Watch {
+            children,
+            board,
+            grace,
+            worst: verdict::DONE,
+            interrupted: false,
+            deadline: None,
+            killed: false,
+        }
+    }
+
+    async fn run(&mut self, mut events: mpsc::Receiver<Event>, signals: Incoming) {
+        let Incoming { mut child, mut stop } = signals;
+        let mut silent = false;
+        let mut drained_by = None;
+        loop {
+            // Some may have ended before the handler of SIGCHLD stood.
+            self.reap();
+            if self.all_reaped() && drained_by.is_none() {
+                drained_by = Some(Instant::now() + DRAIN);
+            }
+            if self.all_reaped() && (silent || drained_by.is_some_and(|by| Instant::now() >= by)) {
+                return;
+            }
+            let deadline =
+                drained_by.or(self.deadline.as_ref().map(|(when, _)| *when).filter(|_| !self.killed));
+            tokio::select! {
+                event = events.recv(), if !silent => match event {
+                    Some(event) => self.show(event),
+                    None => silent = true,
+                },
+                _ = child.recv() => {}
+                signal = stop.recv() => self.interrupt(signal),
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
+            }
+        }
+    }
+
+    fn show(&self, event: Event) {
+        match event {
+            Event::Stdout(line) => self.board.result(&line),
+            Event::Stderr(nth, line) => self.board.log(nth, &line),
+            Event::Progress(nth, update) => self.board.update(nth, &update),
+        }
+    }
+
+    fn reap(&mut self) {
+        for nth in 0..self.children.list.len() {
+            let child = &mut self.children.list[nth];
+            if child.reaped {
+                continue;
+            }
+            let end = match waitpid(child.pid, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => End::Exited(code),
+                Ok(WaitStatus::Signaled(_, signal, _)) => End::Killed(signal),
+                Ok(_) => continue,
+                // Not our child any more, which cannot be; without this we would wait for ever.
+                Err(_) => End::Exited(verdict::FAILED.into()),
+            };
+            child.reaped = true;
+            self.ended(nth, end);
+        }
+    }
+
+    fn ended(&mut self, nth: usize, end: End) {
+        let child = &self.children.list[nth];
+        let code = verdict::code(end, Context { interrupted: self.interrupted, killed: self.killed });
+        self.worst = worst(self.worst, code);
+        let name = if child.name.is_empty() { format!("rank {}", child.rank) } else { child.name.clone() };
+        if let End::Killed(signal) = end
+            && code == verdict::LOST
+        {
+            self.board.note(&format!("error: {name} (rank {}) {end}{}", child.rank, hint(signal)));
+        }
+        if end != End::Exited(0) {
+            self.board.ended(nth, &end.to_string());
+        }
+        if code != verdict::DONE && self.deadline.is_none() {
+            self.deadline = Some((Instant::now() + self.grace, format!("{name} {end}")));
+        }
+    }
+
+    fn interrupt(&mut self, signal: Signal) {
+        if self.interrupted {
+            self.kill();
+            return;
+        }
+        self.interrupted = true;
+        self.board.note("interrupted: the ranks are ending; once more kills them");
+        self.deadline = Some((Instant::now() + self.grace, "the interrupt".into()));
+        self.signal(signal);
+    }
+
+    fn time_is_up(&mut self) {
+        let Some((when, why)) = &self.deadline else { return };
+        if self.killed || self.all_reaped() || Instant::now() < *when {
+            return;
+        }
+        let left = self.children.list.iter().filter(|child| !child.reaped).map(|child| child.name.as_str());
+        let left = left.collect::<Vec<_>>().join(", ");
+        let grace = self.grace.as_secs_f64();
+        self.board.note(&format!("error: {left}: still running {grace} s after {why}; killed"));
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        self.killed = true;
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for child in &self.children.list {
+            child.signal(signal);
+        }
+    }
+
+    fn all_reaped(&self) -> bool {
+        self.children.list.iter().all(|child| child.reaped)
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome { code: self.worst, interrupted: self.interrupted }
+    }
+}
+
+fn hint(signal: Signal) -> &'static str {
+    match signal {
+        Signal::SIGKILL => "\n  hint: if nobody did it, memory ran out; `dmesg` would say so",
+        _ => "",
+    }
+}
+
+/// Starts a task for each pipe.
+fn read_all(children: &mut Children, events: &mpsc::Sender<Event>) -> io::Result<()> {
+    for (nth, child) in children.list.iter_mut().enumerate() {
+        let Some(pipes) = child.pipes.take() else { continue };
+        read(pipes.stdout, events, |line| Some(Event::Stdout(line)))?;
+        read(pipes.stderr, events, move |line| Some(Event::Stderr(nth, line)))?;
+        read(pipes.progress, events, move |line| {
+            serde_json::from_slice(&line).ok().map(|update| Event::Progress(nth, update))
+        })?;
+    }
+    Ok(())
+}
+
+fn read(
+    pipe: OwnedFd,
+    events: &mpsc::Sender<Event>,
+    event: impl Fn(Vec<u8>) -> Option<Event> + Send + Sync + 'static,
+) -> io::Result<()> {
+    let mut pipe = Pipe::from_owned_fd(pipe)?;
+    let events = events.clone();
+    tokio::spawn(async move {
+        let mut lines = Lines::new(LONGEST_LINE);
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            // An error is an end as well.
+            let length = pipe.read(&mut chunk).await.unwrap_or(0);
+            let complete = match length {
+                0 => lines.finish().into_iter().collect(),
+                length => lines.push(&chunk[..length]),
+            };
+            for event in complete.into_iter().filter_map(&event) {
+                if events.send(event).await.is_err() {
+                    return;
+                }
+            }
+            if length == 0 {
+                return;
+            }
+        }
+    });
+    Ok(())
+}

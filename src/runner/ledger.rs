@@ -1,0 +1,114 @@
+//! What the trainers tell the rank that keeps the run folder, rank 0: a record for each logged step, a report at
+//! the end. They travel as JSON in calls, so that the folder is whole also when ranks are on other machines.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
+use super::run_folder::{MetricsFile, RunFolder};
+use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending};
+use crate::topology::Rank;
+
+/// The rank that keeps the run folder.
+pub const KEEPER: Rank = Rank(0);
+
+const RECORD: &str = "run.record";
+const REPORT: &str = "run.report";
+
+/// What a trainer tells at the end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrainerEnd {
+    pub report: TrainerReport,
+    /// From the command's start to the trainer's first step.
+    pub startup_seconds: f64,
+    /// Of the trainer that evaluated.
+    pub eval: Option<EvalResult>,
+}
+
+/// The keeper's side.
+pub struct Ledger {
+    metrics: Mutex<MetricsFile>,
+    ends: Mutex<Vec<TrainerEnd>>,
+}
+
+impl Ledger {
+    /// # Errors
+    /// When the metrics file cannot be opened.
+    pub fn open(folder: &RunFolder) -> Result<Arc<Ledger>> {
+        Ok(Arc::new(Ledger { metrics: Mutex::new(folder.metrics()?), ends: Mutex::default() }))
+    }
+
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let ledger = self.clone();
+        methods.add(RECORD, move |incoming| std::future::ready(ledger.record(incoming)));
+        let ledger = self.clone();
+        methods.add(REPORT, move |incoming| std::future::ready(ledger.report(incoming)));
+    }
+
+    /// Everything that the trainers told, put together.
+    pub fn summary(&self, job: &str, world_size: u32) -> Summary {
+        let ends = self.ends.lock().expect("nobody panics adding a report");
+        let reports: Vec<_> = ends.iter().map(|end| end.report.clone()).collect();
+        let startup = ends.iter().map(|end| end.startup_seconds).fold(0.0, f64::max);
+        let eval = ends.iter().find_map(|end| end.eval.clone());
+        Summary::combine(job, world_size, startup, &reports, eval)
+    }
+
+    fn record(&self, incoming: Incoming) -> Result<Message, CallError> {
+        let record: StepRecord = json(incoming)?;
+        let mut metrics = self.metrics.lock().expect("nobody panics writing metrics");
+        metrics.append(&record)?;
+        Ok(Message::default())
+    }
+
+    fn report(&self, incoming: Incoming) -> Result<Message, CallError> {
+        let end = json(incoming)?;
+        self.ends.lock().expect("nobody panics adding a report").push(end);
+        Ok(Message::default())
+    }
+}
+
+fn json<T: for<'de> Deserialize<'de>>(incoming: Incoming) -> Result<T, CallError> {
+    let [text] = incoming.message.into_array()?;
+    serde_json::from_str(&text.into_text()?).map_err(CallError::failed)
+}
+
+/// A trainer's side.
+pub struct Recorder {
+    mesh: Mesh,
+    /// One record is on its way while the next steps run; not more.
+    sent: Option<Pending>,
+}
+
+impl Recorder {
+    pub fn new(mesh: Mesh) -> Recorder {
+        Recorder { mesh, sent: None }
+    }
+
+    /// # Errors
+    /// When the keeper could not write the previous record.
+    pub fn record(&mut self, record: &StepRecord) -> Result<()> {
+        let text = serde_json::to_string(record).context("a record is not JSON")?;
+        self.settle()?;
+        self.sent = Some(self.mesh.call(KEEPER, RECORD, Message::new(vec![text.into()])));
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the keeper could not write a record or take the report.
+    pub fn report(mut self, end: &TrainerEnd) -> Result<()> {
+        self.settle()?;
+        let text = serde_json::to_string(end).context("a report is not JSON")?;
+        self.mesh.call(KEEPER, REPORT, Message::new(vec![text.into()])).wait()?;
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if let Some(sent) = self.sent.take() {
+            sent.wait().context("the metrics")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Finds libtorch and starts the program again with it, since the binary itself names no libtorch library
+//! (`build/libtorch.rs` says how it is linked). So `--help` and `check` need none, and one binary uses
+//! whichever libtorch a machine has.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+/// The version that `tch` is made for; another one has other symbols.
+pub const VERSION: &str = "2.11.0";
+
+/// Names a folder with `libtorch_cpu.so`, looked at before all others.
+const FOLDER_KEY: &str = "PSTRAIN_LIBTORCH";
+const PRELOAD_KEY: &str = "LD_PRELOAD";
+
+#[derive(Debug, thiserror::Error)]
+pub enum NoLibtorch {
+    #[error(
+        "libtorch {VERSION} was not found\n{}\n  hint: `python3 -m pip install torch=={VERSION}` in an active \
+         environment, or name the folder that holds libtorch_cpu.so in {FOLDER_KEY}", seen(.0)
+    )]
+    NotFound(Vec<Candidate>),
+    #[error("libtorch {VERSION} in `{}` did not load\n  hint: `ldd {}/libtorch_cpu.so` tells which library it misses", .0.display(), .0.display())]
+    NotLoaded(PathBuf),
+    #[error("could not start again with libtorch {VERSION}: {0}")]
+    Restart(io::Error),
+}
+
+/// A place that was looked at, and what was there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub folder: PathBuf,
+    pub found: Found,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    UnknownVersion,
+    Version(String),
+}
+
+fn seen(candidates: &[Candidate]) -> String {
+    let line = |candidate: &Candidate| {
+        let found = match &candidate.found {
+            Found::Nothing => "no libtorch_cpu.so".to_owned(),
+            Found::UnknownVersion => "libtorch of an unknown version".to_owned(),
+            Found::Version(version) => format!("libtorch {version}"),
+        };
+        format!("  looked in {}: {found}", candidate.folder.display())
+    };
+    candidates.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns when libtorch is in this process; else replaces the process by one that has it.
+///
+/// Call it before any thread starts.
+///
+/// # Errors
+/// When no folder holds libtorch of the right version, or it does not load.
+pub fn ensure() -> Result<(), NoLibtorch> {
+    if loaded_from().is_some() {
+        return Ok(());
+    }
+    let candidates: Vec<Candidate> = folders().into_iter().map(look_into).collect();
+    let Some(right) = candidates.iter().position(|c| c.found == Found::Version(VERSION.into())) else {
+        return Err(NoLibtorch::NotFound(candidates));
+    };
+    let folder = candidates[right].folder.clone();
+    let library = folder.join("libtorch_cpu.so");
+    let already = env::var(PRELOAD_KEY).unwrap_or_default();
+    if already.contains(&*library.to_string_lossy()) {
+        return Err(NoLibtorch::NotLoaded(folder));
+    }
+    let preload = format!("{} {already}", library.display());
+    let program = env::current_exe().map_err(NoLibtorch::Restart)?;
+    let error = Command::new(program).args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).exec();
+    Err(NoLibtorch::Restart(error))
+}
+
+/// The folder of the libtorch in this process.
+pub fn loaded_from() -> Option<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("/libtorch_cpu.so"))?;
+    let path = &line[line.find('/')?..];
+    Path::new(path).parent().map(Path::to_owned)
+}
+
+/// A child that is no pstrain must not inherit the preloaded library.
+pub fn without_preload(command: &mut Command) -> &mut Command {
+    command.env_remove(PRELOAD_KEY)
+}
+
+/// Where libtorch may be, the most telling first.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    if let Some(folder) = env::var_os(FOLDER_KEY) {
+        // Whoever names a folder wants that one and no other.
+        return vec![PathBuf::from(folder)];
+    }
+    if let Some(root) = env::var_os("VIRTUAL_ENV") {
+        folders.extend(python_environment(Path::new(&root)));
+    }
+    if let Some(root) = env::var_os("LIBTORCH") {
+        folders.push(Path::new(&root).join("lib"));
+    }
+    folders.push(Path::new(env!("PSTRAIN_BUILT_WITH_LIBTORCH")).join("lib"));
+    if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {
+        folders.push(beside.join("libtorch/lib"));
+        folders.push(beside.join("../lib"));
+    }
+    folders.extend(python_torch());
+    folders
+}
+
+fn python_environment(root: &Path) -> Vec<PathBuf> {
+    let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten();
+    versions.map(|version| version.path().join("site-packages/torch/lib")).filter(|p| p.is_dir()).collect()
+}
+
+/// Where `import torch` would find it, without importing it: that takes seconds.
+fn python_torch() -> Option<PathBuf> {
+    let script = "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
+    let output = Command::new("python3").args(["-c", script]).output().ok()?;
+    let root = String::from_utf8(output.stdout).ok()?;
+    (!root.trim().is_empty()).then(|| Path::new(root.trim()).join("lib"))
+}
+
+fn look_into(folder: PathBuf) -> Candidate {
+    // Its own libraries are searched relative to where it really is, not to a link to it.
+    let folder = match folder.join("libtorch_cpu.so").canonicalize() {
+        Ok(library) => library.parent().map(Path::to_owned).unwrap_or(folder),
+        Err(_) => return Candidate { folder, found: Found::Nothing },
+    };
+    let found = version_of(&folder).map_or(Found::UnknownVersion, Found::Version);
+    Candidate { folder, found }
+}
+
+/// From `version.py` of a wheel, or `build-version` of an unpacked libtorch; without a suffix such as `+cu130`.
+fn version_of(folder: &Path) -> Option<String> {
+    let package = folder.parent()?;
+    let text = fs::read_to_string(package.join("build-version")).ok().or_else(|| {
+        let python = fs::read_to_string(package.join("version.py")).ok()?;
+        let line = python.lines().find(|line| line.starts_with("__version__ = "))?;
+        line.split('\'').nth(1).map(str::to_owned)
+    })?;
+    text.trim().split('+').next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder_with(version_py: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("lib")).unwrap();
+        fs::write(root.path().join("lib/libtorch_cpu.so"), "").unwrap();
+        fs::write(root.path().join("version.py"), version_py).unwrap();
+        root
+    }
+
+    #[test]
+    fn a_wheels_version_is_read_without_its_suffix() {
+        let root = folder_with("__version__ = '2.11.0+cu130'\n");
+        assert_eq!(look_into(root.path().join("lib")).found, Found::Version("2.11.0".into()));
+    }
+
+    #[test]
+    fn the_error_says_what_was_wanted_and_what_was_found_where() {
+        let old = folder_with("__version__ = '2.9.1'\n");
+        let error = NoLibtorch::NotFound(vec![
+            Candidate { folder: "/opt/torch/lib".into(), found: Found::Nothing },
+            Candidate { folder: "/usr/lib/torch".into(), found: look_into(old.path().join("lib")).found },
+        ]);
+        insta::assert_snapshot!(error, @r"
+        libtorch 2.11.0 was not found
+          looked in /opt/torch/lib: no libtorch_cpu.so
+          looked in /usr/lib/torch: libtorch 2.9.1
+          hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder that holds libtorch_cpu.so in PSTRAIN_LIBTORCH
+        ");
+    }
+}

@@ -1,0 +1,11 @@
+//! Which samples make up which batch, and fetching them ahead of the training step.
+//!
+//! [`Schedule`] is pure: from the job's seed alone every machine computes the same batches.
+//! [`Prefetcher`] runs fetches (a dataset plug-in, in `runner`) on threads and hands their results over in
+//! the schedule's order. Neither knows what a sample is.
+
+mod prefetch;
+mod schedule;
+
+pub use prefetch::{Batch, LoadError, Prefetcher};
+pub use schedule::{EpochOrder, Planned, Schedule, ScheduleError, ScheduleSpec};

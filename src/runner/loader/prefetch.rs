@@ -1,0 +1,311 @@
+//! Fetches batches on threads, ahead of the training step.
+//!
+//! - P-1 Batches come in the schedule's order, whatever the number of threads: thread k of K fetches the
+//!   batches k, k + K, k + 2K ... and the consumer takes from the threads in turn.
+//! - P-2 At most `depth` batches (rounded up to a multiple of the threads) are fetched and not yet taken.
+//! - P-3 A failed fetch is reported at its place in the order, and ends the sequence.
+//! - P-4 Dropping the prefetcher ends its threads; it waits for the fetches that are under way.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::schedule::{EpochOrder, Planned, Schedule};
+
+/// Iterates over the batches of a schedule. `T` is what a fetch gives, `E` how it fails.
+pub struct Prefetcher<T, E> {
+    schedule: Arc<Schedule>,
+    /// One for each thread, in turn (P-1). Emptied to end the threads.
+    lanes: Vec<Receiver<Result<T, E>>>,
+    threads: Vec<JoinHandle<()>>,
+    next_step: u64,
+    ended: bool,
+}
+
+/// One fetched batch.
+#[derive(Debug)]
+pub struct Batch<T> {
+    /// Counted from 0 over the whole run.
+    pub step: u64,
+    /// Counted from 0.
+    pub epoch: u32,
+    pub data: T,
+    /// How long the consumer stood still for it.
+    pub waited: Duration,
+}
+
+/// Epochs and steps are counted from 1 in messages.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError<E> {
+    #[error("epoch {}, step {}: {cause}", .epoch + 1, .step + 1)]
+    Fetch { step: u64, epoch: u32, cause: E },
+    #[error("epoch {}, step {}: the thread that reads the data panicked", .epoch + 1, .step + 1)]
+    Died { step: u64, epoch: u32 },
+}
+
+impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
+    /// Starts one thread for each of `fetchers`. Each gets the positions of a batch's samples.
+    ///
+    /// `depth`: batches fetched ahead, at least one for each thread.
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    ///
+    /// # Panics
+    /// Without a fetcher.
+    pub fn start<F>(schedule: Schedule, fetchers: Vec<F>, depth: usize) -> std::io::Result<Prefetcher<T, E>>
+    where
+        F: FnMut(&[u64]) -> Result<T, E> + Send + 'static,
+    {
+        assert!(!fetchers.is_empty(), "a prefetcher needs a fetcher");
+        let schedule = Arc::new(schedule);
+        let orders = Arc::new(Orders::default());
+        let lanes = fetchers.len();
+        // A thread holds one batch in its hand while the channel is full.
+        let queued = depth.div_ceil(lanes).max(1) - 1;
+        let mut started = Prefetcher { schedule, lanes: vec![], threads: vec![], next_step: 0, ended: false };
+        for (lane, mut fetch) in fetchers.into_iter().enumerate() {
+            let (give, take) = sync_channel(queued);
+            let (schedule, orders) = (started.schedule.clone(), orders.clone());
+            let steps = (lane as u64..schedule.total_steps()).step_by(lanes);
+            let run = move || fetch_all(steps, &schedule, &orders, &mut fetch, &give);
+            started.threads.push(std::thread::Builder::new().name(format!("data{lane}")).spawn(run)?);
+            started.lanes.push(take);
+        }
+        Ok(started)
+    }
+
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Batches that are not taken yet.
+    pub fn remaining(&self) -> u64 {
+        if self.ended { 0 } else { self.schedule.total_steps() - self.next_step }
+    }
+}
+
+impl<T, E> Iterator for Prefetcher<T, E> {
+    type Item = Result<Batch<T>, LoadError<E>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.next_step;
+        if self.ended || step == self.schedule.total_steps() {
+            return None;
+        }
+        let epoch = self.schedule.epoch_of(step);
+        let lane = &self.lanes[(step % self.lanes.len() as u64) as usize];
+        let asked = Instant::now();
+        let fetched = lane.recv();
+        let waited = asked.elapsed();
+        self.next_step += 1;
+        let batch = match fetched {
+            Ok(Ok(data)) => Ok(Batch { step, epoch, data, waited }),
+            Ok(Err(cause)) => Err(LoadError::Fetch { step, epoch, cause }),
+            Err(_) => Err(LoadError::Died { step, epoch }),
+        };
+        self.ended = batch.is_err();
+        Some(batch)
+    }
+}
+
+impl<T, E> Drop for Prefetcher<T, E> {
+    fn drop(&mut self) {
+        // Without receivers every send fails, and the threads end.
+        self.lanes.clear();
+        for thread in self.threads.drain(..) {
+            // A panic was already reported as `Died`, or nobody wants its batch any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One thread: fetch, hand over, until the steps or the consumer end or a fetch fails.
+fn fetch_all<T, E>(
+    steps: impl Iterator<Item = u64>,
+    schedule: &Schedule,
+    orders: &Orders,
+    fetch: &mut impl FnMut(&[u64]) -> Result<T, E>,
+    give: &SyncSender<Result<T, E>>,
+) {
+    for step in steps {
+        let planned = orders.plan(schedule, step);
+        let fetched = fetch(&planned.indices);
+        let failed = fetched.is_err();
+        if give.send(fetched).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// The permutations in use, shared by the threads: one may be an epoch ahead of another.
+#[derive(Default)]
+struct Orders {
+    recent: Mutex<VecDeque<(u32, Arc<EpochOrder>)>>,
+}
+
+impl Orders {
+    const KEPT: usize = 2;
+
+    fn plan(&self, schedule: &Schedule, step: u64) -> Planned {
+        let epoch = schedule.epoch_of(step);
+        let order = self.order(schedule, epoch);
+        Planned { step, epoch, indices: order.batch(step % schedule.steps_per_epoch()) }
+    }
+
+    /// Computed under the lock: the other threads want the same permutation.
+    fn order(&self, schedule: &Schedule, epoch: u32) -> Arc<EpochOrder> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, order)) = recent.iter().find(|(of, _)| *of == epoch) {
+            return order.clone();
+        }
+        let order = Arc::new(schedule.epoch(epoch));
+        recent.push_back((epoch, order.clone()));
+        if recent.len() > Self::KEPT {
+            recent.pop_front();
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::job::Partition;
+    use crate::runner::loader::ScheduleSpec;
+
+    fn schedule(samples: u64, batch_size: u64, epochs: u32) -> Schedule {
+        Schedule::new(ScheduleSpec {
+            samples,
+            trainer: 0,
+            trainers: 1,
+            batch_size,
+            partition: Partition::Split,
+            shuffle: true,
+            drop_last: false,
+            even_steps: false,
+            epochs,
+            max_steps: 0,
+            seed: 7,
+        })
+        .unwrap()
+    }
+
+    type Fetch = Box<dyn FnMut(&[u64]) -> Result<Vec<u64>, String> + Send>;
+
+    fn echo() -> Fetch {
+        Box::new(|indices| Ok(indices.to_vec()))
+    }
+
+    /// Fails, or panics, at the batch that holds sample 0.
+    fn at_sample_zero(then: fn() -> Result<Vec<u64>, String>) -> Fetch {
+        Box::new(move |indices| if indices.contains(&0) { then() } else { Ok(indices.to_vec()) })
+    }
+
+    /// P-1
+    #[test]
+    fn several_threads_keep_the_order_of_the_schedule() {
+        let schedule = schedule(103, 5, 3);
+        let planned: Vec<Vec<u64>> = schedule.batches().map(|batch| batch.indices).collect();
+        // The odd threads are slower than the even ones, without waiting for a clock.
+        let slow: Fetch = Box::new(|indices| {
+            (0..50).for_each(|_| std::thread::yield_now());
+            Ok(indices.to_vec())
+        });
+        let prefetcher = Prefetcher::start(schedule.clone(), vec![echo(), slow, echo()], 4).unwrap();
+        let fetched: Vec<Batch<Vec<u64>>> = prefetcher.map(Result::unwrap).collect();
+        assert!(fetched.iter().map(|batch| &batch.data).eq(&planned));
+        assert!(fetched.iter().map(|batch| batch.step).eq(0..schedule.total_steps()));
+        assert!(fetched.iter().all(|batch| batch.epoch == schedule.epoch_of(batch.step)));
+    }
+
+    /// P-2
+    #[test]
+    fn no_more_than_depth_batches_are_fetched_ahead() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let (tell, told) = channel();
+        let counting = |_lane| {
+            let (count, tell) = (count.clone(), tell.clone());
+            move |indices: &[u64]| {
+                count.fetch_add(1, Ordering::SeqCst);
+                tell.send(()).unwrap();
+                Ok::<_, String>(indices.to_vec())
+            }
+        };
+        let mut prefetcher =
+            Prefetcher::start(schedule(100, 1, 1), (0..2).map(counting).collect(), 6).unwrap();
+        for _ in 0..6 {
+            told.recv_timeout(Duration::from_secs(20)).unwrap();
+        }
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "a seventh batch was fetched");
+        prefetcher.next().unwrap().unwrap();
+        told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(count.load(Ordering::SeqCst), 7);
+    }
+
+    /// P-3
+    #[test]
+    fn a_failed_fetch_is_reported_at_its_place_and_ends_the_sequence() {
+        let schedule = schedule(20, 4, 1);
+        let place = schedule.batches().position(|batch| batch.indices.contains(&0)).unwrap();
+        let fail: fn() -> Result<Vec<u64>, String> = || Err("file is cut".into());
+        let fetchers = (0..3).map(|_| at_sample_zero(fail)).collect();
+        let results: Vec<_> = Prefetcher::start(schedule, fetchers, 6).unwrap().collect();
+        assert_eq!(results.len(), place + 1);
+        assert!(results[..place].iter().all(Result::is_ok));
+        let message = results[place].as_ref().unwrap_err().to_string();
+        assert_eq!(message, format!("epoch 1, step {}: file is cut", place + 1));
+    }
+
+    #[test]
+    fn a_panic_in_a_fetch_is_an_error_and_not_a_hang() {
+        let schedule = schedule(20, 4, 1);
+        let fetchers = (0..2).map(|_| at_sample_zero(|| panic!("boom"))).collect();
+        let last = Prefetcher::start(schedule, fetchers, 2).unwrap().last().unwrap();
+        assert!(matches!(last, Err(LoadError::Died { .. })), "{last:?}");
+    }
+
+    /// P-4
+    #[test]
+    fn dropping_it_ends_threads_that_wait_for_room() {
+        let alive = Arc::new(());
+        let fetchers = (0..3)
+            .map(|_| {
+                let alive = alive.clone();
+                move |indices: &[u64]| {
+                    let _holds = &alive;
+                    Ok::<_, String>(indices.to_vec())
+                }
+            })
+            .collect();
+        let mut prefetcher = Prefetcher::start(schedule(1_000, 1, 1), fetchers, 3).unwrap();
+        prefetcher.next().unwrap().unwrap();
+        drop(prefetcher);
+        assert_eq!(Arc::strong_count(&alive), 1, "a thread still holds its fetcher");
+    }
+
+    #[test]
+    fn waiting_for_data_is_measured() {
+        let (go, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let blocked = move |indices: &[u64]| {
+            gate.lock().unwrap().recv().unwrap();
+            Ok::<_, String>(indices.to_vec())
+        };
+        let mut prefetcher = Prefetcher::start(schedule(2, 1, 1), vec![blocked], 1).unwrap();
+        let opener = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            go.send(()).unwrap();
+            go.send(()).unwrap();
+        });
+        let first = prefetcher.next().unwrap().unwrap();
+        assert!(first.waited >= Duration::from_millis(20), "{:?}", first.waited);
+        assert_eq!(prefetcher.remaining(), 1);
+        opener.join().unwrap();
+    }
+}

@@ -1,0 +1,291 @@
+//! The order of samples: seeded shuffles, each trainer's part, batches.
+//!
+//! - S-1 A schedule depends on its spec alone: not on the machine, the number of threads, or what was asked
+//!   of it before.
+//! - S-2 Under [`Partition::Split`] the trainers' parts of an epoch are disjoint, together hold each sample
+//!   once, and differ in size by at most one.
+//! - S-3 Under `Split` the trainers' n-th full batches together are the n-th batch that one trainer with
+//!   their summed batch size would see. Hence `bsp` with T trainers can equal one process.
+//! - S-4 With `even_steps` all trainers have the same number of steps, and no batch is empty. The trainers' last
+//!   batches of an epoch may still differ by one sample; a mean over trainers that is to be the mean over samples
+//!   weighs them by their sizes.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::job::{Consistency, Job, Partition};
+
+/// What decides a trainer's batches.
+#[derive(Clone, Debug)]
+pub struct ScheduleSpec {
+    /// Samples in the whole data set.
+    pub samples: u64,
+    /// This trainer's place among the trainers, from 0.
+    pub trainer: u32,
+    pub trainers: u32,
+    /// Samples per trainer and step.
+    pub batch_size: u64,
+    pub partition: Partition,
+    pub shuffle: bool,
+    /// Leave out a last batch that is not full.
+    pub drop_last: bool,
+    /// All trainers take the same number of steps, as rounds that need everyone want it.
+    pub even_steps: bool,
+    pub epochs: u32,
+    /// Ends the last epoch early; 0 = no limit.
+    pub max_steps: u64,
+    pub seed: u64,
+}
+
+/// The batches of one trainer, from the first step to the last.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    spec: ScheduleSpec,
+    /// Samples that this trainer takes in an epoch.
+    taken: u64,
+    steps_per_epoch: u64,
+    total_steps: u64,
+}
+
+/// One batch, before it is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Counted from 0 over the whole run.
+    pub step: u64,
+    /// Counted from 0.
+    pub epoch: u32,
+    /// Positions in the data set.
+    pub indices: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    #[error("the data set is empty\n  hint: is `data.root` the right folder?")]
+    Empty,
+    #[error("the data set has {0} samples, the most is {max}", max = u32::MAX)]
+    TooMany(u64),
+    #[error(
+        "{samples} samples cannot be split over {trainers} trainers: some would have none\n  \
+         hint: set data.partition = \"whole\", or use fewer trainers"
+    )]
+    FewerThanTrainers { samples: u64, trainers: u32 },
+    #[error(
+        "`data.drop_last` leaves nothing: a trainer has {part} samples an epoch and `train.batch_size` is {batch_size}\n  \
+         hint: use a batch size of at most {part}, or set data.drop_last = false"
+    )]
+    NoFullBatch { part: u64, batch_size: u64 },
+    #[error("a schedule needs a batch size of at least 1, at least one trainer, and a trainer among them")]
+    BadSpec,
+}
+
+impl Schedule {
+    /// # Errors
+    /// When some trainer would have no batch at all.
+    pub fn new(spec: ScheduleSpec) -> Result<Schedule, ScheduleError> {
+        if spec.batch_size == 0 || spec.trainer >= spec.trainers {
+            return Err(ScheduleError::BadSpec);
+        }
+        if spec.samples == 0 {
+            return Err(ScheduleError::Empty);
+        }
+        if spec.samples > u64::from(u32::MAX) {
+            return Err(ScheduleError::TooMany(spec.samples));
+        }
+        let smallest = smallest_part(&spec);
+        if smallest == 0 {
+            return Err(ScheduleError::FewerThanTrainers { samples: spec.samples, trainers: spec.trainers });
+        }
+        if spec.drop_last && smallest < spec.batch_size {
+            return Err(ScheduleError::NoFullBatch { part: smallest, batch_size: spec.batch_size });
+        }
+        let part = own_part(&spec);
+        let taken = samples_taken(part, smallest, &spec);
+        let steps_per_epoch = taken.div_ceil(spec.batch_size);
+        let all = steps_per_epoch * u64::from(spec.epochs);
+        let total_steps = if spec.max_steps == 0 { all } else { all.min(spec.max_steps) };
+        Ok(Schedule { spec, taken, steps_per_epoch, total_steps })
+    }
+
+    /// The training schedule of the job's `trainer`-th trainer.
+    ///
+    /// # Errors
+    /// As [`Schedule::new`].
+    pub fn for_training(job: &Job, samples: u64, trainer: u32) -> Result<Schedule, ScheduleError> {
+        Schedule::new(ScheduleSpec {
+            samples,
+            trainer,
+            trainers: job.train.trainers.ranks.len() as u32,
+            batch_size: job.train.batch_size,
+            partition: job.data.partition,
+            shuffle: job.data.shuffle,
+            drop_last: job.data.drop_last,
+            even_steps: job.train.consistency == Consistency::Bsp,
+            epochs: job.train.epochs,
+            max_steps: job.train.steps,
+            seed: job.seed,
+        })
+    }
+
+    /// All samples once, in the order of the data set.
+    ///
+    /// # Errors
+    /// As [`Schedule::new`].
+    pub fn for_evaluation(samples: u64, batch_size: u64) -> Result<Schedule, ScheduleError> {
+        Schedule::new(ScheduleSpec {
+            samples,
+            trainer: 0,
+            trainers: 1,
+            batch_size,
+            partition: Partition::Whole,
+            shuffle: false,
+            drop_last: false,
+            even_steps: false,
+            epochs: 1,
+            max_steps: 0,
+            seed: 0,
+        })
+    }
+
+    /// Steps of a full epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.steps_per_epoch
+    }
+
+    /// Steps of the whole run.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    pub fn epochs(&self) -> u32 {
+        self.spec.epochs
+    }
+
+    /// The epoch of `step`, both counted from 0.
+    pub fn epoch_of(&self, step: u64) -> u32 {
+        // At most `epochs`, which is a u32.
+        (step / self.steps_per_epoch) as u32
+    }
+
+    /// This trainer's samples of `epoch`, in the order in which it sees them.
+    pub fn epoch(&self, epoch: u32) -> EpochOrder {
+        let spec = &self.spec;
+        let all = if spec.shuffle { self.permutation(epoch) } else { (0..spec.samples as u32).collect() };
+        let mut own = match spec.partition {
+            Partition::Whole => all,
+            Partition::Split => {
+                all.into_iter().skip(spec.trainer as usize).step_by(spec.trainers as usize).collect()
+            }
+        };
+        own.truncate(self.taken as usize);
+        EpochOrder { own, batch_size: spec.batch_size as usize }
+    }
+
+    /// All batches from the first step to the last. Computes one permutation for each epoch, when it is
+    /// reached.
+    pub fn batches(&self) -> impl Iterator<Item = Planned> + '_ {
+        let mut current: Option<(u32, EpochOrder)> = None;
+        (0..self.total_steps).map(move |step| {
+            let epoch = self.epoch_of(step);
+            let order = match current.take() {
+                Some((of, order)) if of == epoch => order,
+                _ => self.epoch(epoch),
+            };
+            let indices = order.batch(step % self.steps_per_epoch);
+            current = Some((epoch, order));
+            Planned { step, epoch, indices }
+        })
+    }
+
+    /// Fisher and Yates' shuffle (Knuth, TAOCP vol. 2, 3.4.2, algorithm P), written out here: a library's
+    /// may change its use of the generator, and then old runs could not be repeated.
+    fn permutation(&self, epoch: u32) -> Vec<u32> {
+        let mut rng = generator(&self.spec, epoch);
+        let mut order: Vec<u32> = (0..self.spec.samples as u32).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, below(&mut rng, last as u64 + 1) as usize);
+        }
+        order
+    }
+}
+
+/// The samples of one trainer in one epoch.
+#[derive(Clone, Debug)]
+pub struct EpochOrder {
+    own: Vec<u32>,
+    batch_size: usize,
+}
+
+impl EpochOrder {
+    /// Positions in the data set, in order of use.
+    pub fn samples(&self) -> impl Iterator<Item = u64> + '_ {
+        self.own.iter().map(|&index| u64::from(index))
+    }
+
+    /// The positions of the `nth` batch, counted from 0; empty past the end.
+    pub fn batch(&self, nth: u64) -> Vec<u64> {
+        let batch = self.own.chunks(self.batch_size).nth(nth as usize).unwrap_or_default();
+        batch.iter().map(|&index| u64::from(index)).collect()
+    }
+}
+
+/// Under `Split` trainer t takes every T-th sample from the t-th on (S-3).
+fn own_part(spec: &ScheduleSpec) -> u64 {
+    match spec.partition {
+        Partition::Whole => spec.samples,
+        Partition::Split => {
+            (spec.samples + u64::from(spec.trainers - 1 - spec.trainer)) / u64::from(spec.trainers)
+        }
+    }
+}
+
+fn smallest_part(spec: &ScheduleSpec) -> u64 {
+    match spec.partition {
+        Partition::Whole => spec.samples,
+        Partition::Split => spec.samples / u64::from(spec.trainers),
+    }
+}
+
+/// How many of its `part` samples a trainer uses in an epoch.
+///
+/// Parts differ by one sample at most, so the numbers of batches differ only where the smallest part is
+/// whole batches and the odd sample would be a batch of its own. With `even_steps` that sample is left out
+/// for this epoch (at most T - 1 of all samples; the shuffle chooses others next time).
+fn samples_taken(part: u64, smallest: u64, spec: &ScheduleSpec) -> u64 {
+    let whole_batches = |samples: u64| samples - samples % spec.batch_size;
+    if spec.drop_last {
+        whole_batches(if spec.even_steps { smallest } else { part })
+    } else if spec.even_steps && smallest.is_multiple_of(spec.batch_size) {
+        smallest
+    } else {
+        part
+    }
+}
+
+/// The key is the job's seed, the stream the epoch. Trainers that each go through all of the data have
+/// orders of their own; trainers that share a pass must agree on one.
+fn generator(spec: &ScheduleSpec, epoch: u32) -> ChaCha8Rng {
+    let mut key = *b"--------pstrain sample shuffle 1";
+    key[..8].copy_from_slice(&spec.seed.to_le_bytes());
+    let mut rng = ChaCha8Rng::from_seed(key);
+    let own = match spec.partition {
+        Partition::Whole => spec.trainer,
+        Partition::Split => 0,
+    };
+    rng.set_stream(u64::from(own) << 32 | u64::from(epoch));
+    rng
+}
+
+/// A number below `bound`, each equally likely. Lemire, "Fast Random Integer Generation in an Interval"
+/// (2019), section 4.
+fn below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
+    let reject_under = bound.wrapping_neg() % bound;
+    loop {
+        let wide = u128::from(rng.next_u64()) * u128::from(bound);
+        if wide as u64 >= reject_under {
+            return (wide >> 64) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! What a run measures: a record for each logged step, rates, the summary.
+//!
+//! Pure: clocks come in as arguments, files are `run_folder`'s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::topology::Rank;
+
+/// One line of `metrics.jsonl`. Also travels from the trainers to the rank that keeps the run folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Of this rank, counted from 1.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u32,
+    pub rank: Rank,
+    /// Of this step's batch. JSON has no NaN: it is written as null.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub loss: f64,
+    /// Since the rank's previous record.
+    pub samples_per_s: f64,
+    /// Share of the time since the previous record in which the rank stood still for data.
+    pub data_wait_pct: f64,
+    /// Updates by others between reading the parameters and this update, on average since the previous record.
+    pub staleness: Option<f64>,
+    /// Seconds since the training loop began.
+    pub time_s: f64,
+    /// What the loss plug-in reports.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// Steps at the start of each trainer that the rates leave out: allocators and caches warm up in them.
+pub const WARMUP_STEPS: u64 = 20;
+
+/// Measures one trainer's training loop.
+///
+/// Rates are over the loop without its first [`WARMUP_STEPS`] steps; a loop that is not longer than that is
+/// measured whole.
+#[derive(Clone, Debug)]
+pub struct Throughput {
+    /// Shifted by every pause, so that `now - started` is time spent training.
+    started: Instant,
+    paused: Option<Instant>,
+    total: Count,
+    /// When the warm-up ended, and what was counted by then.
+    warm: Option<(Instant, Count)>,
+    last_record: Instant,
+    since_record: Count,
+    waited_since_record: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    steps: u64,
+    samples: u64,
+}
+
+/// Rates since the previous record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    pub samples_per_s: f64,
+    /// 0 to 100.
+    pub data_wait_pct: f64,
+}
+
+impl Throughput {
+    /// Call it when the training loop begins, before the first batch is asked for.
+    pub fn start(now: Instant) -> Throughput {
+        Throughput {
+            started: now,
+            paused: None,
+            total: Count::default(),
+            warm: None,
+            last_record: now,
+            since_record: Count::default(),
+            waited_since_record: Duration::ZERO,
+        }
+    }
+
+    /// A step ended at `now`; it stood still for data for `waited`.
+    pub fn step(&mut self, now: Instant, samples: u64, waited: Duration) {
+        for count in [&mut self.total, &mut self.since_record] {
+            count.steps += 1;
+            count.samples += samples;
+        }
+        self.waited_since_record += waited;
+        if self.total.steps == WARMUP_STEPS {
+            self.warm = Some((now, self.total));
+        }
+    }
+
+    /// Time until [`Self::resume`] is not training: an evaluation, a checkpoint.
+    pub fn pause(&mut self, now: Instant) {
+        self.paused.get_or_insert(now);
+    }
+
+    pub fn resume(&mut self, now: Instant) {
+        let Some(paused) = self.paused.take() else { return };
+        let away = now.saturating_duration_since(paused);
+        self.started += away;
+        self.last_record += away;
+        if let Some((when, _)) = &mut self.warm {
+            *when += away;
+        }
+    }
+
+    /// Rates since the last call (or the start), for a [`StepRecord`].
+    pub fn record(&mut self, now: Instant) -> Interval {
+        let seconds = now.saturating_duration_since(self.last_record).as_secs_f64();
+        let interval = Interval {
+            samples_per_s: rate(self.since_record.samples, seconds),
+            data_wait_pct: if seconds > 0.0 {
+                (100.0 * self.waited_since_record.as_secs_f64() / seconds).min(100.0)
+            } else {
+                0.0
+            },
+        };
+        self.last_record = now;
+        self.since_record = Count::default();
+        self.waited_since_record = Duration::ZERO;
+        interval
+    }
+
+    /// Seconds since the loop began, without pauses.
+    pub fn elapsed_s(&self, now: Instant) -> f64 {
+        self.paused.unwrap_or(now).saturating_duration_since(self.started).as_secs_f64()
+    }
+
+    /// The whole loop, which ended at `now`.
+    pub fn report(&self, now: Instant, rank: Rank, loss_final: f64) -> TrainerReport {
+        let end = self.paused.unwrap_or(now);
+        let (from, before) = match self.warm {
+            Some((when, count)) if self.total.steps > WARMUP_STEPS => (when, count),
+            _ => (self.started, Count::default()),
+        };
+        let measured = end.saturating_duration_since(from).as_secs_f64();
+        TrainerReport {
+            rank,
+            steps: self.total.steps,
+            samples: self.total.samples,
+            train_seconds: self.elapsed_s(now),
+            steps_per_s: rate(self.total.steps - before.steps, measured),
+            samples_per_s: rate(self.total.samples - before.samples, measured),
+            loss_final,
+        }
+    }
+}
+
+/// What each trainer tells at the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerReport {
+    pub rank: Rank,
+    pub steps: u64,
+    pub samples: u64,
+    pub train_seconds: f64,
+    /// Without the warm-up.
+    pub steps_per_s: f64,
+    /// Without the warm-up.
+    pub samples_per_s: f64,
+    #[serde(deserialize_with = "null_is_nan")]
+    pub loss_final: f64,
+}
+
+/// `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub job: String,
+    pub world_size: u32,
+    pub trainers: u32,
+    /// Of all trainers together.
+    pub steps: u64,
+    /// Of all trainers together.
+    pub samples: u64,
+    /// Of the trainer that took longest, evaluations not counted.
+    pub train_seconds: f64,
+    /// Summed over the trainers, each without its first [`WARMUP_STEPS`] steps.
+    pub steps_per_s: f64,
+    /// As `steps_per_s`.
+    pub samples_per_s: f64,
+    /// The mean over the trainers' last steps.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub loss_final: f64,
+    /// None: the job has no test data.
+    pub eval: Option<EvalResult>,
+    /// From the command's start to the first training step.
+    pub startup_seconds: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalResult {
+    /// 0 to 1. None: the task has no classes.
+    pub accuracy: Option<f64>,
+    pub samples: u64,
+    /// The mean over the samples.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub loss: f64,
+}
+
+impl Summary {
+    /// Puts the trainers' reports together.
+    pub fn combine(
+        job: impl Into<String>,
+        world_size: u32,
+        startup_seconds: f64,
+        trainers: &[TrainerReport],
+        eval: Option<EvalResult>,
+    ) -> Summary {
+        let losses = trainers.iter().map(|trainer| trainer.loss_final);
+        Summary {
+            job: job.into(),
+            world_size,
+            trainers: trainers.len() as u32,
+            steps: trainers.iter().map(|trainer| trainer.steps).sum(),
+            samples: trainers.iter().map(|trainer| trainer.samples).sum(),
+            train_seconds: trainers.iter().map(|trainer| trainer.train_seconds).fold(0.0, f64::max),
+            steps_per_s: trainers.iter().map(|trainer| trainer.steps_per_s).sum(),
+            samples_per_s: trainers.iter().map(|trainer| trainer.samples_per_s).sum(),
+            loss_final: losses.sum::<f64>() / trainers.len() as f64,
+            eval,
+            startup_seconds,
+        }
+    }
+}
+
+/// The table at the end, for people.
+pub struct EndTable<'a> {
+    pub summary: &'a Summary,
+    pub folder: &'a Path,
+}
+
+impl fmt::Display for EndTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { eval, loss_final, train_seconds, startup_seconds, .. } = self.summary;
+        if let Some(EvalResult { accuracy: Some(accuracy), samples, .. }) = eval {
+            let right = (accuracy * *samples as f64).round() as u64;
+            let percent = accuracy * 100.0;
+            writeln!(
+                f,
+                "accuracy  {percent:.2} %  ({} of {} test samples)",
+                grouped(right),
+                grouped(*samples)
+            )?;
+        }
+        match eval {
+            Some(eval) => writeln!(f, "loss      {:.4} test, {loss_final:.4} at the last step", eval.loss)?,
+            None => writeln!(f, "loss      {loss_final:.4} at the last step")?,
+        }
+        writeln!(
+            f,
+            "time      {} training, {} start-up",
+            seconds(*train_seconds),
+            seconds(*startup_seconds)
+        )?;
+        let trainers = match self.summary.trainers {
+            1 => "1 trainer".to_owned(),
+            several => format!("{several} trainers together"),
+        };
+        writeln!(
+            f,
+            "speed     {:.1} steps/s, {} samples/s, {trainers}",
+            self.summary.steps_per_s,
+            grouped(self.summary.samples_per_s.round() as u64)
+        )?;
+        write!(f, "run       {}", self.folder.display())
+    }
+}
+
+/// 1234567 as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).expect("ASCII digits"))
+        .collect();
+    groups.join(",")
+}
+
+/// `12.3 s`, `2 min 05 s`, `1 h 02 min`.
+pub fn seconds(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{:.1} s", seconds.max(0.0)),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+fn rate(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests;

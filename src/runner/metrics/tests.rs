@@ -1,0 +1,166 @@
+use super::*;
+
+const STEP: Duration = Duration::from_millis(100);
+
+/// A loop of `steps` steps of 0.1 s after `slow` steps of 1 s, 32 samples each.
+fn train(slow: u64, steps: u64) -> (Throughput, Instant) {
+    let mut now = Instant::now();
+    let mut throughput = Throughput::start(now);
+    for step in 0..slow + steps {
+        now += if step < slow { Duration::from_secs(1) } else { STEP };
+        throughput.step(now, 32, Duration::ZERO);
+    }
+    (throughput, now)
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-6 * b.abs().max(1.0)
+}
+
+#[test]
+fn rates_leave_out_the_first_twenty_steps_and_totals_do_not() {
+    let (throughput, now) = train(20, 50);
+    let report = throughput.report(now, Rank(1), 0.5);
+    assert_eq!((report.steps, report.samples), (70, 70 * 32));
+    assert!(close(report.train_seconds, 25.0), "{report:?}");
+    assert!(close(report.steps_per_s, 10.0), "{report:?}");
+    assert!(close(report.samples_per_s, 320.0), "{report:?}");
+}
+
+#[test]
+fn a_loop_of_twenty_steps_or_fewer_is_measured_whole() {
+    for steps in [1, 20] {
+        let (throughput, now) = train(0, steps);
+        assert!(close(throughput.report(now, Rank(1), 0.5).steps_per_s, 10.0));
+    }
+    let (throughput, now) = train(0, 0);
+    assert_eq!(throughput.report(now, Rank(1), 0.5).steps_per_s, 0.0);
+}
+
+#[test]
+fn an_evaluation_between_epochs_is_not_training_time() {
+    let (mut throughput, mut now) = train(0, 30);
+    throughput.pause(now);
+    now += Duration::from_secs(60);
+    throughput.resume(now);
+    for _ in 0..10 {
+        now += STEP;
+        throughput.step(now, 32, Duration::ZERO);
+    }
+    throughput.pause(now);
+    now += Duration::from_secs(60);
+    let report = throughput.report(now, Rank(1), 0.5);
+    assert!(close(report.train_seconds, 4.0), "{report:?}");
+    assert!(close(report.steps_per_s, 10.0), "{report:?}");
+}
+
+#[test]
+fn a_record_covers_the_time_since_the_previous_one() {
+    let mut now = Instant::now();
+    let mut throughput = Throughput::start(now);
+    for _ in 0..5 {
+        now += STEP;
+        throughput.step(now, 32, Duration::from_millis(25));
+    }
+    let first = throughput.record(now);
+    assert!(close(first.samples_per_s, 320.0) && close(first.data_wait_pct, 25.0), "{first:?}");
+    now += STEP;
+    throughput.step(now, 64, Duration::ZERO);
+    let second = throughput.record(now);
+    assert!(close(second.samples_per_s, 640.0) && second.data_wait_pct == 0.0, "{second:?}");
+    assert_eq!(throughput.record(now), Interval { samples_per_s: 0.0, data_wait_pct: 0.0 });
+}
+
+fn report(rank: u32, train_seconds: f64, loss_final: f64) -> TrainerReport {
+    TrainerReport {
+        rank: Rank(rank),
+        steps: 625,
+        samples: 20_000,
+        train_seconds,
+        steps_per_s: 50.5,
+        samples_per_s: 1_616.0,
+        loss_final,
+    }
+}
+
+fn summary() -> Summary {
+    let eval = EvalResult { accuracy: Some(0.9783), samples: 10_000, loss: 0.0712 };
+    Summary::combine(
+        "mnist_ps",
+        4,
+        1.234,
+        &[report(1, 12.0, 0.125), report(2, 13.5, 0.25), report(3, 12.0, 0.375)],
+        Some(eval),
+    )
+}
+
+#[test]
+fn a_summary_sums_rates_and_takes_the_longest_time() {
+    insta::assert_snapshot!(serde_json::to_string_pretty(&summary()).unwrap(), @r#"
+    {
+      "job": "mnist_ps",
+      "world_size": 4,
+      "trainers": 3,
+      "steps": 1875,
+      "samples": 60000,
+      "train_seconds": 13.5,
+      "steps_per_s": 151.5,
+      "samples_per_s": 4848.0,
+      "loss_final": 0.25,
+      "eval": {
+        "accuracy": 0.9783,
+        "samples": 10000,
+        "loss": 0.0712
+      },
+      "startup_seconds": 1.234
+    }
+    "#);
+}
+
+#[test]
+fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
+    let record = StepRecord {
+        step: 5,
+        epoch: 1,
+        rank: Rank(2),
+        loss: f64::NAN,
+        samples_per_s: 1_600.5,
+        data_wait_pct: 0.25,
+        staleness: Some(1.5),
+        time_s: 0.75,
+        metrics: BTreeMap::from([("accuracy".into(), 0.5)]),
+    };
+    let line = serde_json::to_string(&record).unwrap();
+    insta::assert_snapshot!(line, @r#"{"step":5,"epoch":1,"rank":2,"loss":null,"samples_per_s":1600.5,"data_wait_pct":0.25,"staleness":1.5,"time_s":0.75,"metrics":{"accuracy":0.5}}"#);
+    let back: StepRecord = serde_json::from_str(&line).unwrap();
+    assert!(back.loss.is_nan());
+    assert_eq!(StepRecord { loss: 0.0, ..back }, StepRecord { loss: 0.0, ..record });
+}
+
+#[test]
+fn the_end_table_tells_accuracy_loss_time_and_folder() {
+    let folder = Path::new("runs/mnist_ps-20261120-213305");
+    insta::assert_snapshot!(EndTable { summary: &summary(), folder }.to_string(), @r"
+    accuracy  97.83 %  (9,783 of 10,000 test samples)
+    loss      0.0712 test, 0.2500 at the last step
+    time      13.5 s training, 1.2 s start-up
+    speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
+    run       runs/mnist_ps-20261120-213305
+    ");
+    let untested = Summary { eval: None, trainers: 1, train_seconds: 125.2, ..summary() };
+    insta::assert_snapshot!(EndTable { summary: &untested, folder }.to_string(), @r"
+    loss      0.2500 at the last step
+    time      2 min 05 s training, 1.2 s start-up
+    speed     151.5 steps/s, 4,848 samples/s, 1 trainer
+    run       runs/mnist_ps-20261120-213305
+    ");
+}
+
+#[test]
+fn numbers_are_written_for_people() {
+    assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    assert_eq!(
+        [0.04, 59.4, 60.0, 125.2, 3_725.0].map(seconds),
+        ["0.0 s", "59.4 s", "1 min 00 s", "2 min 05 s", "1 h 02 min"]
+    );
+}

@@ -1,0 +1,105 @@
+//! The job's model in one process, without any call: the reference for numbers and for speed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use tch::Tensor;
+
+use super::loader::Schedule;
+use super::metrics::{Throughput, TrainerReport};
+use super::samples::{Samples, Split};
+use crate::autograd::optimizer::Optimizer;
+use crate::job::Job;
+use crate::model::{Mode, Module};
+use crate::plugin::{Host, Loss};
+use crate::topology::Rank;
+
+/// All modules of a job with their parameters and one optimizer.
+pub struct OneProcess {
+    modules: Vec<(Module, Vec<Tensor>)>,
+    optimizers: Vec<Optimizer>,
+    loss: Loss,
+}
+
+impl OneProcess {
+    /// The same start as the job's: parameters from its seed.
+    ///
+    /// # Errors
+    /// When a module, the optimizer or the loss cannot be made.
+    pub fn new(job: &Job, host: &Host, devices: &[tch::Device]) -> Result<OneProcess> {
+        let component = host.load_ref(&job.loss.plugin)?;
+        let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
+        let mut modules = Vec::new();
+        let mut optimizers = Vec::new();
+        for spec in &job.modules {
+            let module = Module::build(spec, devices, job.seed)?;
+            let parameters = module.initial_parameters()?;
+            optimizers.push(Optimizer::new(job.optimizer.clone(), &parameters)?);
+            modules.push((module, parameters));
+        }
+        Ok(OneProcess { modules, optimizers, loss })
+    }
+
+    /// Forward, loss, backward, update. Returns the loss.
+    ///
+    /// # Errors
+    /// When libtorch or the loss plug-in refuses.
+    pub fn step(&mut self, samples: Samples, dropout_seed: u64) -> Result<f64> {
+        let mut output = samples.input;
+        let mut leaves = Vec::new();
+        for (module, parameters) in &self.modules {
+            let own: Vec<Tensor> = parameters.iter().map(leaf).collect::<Result<_, _>>()?;
+            output = module.forward(&own, &[output], Mode { train: true, dropout_seed })?;
+            leaves.push(own);
+        }
+        let computed = self.loss.compute(&[output], &[samples.target], false)?;
+        let loss = computed.loss.f_double_value(&[])?;
+        let seed = computed.loss.f_ones_like()?;
+        let all: Vec<Tensor> = leaves.iter().flatten().map(Tensor::shallow_clone).collect();
+        let mut gradients = c10d::engine::grad(&[computed.loss], &all, &[seed], false)?.into_iter();
+        for ((_, parameters), optimizer) in self.modules.iter().zip(&mut self.optimizers) {
+            let own: Vec<Option<Tensor>> = gradients.by_ref().take(parameters.len()).collect();
+            optimizer.step(parameters, &own)?;
+        }
+        Ok(loss)
+    }
+
+    /// Under PyTorch's names, prefixed by the module's where there are several.
+    pub fn parameters(&self) -> Vec<(String, Tensor)> {
+        let several = self.modules.len() > 1;
+        let named = |(module, parameters): &(Module, Vec<Tensor>)| {
+            let prefix = if several { format!("{}.", module.name()) } else { String::new() };
+            let names = module.parameters().iter().map(|info| format!("{prefix}{}", info.name)).collect::<Vec<_>>();
+            names.into_iter().zip(parameters.iter().map(Tensor::shallow_clone)).collect::<Vec<_>>()
+        };
+        self.modules.iter().flat_map(named).collect()
+    }
+}
+
+fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
+    parameter.f_detach()?.f_set_requires_grad(true)
+}
+
+/// Trains the job's model in this process for `steps` steps (0: all of them) and measures.
+///
+/// # Errors
+/// When the data cannot be read or a step fails.
+pub fn measure(job: &Job, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
+    let host = Host::new(None)?;
+    let split = Split::open(&host, job, root, &job.data.train).context("the training data")?;
+    let mut job = job.clone();
+    job.train.steps = if steps == 0 { job.train.steps } else { steps };
+    job.train.trainers.ranks.truncate(1);
+    let schedule = Schedule::for_training(&job, split.samples(), 0)?;
+    let mut all = OneProcess::new(&job, &host, devices)?;
+    let mut throughput = Throughput::start(Instant::now());
+    let mut loss = f64::NAN;
+    for batch in split.fetch(&job, root, schedule)? {
+        let batch = batch.context("the training data")?;
+        let (samples, waited) = (batch.data.count, batch.waited);
+        loss = all.step(batch.data, batch.step)?;
+        throughput.step(Instant::now(), samples, waited);
+    }
+    Ok(throughput.report(Instant::now(), Rank(0), loss))
+}

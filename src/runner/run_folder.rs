@@ -1,0 +1,303 @@
+//! The folder that a run leaves behind: the job as resolved, metrics, the summary, the model.
+//!
+//! One rank keeps it: rank 0, or under `spawn` the launching process, which makes it before it forks and hands
+//! it to rank 0. The other ranks send their records and reports there, so that the folder is whole also when
+//! the ranks are on different machines.
+//!
+//! - F-1 A file appears whole or not at all: it is written under another name, synced, and renamed.
+//! - F-2 `metrics.jsonl` is only appended to, a whole line in one write. Processes that share the folder do not
+//!   tear one another's lines.
+//! - F-3 A folder that was not asked for by path is always a new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tempfile::NamedTempFile;
+
+use super::metrics::{StepRecord, Summary};
+
+pub const JOB: &str = "job.toml";
+pub const METRICS: &str = "metrics.jsonl";
+pub const SUMMARY: &str = "summary.json";
+pub const MODEL: &str = "model.safetensors";
+
+/// Where run folders go when none is asked for.
+const ROOT: &str = "runs";
+
+#[derive(Clone, Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Makes the folder: `explicit` if given, otherwise a new `runs/NAME-TIME` with the local time.
+    ///
+    /// An explicit folder may exist; metrics and summary of an earlier run in it are removed, so that they are
+    /// of one run. Its model stays until this run's replaces it.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or written to; names the path and the cause.
+    pub fn create(job: &str, explicit: Option<&Path>) -> Result<RunFolder> {
+        let folder = match explicit {
+            Some(path) => RunFolder::reuse(path)?,
+            None => {
+                let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+                RunFolder::create_new(Path::new(ROOT), &format!("{}-{time}", file_name(job)))?
+            }
+        };
+        // Fail now rather than after an hour of training.
+        drop(folder.temporary("probe")?);
+        Ok(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// # Errors
+    /// When it cannot be written; names the path and the cause.
+    pub fn write_job(&self, toml: &str) -> Result<()> {
+        self.write(JOB, toml.as_bytes())
+    }
+
+    /// # Errors
+    /// When it cannot be written; names the path and the cause.
+    pub fn write_summary(&self, summary: &Summary) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(summary).context("the summary is not JSON")?;
+        text.push('\n');
+        self.write(SUMMARY, text.as_bytes())
+    }
+
+    /// Opens `metrics.jsonl` for appending.
+    ///
+    /// # Errors
+    /// When it cannot be opened; names the path and the cause.
+    pub fn metrics(&self) -> Result<MetricsFile> {
+        let path = self.path.join(METRICS);
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot open `{}`", path.display()))?;
+        Ok(MetricsFile { file, path })
+    }
+
+    /// Writes a file of the folder, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written; names the path and the cause.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.write_with(name, |path| OpenOptions::new().write(true).open(path)?.write_all(bytes))?;
+        Ok(())
+    }
+
+    /// As [`Self::write`], for writers that want a path, as those of models and checkpoints do. The path is on
+    /// the same file system and has the same extension. Returns the final path.
+    ///
+    /// # Errors
+    /// When `write` fails, or the file cannot be moved to its place; names the path and the cause.
+    pub fn write_with<E: Into<anyhow::Error>>(
+        &self,
+        name: &str,
+        write: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<PathBuf> {
+        let target = self.path.join(name);
+        let cannot_write = || format!("cannot write `{}`", target.display());
+        let temporary = self.temporary(name)?;
+        write(temporary.path()).map_err(Into::into).with_context(cannot_write)?;
+        // By path: the writer may have replaced the file that we opened.
+        File::open(temporary.path()).and_then(|file| file.sync_all()).with_context(cannot_write)?;
+        temporary.persist(&target).map_err(|refused| refused.error).with_context(cannot_write)?;
+        Ok(target)
+    }
+
+    fn temporary(&self, name: &str) -> Result<NamedTempFile> {
+        tempfile::Builder::new()
+            .prefix(".")
+            .suffix(&format!(".{name}"))
+            // As for any new file, not the 0600 of temporary ones.
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(&self.path)
+            .with_context(|| format!("cannot write into the run folder `{}`", self.path.display()))
+    }
+
+    fn reuse(path: &Path) -> Result<RunFolder> {
+        let what = || format!("cannot make the run folder `{}`", path.display());
+        fs::create_dir_all(path).with_context(what)?;
+        for name in [METRICS, SUMMARY] {
+            let old = path.join(name);
+            match fs::remove_file(&old) {
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                    return Err(cause)
+                        .with_context(|| format!("cannot remove `{}` of an earlier run", old.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(RunFolder { path: path.to_owned() })
+    }
+
+    /// F-3: two runs that start in the same second get different folders.
+    fn create_new(root: &Path, name: &str) -> Result<RunFolder> {
+        const HINT: &str = "choose another place with --run-dir DIR";
+        let refused = |path: &Path, cause: io::Error| {
+            anyhow!("cannot make the run folder `{}`: {cause}\n  hint: {HINT}", path.display())
+        };
+        fs::create_dir_all(root).map_err(|cause| refused(root, cause))?;
+        for attempt in 1..=1000 {
+            let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(RunFolder { path }),
+                Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(cause) => return Err(refused(&path, cause)),
+            }
+        }
+        bail!("a thousand run folders `{}` exist\n  hint: {HINT}", root.join(name).display())
+    }
+}
+
+/// `metrics.jsonl`, open for appending (F-2).
+#[derive(Debug)]
+pub struct MetricsFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl MetricsFile {
+    /// # Errors
+    /// When it cannot be written; names the path and the cause.
+    pub fn append(&mut self, record: &StepRecord) -> Result<()> {
+        let mut line = serde_json::to_vec(record).context("the record is not JSON")?;
+        line.push(b'\n');
+        self.file.write_all(&line).with_context(|| format!("cannot write `{}`", self.path.display()))
+    }
+}
+
+/// A job's name as part of a path.
+fn file_name(job: &str) -> String {
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let name: String = job.chars().map(safe).take(100).collect();
+    if name.trim_matches('.').is_empty() { "run".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::topology::Rank;
+
+    fn record(rank: u32, step: u64) -> StepRecord {
+        StepRecord {
+            step,
+            epoch: 1,
+            rank: Rank(rank),
+            loss: 0.5,
+            samples_per_s: 1_000.0,
+            data_wait_pct: 0.0,
+            staleness: None,
+            time_s: 1.0,
+            metrics: BTreeMap::new(),
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// F-3
+    #[test]
+    fn runs_that_start_in_the_same_second_get_folders_of_their_own() {
+        let root = tempfile::tempdir().unwrap();
+        let made: Vec<_> = (0..3)
+            .map(|_| RunFolder::create_new(&root.path().join("runs"), "digits-20261120-213305").unwrap().path)
+            .collect();
+        assert_eq!(
+            names(&root.path().join("runs")),
+            ["digits-20261120-213305", "digits-20261120-213305-2", "digits-20261120-213305-3"]
+        );
+        assert_ne!(made[0], made[1]);
+    }
+
+    #[test]
+    fn an_explicit_folder_is_used_and_holds_only_the_new_run() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b");
+        for _ in 0..2 {
+            let folder = RunFolder::create("digits", Some(&path)).unwrap();
+            folder.write_job("name = \"digits\"\n").unwrap();
+            folder.metrics().unwrap().append(&record(1, 1)).unwrap();
+        }
+        assert_eq!(names(&path), [JOB, METRICS]);
+        assert_eq!(fs::read_to_string(path.join(METRICS)).unwrap().lines().count(), 1);
+        assert_eq!(fs::metadata(path.join(JOB)).unwrap().permissions().mode() & 0o600, 0o600);
+    }
+
+    /// F-2
+    #[test]
+    fn ranks_that_share_the_metrics_file_do_not_tear_lines() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create("digits", Some(root.path())).unwrap();
+        std::thread::scope(|scope| {
+            for rank in 0..4 {
+                let mut metrics = folder.metrics().unwrap();
+                scope.spawn(move || (1..=200).for_each(|step| metrics.append(&record(rank, step)).unwrap()));
+            }
+        });
+        let text = fs::read_to_string(root.path().join(METRICS)).unwrap();
+        let records: Vec<StepRecord> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(records.len(), 800);
+    }
+
+    /// F-1
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = RunFolder::create("digits", Some(root.path())).unwrap();
+        folder.write(MODEL, b"old").unwrap();
+        let error = folder.write_with(MODEL, |path| {
+            fs::write(path, b"half of the ne")?;
+            Err(io::Error::other("disk is full"))
+        });
+        assert_eq!(
+            format!("{:#}", error.unwrap_err()),
+            format!("cannot write `{}`: disk is full", root.path().join(MODEL).display())
+        );
+        assert_eq!(names(root.path()), [MODEL]);
+        assert_eq!(fs::read(root.path().join(MODEL)).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named_with_the_cause() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let error = RunFolder::create("digits", Some(&file.join("run"))).unwrap_err();
+        let path = file.join("run").display().to_string();
+        assert_eq!(
+            format!("{error:#}"),
+            format!("cannot make the run folder `{path}`: Not a directory (os error 20)")
+        );
+        let error = RunFolder::create_new(&file, "digits-20261120-213305").unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            format!(
+                "cannot make the run folder `{}`: File exists (os error 17)\n  hint: choose another place with --run-dir DIR",
+                file.display()
+            )
+        );
+    }
+
+    #[test]
+    fn a_job_name_cannot_leave_the_runs_folder() {
+        assert_eq!(
+            ["mnist_ps", "../x", "..", "a b/c", ""].map(file_name),
+            ["mnist_ps", ".._x", "run", "a_b_c", "run"]
+        );
+    }
+}

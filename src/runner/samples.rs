@@ -1,0 +1,186 @@
+//! From a dataset plug-in's fields to what the model and the loss take.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use tch::{Kind, Tensor};
+
+use super::loader::{Prefetcher, Schedule};
+use crate::job::{InputDtype, Job, ModuleSpec, Normalize};
+use crate::plugin::{Component, Dataset, DatasetInfo, Host};
+
+/// One batch as a step takes it.
+#[derive(Debug)]
+pub struct Samples {
+    /// `[n, ...]` with the first module's input shape and dtype.
+    pub input: Tensor,
+    /// `[n, ...]`, int64 or float32.
+    pub target: Tensor,
+    pub count: u64,
+}
+
+/// A split of the job's data, opened.
+pub struct Split {
+    component: Component,
+    config: serde_json::Value,
+    first: Dataset,
+    prepare: Prepare,
+}
+
+impl Split {
+    /// # Errors
+    /// When the plug-in cannot open the data, or they do not fit the model.
+    pub fn open(host: &Host, job: &Job, root: &Path, config: &serde_json::Value) -> Result<Split> {
+        let component = host.load_ref(&job.data.plugin)?;
+        let first = Dataset::open(&component, config, root, job.plugin_limits)?;
+        let prepare = Prepare::new(job, first.info())?;
+        Ok(Split { component, config: config.clone(), first, prepare })
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.first.info().samples
+    }
+
+    /// One batch, at once.
+    ///
+    /// # Errors
+    /// When the plug-in fails.
+    pub fn batch(&mut self, indices: &[u64]) -> Result<Samples> {
+        self.prepare.samples(self.first.batch(indices)?)
+    }
+
+    /// Starts fetching. Each thread has an instance of the plug-in of its own.
+    ///
+    /// # Errors
+    /// When an instance or a thread cannot be had.
+    pub fn fetch(self, job: &Job, root: &Path, schedule: Schedule) -> Result<Prefetcher<Samples, anyhow::Error>> {
+        let mut datasets = vec![self.first];
+        while datasets.len() < job.data.threads {
+            datasets.push(Dataset::open(&self.component, &self.config, root, job.plugin_limits)?);
+        }
+        let fetcher = |mut dataset: Dataset| {
+            let prepare = self.prepare.clone();
+            move |indices: &[u64]| prepare.samples(dataset.batch(indices)?)
+        };
+        let fetchers = datasets.into_iter().map(fetcher).collect();
+        Prefetcher::start(schedule, fetchers, job.data.prefetch).context("cannot start the threads that read data")
+    }
+}
+
+/// Which fields are taken, and how they are changed.
+#[derive(Clone, Debug)]
+struct Prepare {
+    input: usize,
+    target: usize,
+    /// Of one sample.
+    input_shape: Vec<i64>,
+    input_kind: Kind,
+    normalize: Option<Normalize>,
+}
+
+impl Prepare {
+    fn new(job: &Job, info: &DatasetInfo) -> Result<Prepare> {
+        let module: &ModuleSpec = job.modules.first().context("the job has no module")?;
+        let input = find(info, job.data.input.as_deref(), 0, "data.input")?;
+        let target = find(info, job.data.target.as_deref(), 1, "data.target")?;
+        let field = &info.fields[input];
+        let (has, wants): (i64, i64) = (field.shape.iter().product(), module.input.iter().product());
+        if has != wants {
+            bail!(
+                "a sample of field `{}` has the shape {:?} ({has} elements); module `{}` takes {:?} ({wants})\n  \
+                 hint: set modules.{}.input to the shape of the data",
+                field.name, field.shape, module.name, module.input, module.name
+            );
+        }
+        let input_kind = match module.input_dtype {
+            InputDtype::Float32 => Kind::Float,
+            InputDtype::Int64 => Kind::Int64,
+        };
+        let normalize = job.data.normalize.clone();
+        Ok(Prepare { input, target, input_shape: module.input.clone(), input_kind, normalize })
+    }
+
+    fn samples(&self, mut fields: Vec<Tensor>) -> Result<Samples> {
+        let target = with_loss_kind(&fields[self.target])?;
+        let input = fields.swap_remove(self.input);
+        let count = input.size()[0];
+        let shape: Vec<i64> = [count].into_iter().chain(self.input_shape.iter().copied()).collect();
+        let mut input = input.f_reshape(&shape)?.f_to_kind(self.input_kind)?;
+        if let Some(normalize) = &self.normalize {
+            input = normalized(input, normalize)?;
+        }
+        Ok(Samples { input, target, count: count as u64 })
+    }
+}
+
+fn find(info: &DatasetInfo, name: Option<&str>, position: usize, key: &str) -> Result<usize> {
+    let names = || info.fields.iter().map(|field| format!("`{}`", field.name)).collect::<Vec<_>>().join(", ");
+    match name {
+        Some(name) => info.fields.iter().position(|field| field.name == name).with_context(|| {
+            format!("`{key}` = \"{name}\" is no field of the data\n  hint: the fields are {}", names())
+        }),
+        None if position < info.fields.len() => Ok(position),
+        None => bail!("the data have only {}, and `{key}` is not given\n  hint: name the field in `{key}`", names()),
+    }
+}
+
+/// Classes are int64 to libtorch, numbers float32.
+fn with_loss_kind(target: &Tensor) -> Result<Tensor> {
+    let kind = match target.kind() {
+        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => Kind::Float,
+        _ => Kind::Int64,
+    };
+    Ok(target.f_to_kind(kind)?)
+}
+
+/// `(x / scale - mean) / std`, folded into one multiplication and one addition where all channels are alike.
+/// Writes over `input`, which nobody else holds.
+fn normalized(mut input: Tensor, by: &Normalize) -> Result<Tensor> {
+    if let ([mean], [std]) = (by.mean.as_slice(), by.std.as_slice()) {
+        let scaled = input.f_mul_scalar_(1.0 / (by.scale * std))?.f_sub_scalar_(mean / std)?;
+        return Ok(scaled);
+    }
+    let channels = by.mean.len() as i64;
+    let dims = input.dim();
+    let mut shape = vec![1; dims];
+    if dims < 2 || input.size()[1] != channels {
+        bail!("`data.normalize` has {channels} channels; a sample has the shape {:?}", &input.size()[1..]);
+    }
+    shape[1] = channels;
+    let per_channel = |values: &[f64]| Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?.f_reshape(&shape);
+    let (mean, std) = (per_channel(&by.mean)?, per_channel(&by.std)?);
+    Ok(input.f_div_scalar_(by.scale)?.f_sub_(&mean)?.f_div_(&std)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalising_by_one_channel_equals_the_formula() {
+        let by = Normalize { scale: 255.0, mean: vec![0.1307], std: vec![0.3081] };
+        let pixels = Tensor::from_slice(&[0.0f32, 51.0, 255.0]).reshape([3, 1]);
+        let values = normalized(pixels, &by).unwrap();
+        let expected = Tensor::from_slice(&[
+            ((0.0 - 0.1307) / 0.3081) as f32,
+            ((0.2 - 0.1307) / 0.3081) as f32,
+            ((1.0 - 0.1307) / 0.3081) as f32,
+        ])
+        .reshape([3, 1]);
+        assert!(values.allclose(&expected, 1e-6, 1e-6, false), "{values:?}");
+    }
+
+    #[test]
+    fn normalising_by_channel_takes_each_channels_own() {
+        let by = Normalize { scale: 1.0, mean: vec![1.0, 2.0], std: vec![2.0, 4.0] };
+        let values = normalized(Tensor::from_slice(&[3.0f32, 10.0]).reshape([1, 2, 1]), &by).unwrap();
+        assert_eq!(Vec::<f32>::try_from(values.flatten(0, -1)).unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_wrong_count_of_channels_says_what_came() {
+        let by = Normalize { scale: 1.0, mean: vec![1.0, 2.0], std: vec![2.0, 4.0] };
+        let error = normalized(Tensor::zeros([1, 3], (Kind::Float, tch::Device::Cpu)), &by).unwrap_err();
+        assert_eq!(error.to_string(), "`data.normalize` has 2 channels; a sample has the shape [3]");
+    }
+}

@@ -1,0 +1,225 @@
+//! A rank that trains: opens the data, gets its modules, runs the steps, and tells what became of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use super::evaluate::evaluate;
+use super::ledger::{Recorder, TrainerEnd};
+use super::loader::{Prefetcher, Schedule};
+use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
+use super::progress::{Reporter, Training, Update};
+use super::samples::{Samples, Split};
+use super::step::{Stepped, Stepper};
+use crate::autograd::Autograd;
+use crate::job::Job;
+use crate::parallel::{DistributedOptimizer, RemoteModule};
+use crate::plugin::{Host, Loss};
+use crate::rpc::Mesh;
+use crate::topology::Rank;
+
+/// What a trainer needs of its rank.
+pub struct Trainer<'a> {
+    pub job: &'a Job,
+    pub mesh: &'a Mesh,
+    pub autograd: &'a Arc<Autograd>,
+    /// The data folder.
+    pub root: &'a Path,
+    pub reporter: &'a mut Reporter,
+    /// When the command started.
+    pub started: Instant,
+}
+
+impl Trainer<'_> {
+    /// Trains to the end, waits for the other trainers, and tells the keeper; the first trainer also evaluates.
+    ///
+    /// # Errors
+    /// When anything of that fails, here or on a rank that this one calls.
+    pub fn run(mut self) -> Result<()> {
+        self.doing("opening the data");
+        let host = Host::new(None)?;
+        let split = Split::open(&host, self.job, self.root, &self.job.data.train).context("the training data")?;
+        let schedule = Schedule::for_training(self.job, split.samples(), self.position())?;
+        let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
+        let batches = split.fetch(self.job, self.root, schedule)?;
+
+        self.doing("getting the modules");
+        let mut stepper = self.stepper(&host)?;
+        let mut course = Course::new(self.job, self.mesh, steps, self.started);
+        for batch in batches {
+            let batch = batch.context("the training data")?;
+            let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
+            let samples = batch.data.count;
+            self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
+            let logged = course.is_logged(batch.step);
+            let stepped = stepper.step(batch.step, batch.data, logged)?;
+            course.stepped(batch.step, batch.epoch, samples, batch.waited, stepped, self.reporter)?;
+            if ends_epoch && self.evaluates_after(batch.epoch + 1) {
+                self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
+            }
+        }
+        let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
+
+        for module in &stepper.modules {
+            module.leave()?;
+        }
+        self.doing("waiting for the other trainers");
+        self.mesh.barrier("trained").wait()?;
+        let eval = if self.position() == 0 { self.evaluate(&host, &mut stepper)? } else { None };
+        let startup_seconds = course.startup_seconds;
+        course.recorder.report(&TrainerEnd { report: report.clone(), startup_seconds, eval })?;
+        self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
+        Ok(())
+    }
+
+    /// Among the trainers, from 0.
+    fn position(&self) -> u32 {
+        let trainers = &self.job.train.trainers.ranks;
+        trainers.iter().position(|&rank| rank == self.mesh.rank()).expect("only a trainer trains") as u32
+    }
+
+    fn doing(&mut self, what: &str) {
+        self.mesh.doing(what);
+        self.reporter.doing(what);
+    }
+
+    fn stepper(&self, host: &Host) -> Result<Stepper> {
+        let job = self.job;
+        let component = host.load_ref(&job.loss.plugin)?;
+        let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
+        let mut modules = Vec::new();
+        let mut parameters = Vec::new();
+        for spec in &job.modules {
+            let owner: Rank = spec.place.ranks[0];
+            let module = RemoteModule::get(self.autograd, owner, &spec.name)?;
+            parameters.extend(module.parameters()?);
+            modules.push(module);
+        }
+        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer, parameters)?;
+        let (rank, seed, on_nan) = (self.mesh.rank(), job.seed, job.train.on_nan);
+        Ok(Stepper { autograd: self.autograd.clone(), modules, loss, optimizer, rank, seed, on_nan })
+    }
+
+    fn evaluates_after(&self, epochs: u32) -> bool {
+        let every = self.job.eval.every_epochs;
+        self.position() == 0 && every > 0 && epochs % every == 0 && epochs < self.job.train.epochs
+    }
+
+    fn evaluate_on_the_way(&mut self, host: &Host, stepper: &mut Stepper, course: &mut Course) -> Result<()> {
+        course.throughput.pause(Instant::now());
+        if let Some(eval) = self.evaluate(host, stepper)? {
+            let accuracy = eval.accuracy.map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
+            tracing::info!("after epoch {}: test loss {:.4}{accuracy}", course.epoch, eval.loss);
+        }
+        course.throughput.resume(Instant::now());
+        Ok(())
+    }
+
+    fn evaluate(&mut self, host: &Host, stepper: &mut Stepper) -> Result<Option<EvalResult>> {
+        self.mesh.doing("evaluating");
+        evaluate(host, self.job, self.root, stepper, self.reporter)
+    }
+}
+
+/// The training loop as it is measured and reported.
+struct Course {
+    steps: u64,
+    epochs: u32,
+    log_every: u64,
+    rank: Rank,
+    /// Counted from 1.
+    epoch: u32,
+    loss: f64,
+    throughput: Throughput,
+    recorder: Recorder,
+    /// Since the last record.
+    staleness: Mean,
+    samples_per_s: f64,
+    startup_seconds: f64,
+}
+
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+impl Course {
+    fn new(job: &Job, mesh: &Mesh, steps: u64, started: Instant) -> Course {
+        let now = Instant::now();
+        Course {
+            steps,
+            epochs: job.train.epochs,
+            log_every: job.log.every.max(1),
+            rank: mesh.rank(),
+            epoch: 1,
+            loss: f64::NAN,
+            throughput: Throughput::start(now),
+            recorder: Recorder::new(mesh.clone()),
+            staleness: Mean::default(),
+            samples_per_s: 0.0,
+            startup_seconds: (now - started).as_secs_f64(),
+        }
+    }
+
+    /// `step` counts from 0; the first step is logged, every `log.every`-th, and the last.
+    fn is_logged(&self, step: u64) -> bool {
+        let number = step + 1;
+        number == 1 || number % self.log_every == 0 || number == self.steps
+    }
+
+    fn stepped(
+        &mut self,
+        step: u64,
+        epoch: u32,
+        samples: u64,
+        waited: std::time::Duration,
+        stepped: Stepped,
+        reporter: &mut Reporter,
+    ) -> Result<()> {
+        let now = Instant::now();
+        self.throughput.step(now, samples, waited);
+        (self.epoch, self.loss) = (epoch + 1, stepped.loss);
+        self.staleness.sum += stepped.staleness as f64;
+        self.staleness.count += 1;
+        if self.is_logged(step) {
+            self.record(step, now, stepped)?;
+        }
+        reporter.report(Update::Training(Training {
+            step: step + 1,
+            steps: self.steps,
+            epoch: self.epoch,
+            epochs: self.epochs,
+            loss: self.loss,
+            samples_per_s: self.samples_per_s,
+            staleness: self.staleness.value(),
+            left_s: None,
+        }));
+        Ok(())
+    }
+
+    fn record(&mut self, step: u64, now: Instant, stepped: Stepped) -> Result<()> {
+        let interval = self.throughput.record(now);
+        self.samples_per_s = interval.samples_per_s;
+        let staleness = std::mem::take(&mut self.staleness).value();
+        self.recorder.record(&StepRecord {
+            step: step + 1,
+            epoch: self.epoch,
+            rank: self.rank,
+            loss: stepped.loss,
+            samples_per_s: interval.samples_per_s,
+            data_wait_pct: interval.data_wait_pct,
+            staleness,
+            time_s: self.throughput.elapsed_s(now),
+            metrics: stepped.metrics,
+        })
+    }
+}
+
+impl Mean {
+    fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}

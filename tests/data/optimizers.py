@@ -1,0 +1,188 @@
+"""PyTorch's trajectories of every optimizer, with and without each option.
+
+    python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
+    env/bin/python tests/data/optimizers.py
+
+writes optimizers.safetensors (gradients and parameters) and optimizers.json (each case's options, as a job's
+`OptimizerSpec`) beside this file.
+
+All cases start from the same two parameters and see the same 20 gradients of each; the second parameter gets none at
+steps 4 and 5. Each is run in float32, and in float64, where another order of operations would still be seen.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+HERE = Path(__file__).parent
+STEPS = 20
+SKIPPED = [4, 5]
+SHAPES = [(3, 4), (5,)]
+SPARSE_SHAPE = (6, 2)
+
+OPTIMIZERS = {
+    "sgd": (
+        torch.optim.SGD,
+        dict(lr=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False),
+        dict(
+            momentum=dict(momentum=0.9),
+            dampening=dict(momentum=0.9, dampening=0.4),
+            weight_decay=dict(weight_decay=0.1),
+            nesterov=dict(momentum=0.8, nesterov=True),
+            all=dict(lr=0.03, momentum=0.8, dampening=0.3, weight_decay=0.05, maximize=True),
+        ),
+    ),
+    "adam": (
+        torch.optim.Adam,
+        dict(lr=0.01, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False),
+        dict(
+            betas=dict(betas=[0.5, 0.7]),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.1),
+            amsgrad=dict(amsgrad=True, betas=[0.9, 0.5]),
+            all=dict(lr=0.1, betas=[0.8, 0.6], eps=1e-3, weight_decay=0.05, amsgrad=True, maximize=True),
+        ),
+    ),
+    "adamw": (
+        torch.optim.AdamW,
+        dict(lr=0.01, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.01, amsgrad=False, maximize=False),
+        dict(
+            betas=dict(betas=[0.5, 0.7]),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.3),
+            no_weight_decay=dict(weight_decay=0.0),
+            amsgrad=dict(amsgrad=True, betas=[0.9, 0.5]),
+            all=dict(lr=0.1, betas=[0.8, 0.6], eps=1e-3, weight_decay=0.05, amsgrad=True, maximize=True),
+        ),
+    ),
+    "adagrad": (
+        torch.optim.Adagrad,
+        dict(lr=0.1, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, maximize=False),
+        dict(
+            lr_decay=dict(lr_decay=0.2),
+            weight_decay=dict(weight_decay=0.1),
+            initial_accumulator_value=dict(initial_accumulator_value=0.5),
+            eps=dict(eps=0.1),
+            all=dict(lr_decay=0.1, weight_decay=0.05, initial_accumulator_value=0.1, eps=0.01, maximize=True),
+        ),
+    ),
+    "adadelta": (
+        torch.optim.Adadelta,
+        dict(lr=1.0, rho=0.9, eps=1e-6, weight_decay=0.0, maximize=False),
+        dict(
+            lr=dict(lr=0.3),
+            rho=dict(rho=0.4),
+            eps=dict(eps=1e-2),
+            weight_decay=dict(weight_decay=0.1),
+            all=dict(lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.05, maximize=True),
+        ),
+    ),
+    "adamax": (
+        torch.optim.Adamax,
+        dict(lr=0.01, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0, maximize=False),
+        dict(
+            betas=dict(betas=[0.5, 0.7]),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.1),
+            all=dict(lr=0.1, betas=[0.8, 0.6], eps=1e-3, weight_decay=0.05, maximize=True),
+        ),
+    ),
+    "rmsprop": (
+        torch.optim.RMSprop,
+        dict(lr=0.01, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, maximize=False),
+        dict(
+            alpha=dict(alpha=0.6),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.1),
+            momentum=dict(momentum=0.8),
+            centered=dict(centered=True),
+            centered_momentum=dict(centered=True, momentum=0.5),
+            all=dict(
+                lr=0.03, alpha=0.8, eps=1e-3, weight_decay=0.05, momentum=0.3, centered=True, maximize=True
+            ),
+        ),
+    ),
+    "rprop": (
+        torch.optim.Rprop,
+        dict(lr=0.01, etas=[0.5, 1.2], step_sizes=[1e-6, 50.0], maximize=False),
+        dict(
+            etas=dict(etas=[0.3, 2.0]),
+            step_sizes=dict(step_sizes=[0.005, 0.02]),
+            all=dict(lr=0.1, etas=[0.7, 1.5], step_sizes=[0.05, 0.3], maximize=True),
+        ),
+    ),
+}
+
+SPARSE = {
+    "sgd": dict(),
+    "adagrad": dict(lr_decay=0.1, initial_accumulator_value=0.2),
+}
+
+
+def draw():
+    torch.manual_seed(11)
+    start = [torch.randn(shape, dtype=torch.float64) for shape in SHAPES]
+    grads = [[torch.randn(shape, dtype=torch.float64) for shape in SHAPES] for _ in range(STEPS)]
+    # An element whose gradient is 0 now and then, and one that always points the same way.
+    for step, (matrix, vector) in enumerate(grads):
+        matrix[0, 0] = 0.0 if step % 3 == 1 else matrix[0, 0]
+        vector[0] = vector[0].abs()
+    # Few rows, some twice.
+    rows = [torch.randint(0, SPARSE_SHAPE[0], (4,)) for _ in range(STEPS)]
+    values = [torch.randn(4, SPARSE_SHAPE[1], dtype=torch.float64) for _ in range(STEPS)]
+    return start, grads, torch.randn(SPARSE_SHAPE, dtype=torch.float64), rows, values
+
+
+def run(optimizer, options, start, grads):
+    params = [value.clone().requires_grad_() for value in start]
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    optimizer = optimizer(params, **options)
+    path = []
+    for step in grads:
+        for param, grad in zip(params, step):
+            param.grad = grad
+        optimizer.step()
+        path.append([param.detach().clone() for param in params])
+    return [torch.stack(values) for values in zip(*path)]
+
+
+def main():
+    torch.set_num_threads(1)
+    start, grads, sparse_start, rows, values = draw()
+    tensors, specs = {}, {}
+    for at, value in enumerate(start):
+        tensors[f"start/{at}"] = value
+        tensors[f"grads/{at}"] = torch.stack([step[at] for step in grads])
+    tensors["sparse/start"], tensors["sparse/rows"] = sparse_start, torch.stack(rows)
+    tensors["sparse/values"] = torch.stack(values)
+    for kind, dtype in [("f32", torch.float32), ("f64", torch.float64)]:
+        cast = [[value.to(dtype) for value in step] for step in grads]
+        for skipped in SKIPPED:
+            cast[skipped - 1][1] = None
+        for name, (optimizer, defaults, variants) in OPTIMIZERS.items():
+            cases = {"default": {}, "maximize": dict(maximize=True), **variants}
+            for case, changes in cases.items():
+                options = {**defaults, **changes}
+                specs[f"{name}/{case}"] = {"type": name, **options}
+                path = run(optimizer, options, [value.to(dtype) for value in start], cast)
+                for at, values_of in enumerate(path):
+                    tensors[f"{name}/{case}/{kind}/{at}"] = values_of
+        for name, changes in SPARSE.items():
+            optimizer, defaults, _ = OPTIMIZERS[name]
+            for case, extra in {"sparse": {}, "sparse_maximize": dict(maximize=True)}.items():
+                options = {**defaults, **changes, **extra}
+                specs[f"{name}/{case}"] = {"type": name, **options}
+                sparse = [
+                    [torch.sparse_coo_tensor(row[None], value.to(dtype), SPARSE_SHAPE)]
+                    for row, value in zip(rows, values)
+                ]
+                (path,) = run(optimizer, options, [sparse_start.to(dtype)], sparse)
+                tensors[f"{name}/{case}/{kind}/0"] = path
+    save_file({key: value.contiguous() for key, value in tensors.items()}, HERE / "optimizers.safetensors")
+    (HERE / "optimizers.json").write_text(json.dumps(specs, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
