@@ -113,9 +113,9 @@ fn is_denial(message: &str) -> bool {
     SIGNS.iter().any(|sign| message.contains(sign)) || (is_missing(message) && names_absolute_path(message))
 }
 
-/// ENOENT is 44 in WASI.
+/// ENOENT is 44 in WASI; the third is how the SDK says it.
 fn is_missing(message: &str) -> bool {
-    message.contains("(os error 44)") || message.contains("[Errno 44]")
+    ["(os error 44)", "[Errno 44]", "the data folder has no file"].iter().any(|sign| message.contains(sign))
 }
 
 /// The C library looks for `/etc/passwd` inside the data folder and then says that it is missing.

@@ -5,6 +5,7 @@ mod datasets;
 mod files;
 mod losses;
 mod raw_losses;
+mod shipped;
 mod wrong_files;
 
 use std::path::Path;
