@@ -24,7 +24,6 @@ use std::time::Instant;
 use clap::Parser as _;
 
 use args::{Cli, Command};
-use exit::Failure;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {

@@ -91,6 +91,10 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
 
 fn section<'a>(out: &mut String, path: &str, entries: impl Iterator<Item = (&'a String, &'a Value)>) {
     let _ = writeln!(out, "\n[{path}]");
+    let mut entries: Vec<_> = entries.collect();
+    if path != "roles" {
+        entries.sort_by_key(|(key, _)| place(key));
+    }
     for (key, value) in entries {
         entry(out, key, value);
     }
@@ -124,15 +128,20 @@ pub(super) fn inline(value: &Value) -> String {
         Value::Dict(_, dict) if dict.is_empty() => "{}".into(),
         Value::Dict(_, dict) => {
             let mut entries: Vec<_> = dict.iter().collect();
-            // `type` says what the rest is about.
-            entries.sort_by_key(|(key, _)| match key.as_str() {
-                "type" => 0,
-                "name" => 1,
-                _ => 2,
-            });
+            entries.sort_by_key(|(key, _)| place(key));
             let written = entries.iter().map(|(key, value)| format!("{} = {}", key_text(key), inline(value)));
             format!("{{ {} }}", written.collect::<Vec<_>>().join(", "))
         }
+    }
+}
+
+/// What says what the rest is about comes first, the long comes last.
+fn place(key: &str) -> u32 {
+    match key {
+        "type" | "plugin" | "place" => 0,
+        "name" => 1,
+        "layers" => 3,
+        _ => 2,
     }
 }
 

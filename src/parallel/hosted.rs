@@ -234,5 +234,5 @@ impl HostedModule {
 /// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
 /// update in place (hogwild) is no error in a backward that is under way.
 fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
-    parameter.f_internal_data()?.f_set_requires_grad(true)
+    parameter.f_data()?.f_set_requires_grad(true)
 }

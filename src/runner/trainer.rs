@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 
 use super::evaluate::evaluate;
 use super::ledger::{Recorder, TrainerEnd};
-use super::loader::{Prefetcher, Schedule};
-use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
+use super::loader::Schedule;
+use super::metrics::{EvalResult, StepRecord, Throughput};
 use super::progress::{Reporter, Training, Update};
-use super::samples::{Samples, Split};
+use super::samples::Split;
 use super::step::{Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::job::Job;

@@ -1,0 +1,231 @@
+//! What a proven job will do, known before anything runs: who holds what, how large it is, what travels.
+//!
+//! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
+
+mod show;
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use super::proven::{Consistency, Job, ModuleSpec};
+use super::shape::{self, Signal};
+use super::{size, split};
+use crate::topology::{Device, Rank, Role};
+
+/// All bytes are those of one step of one trainer, unless they say otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    pub job: String,
+    pub world_size: u32,
+    pub trainers: usize,
+    pub batch_size: u64,
+    pub epochs: u32,
+    /// Per trainer; 0 = all.
+    pub steps: u64,
+    pub consistency: Consistency,
+    pub optimizer: super::optimizer::OptimizerSpec,
+    pub roles: Vec<RolePlan>,
+    pub modules: Vec<ModulePlan>,
+    pub links: Vec<Link>,
+    /// What a reader should know and might not expect.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RolePlan {
+    pub name: String,
+    pub ranks: Vec<Rank>,
+    pub holds: Vec<String>,
+    pub trains: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModulePlan {
+    pub name: String,
+    pub role: String,
+    pub rank: Rank,
+    /// One sample.
+    pub input: Signal,
+    pub output: Signal,
+    pub parameters: u64,
+    pub parameter_bytes: u64,
+    pub layers: Vec<LayerPlan>,
+    pub devices: Vec<DevicePlan>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerPlan {
+    pub name: String,
+    pub kind: &'static str,
+    pub output: Signal,
+    pub parameters: u64,
+    pub parameter_bytes: u64,
+    #[serde(serialize_with = "as_text")]
+    pub device: Device,
+}
+
+/// What a module keeps on one device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DevicePlan {
+    #[serde(serialize_with = "as_text")]
+    pub device: Device,
+    pub parameters: u64,
+    pub parameter_bytes: u64,
+    /// Running statistics and the like.
+    pub buffer_bytes: u64,
+    pub optimizer_bytes: u64,
+}
+
+/// What a trainer and the owner of a module send one another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    pub from: String,
+    pub to: String,
+    pub carries: Vec<Load>,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Load {
+    pub what: String,
+    pub bytes: u64,
+}
+
+fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(device)
+}
+
+pub fn plan(job: &Job) -> Plan {
+    let modules: Vec<ModulePlan> = job.modules.iter().map(|module| module_plan(job, module)).collect();
+    Plan {
+        job: job.name.clone(),
+        world_size: job.cluster.world_size.0,
+        trainers: job.train.trainers.ranks.len(),
+        batch_size: job.train.batch_size,
+        epochs: job.train.epochs,
+        steps: job.train.steps,
+        consistency: job.train.consistency,
+        optimizer: job.optimizer.clone(),
+        roles: job.roles.iter().map(|role| role_plan(job, role)).collect(),
+        links: links(job, &modules),
+        notes: notes(job),
+        modules,
+    }
+}
+
+fn role_plan(job: &Job, role: &Role) -> RolePlan {
+    let held = job.modules.iter().filter(|module| module.place.name == role.name);
+    RolePlan {
+        name: role.name.clone(),
+        ranks: role.ranks.clone(),
+        holds: held.map(|module| module.name.clone()).collect(),
+        trains: job.train.trainers.name == role.name,
+    }
+}
+
+fn module_plan(job: &Job, module: &ModuleSpec) -> ModulePlan {
+    let input = Signal::new(&module.input, module.input_dtype);
+    let outputs = shape::infer(&module.layers, &input);
+    let parts = split::devices(&module.layers, &module.devices, job.cluster.num_gpus);
+    let layers: Vec<LayerPlan> = module
+        .layers
+        .iter()
+        .zip(&outputs.signals)
+        .zip(&parts)
+        .map(|((layer, output), part)| LayerPlan {
+            name: layer.name.clone(),
+            kind: layer.op.kind(),
+            output: output.clone(),
+            parameters: size::parameters(&layer.op),
+            parameter_bytes: size::parameter_bytes(&layer.op),
+            device: device(*part, job.cluster.num_gpus),
+        })
+        .collect();
+    ModulePlan {
+        name: module.name.clone(),
+        role: module.place.name.clone(),
+        rank: module.place.ranks[0],
+        output: outputs.output().cloned().unwrap_or_else(|| input.clone()),
+        input,
+        parameters: sum(layers.iter().map(|layer| layer.parameters)),
+        parameter_bytes: sum(layers.iter().map(|layer| layer.parameter_bytes)),
+        devices: device_plans(job, module, &layers),
+        layers,
+    }
+}
+
+fn device(part: usize, gpus: u32) -> Device {
+    if gpus == 0 { Device::Cpu } else { Device::Cuda(part as u32) }
+}
+
+fn device_plans(job: &Job, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
+    let tensors = size::optimizer_tensors(&job.optimizer);
+    let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
+    for (layer, plan) in module.layers.iter().zip(layers) {
+        let device = plan.device;
+        let empty =
+            DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };
+        let on = plans.entry(device).or_insert(empty);
+        on.parameters = on.parameters.saturating_add(plan.parameters);
+        on.parameter_bytes = on.parameter_bytes.saturating_add(plan.parameter_bytes);
+        on.buffer_bytes = on.buffer_bytes.saturating_add(size::buffer_bytes(&layer.op));
+        on.optimizer_bytes = on.optimizer_bytes.saturating_add(plan.parameter_bytes.saturating_mul(tensors));
+    }
+    plans.into_values().collect()
+}
+
+/// A trainer calls each module in turn, so whatever passes between two modules passes through the trainer.
+fn links(job: &Job, modules: &[ModulePlan]) -> Vec<Link> {
+    let trainers = &job.train.trainers;
+    let mut links = Vec::new();
+    for (index, module) in modules.iter().enumerate() {
+        // With one rank that both holds and trains, nothing travels.
+        if trainers.ranks == [module.rank] {
+            continue;
+        }
+        let batch = |signal: &Signal| signal.bytes().saturating_mul(job.train.batch_size);
+        let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
+        let mut back = vec![load("output", batch(&module.output))];
+        // Data need no gradient; what an earlier module gave does.
+        if index > 0 {
+            back.push(load("gradient of the input", batch(&module.input)));
+        }
+        let there =
+            vec![load("input", batch(&module.input)), load("gradient of the output", batch(&module.output))];
+        links.push(link(&trainers.name, &module.role, there));
+        links.push(link(&module.role, &trainers.name, back));
+    }
+    links
+}
+
+fn link(from: &str, to: &str, carries: Vec<Load>) -> Link {
+    let bytes = sum(carries.iter().map(|load| load.bytes));
+    Link { from: from.into(), to: to.into(), carries, bytes }
+}
+
+fn notes(job: &Job) -> Vec<String> {
+    let mut notes = Vec::new();
+    for module in &job.modules {
+        let (wanted, gpus) = (split::wanted(&module.devices), job.cluster.num_gpus as usize);
+        if wanted > gpus.max(1) {
+            let have = match gpus {
+                0 => "there are none (cluster.num_gpus = 0): all of it runs on the CPU".into(),
+                1 => "there is one: all of it runs there".into(),
+                _ => format!("there are {gpus}: the rest of it runs on the last"),
+            };
+            notes.push(format!("module {} would be split over {wanted} GPUs, and {have}", module.name));
+        }
+    }
+    if job.data.test.is_none() {
+        notes.push("there is no [data.test], so accuracy is not measured".into());
+    }
+    notes
+}
+
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The plan for a person's eyes: plain text, aligned, no wider than a terminal where names allow.
+
+use std::fmt;
+
+use super::super::proven::Consistency;
+use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan};
+use crate::topology::Rank;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "job {}", self.job)?;
+        writeln!(f, "  {}", self.training())?;
+        writeln!(f, "\nroles, {}", counted(u64::from(self.world_size), "rank"))?;
+        let mut roles = Grid::new(&[Left, Right, Left, Left]);
+        for role in &self.roles {
+            roles.row(role_row(role));
+        }
+        roles.write(f)?;
+        for module in &self.modules {
+            show_module(f, module)?;
+        }
+        self.show_links(f)?;
+        for (number, note) in self.notes.iter().enumerate() {
+            write!(f, "{}note: {note}", if number == 0 { "\n\n" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn training(&self) -> String {
+        let length = match self.steps {
+            0 => counted(u64::from(self.epochs), "epoch"),
+            steps => format!("{} of each trainer at most", counted(steps, "step")),
+        };
+        let consistency = match self.consistency {
+            Consistency::Async => "async".into(),
+            Consistency::Bsp => "bsp".into(),
+            Consistency::Hogwild => "hogwild".into(),
+            Consistency::Ssp { staleness } => format!("ssp with staleness {staleness}"),
+        };
+        let trainers = counted(self.trainers as u64, "trainer");
+        format!("{trainers}, {consistency}, {length}, batches of {}", self.batch_size)
+    }
+
+    fn show_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n\nlinks, one step of one trainer")?;
+        if self.links.is_empty() {
+            return write!(f, "\n  nothing travels: the trainer holds the model itself");
+        }
+        let mut grid = Grid::new(&[Left, Right, Left]);
+        for link in &self.links {
+            grid.row(link_row(link));
+        }
+        let all = super::sum(self.links.iter().map(|link| link.bytes));
+        let total = bytes(all.saturating_mul(self.trainers as u64));
+        writeln!(f)?;
+        grid.write(f)?;
+        write!(f, "\n  {total} for a step of all {}", counted(self.trainers as u64, "trainer"))
+    }
+}
+
+fn role_row(role: &RolePlan) -> Vec<String> {
+    let mut does = Vec::new();
+    if !role.holds.is_empty() {
+        does.push(format!("holds {}", role.holds.join(", ")));
+    }
+    if role.trains {
+        does.push("trains".into());
+    }
+    let count = counted(role.ranks.len() as u64, "rank");
+    vec![role.name.clone(), count, rank_range(&role.ranks), does.join(", ")]
+}
+
+/// Ranks of a role follow one another.
+fn rank_range(ranks: &[Rank]) -> String {
+    match ranks {
+        [only] => only.to_string(),
+        [first, .., last] => format!("{first} to {last}"),
+        [] => String::new(),
+    }
+}
+
+fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
+    let ModulePlan { name, role, rank, input, output, .. } = module;
+    writeln!(f, "\n\nmodule {name} on {role} (rank {rank}), {input} to {output}")?;
+    let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
+    grid.row(["layer", "type", "output", "parameters", "bytes", "device"].map(String::from).to_vec());
+    for layer in &module.layers {
+        let size = |number: u64, text: String| if number == 0 { String::new() } else { text };
+        grid.row(vec![
+            layer.name.clone(),
+            layer.kind.into(),
+            layer.output.to_string(),
+            size(layer.parameters, thousands(layer.parameters)),
+            size(layer.parameter_bytes, bytes(layer.parameter_bytes)),
+            layer.device.to_string(),
+        ]);
+    }
+    for device in &module.devices {
+        let total = [thousands(device.parameters), bytes(device.parameter_bytes), device.device.to_string()];
+        grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
+    }
+    grid.write(f)?;
+    module.devices.iter().try_for_each(|device| show_extras(f, device))
+}
+
+/// What lies beside the parameters.
+fn show_extras(f: &mut fmt::Formatter<'_>, device: &DevicePlan) -> fmt::Result {
+    let extras = [(device.optimizer_bytes, "optimizer state"), (device.buffer_bytes, "buffers")];
+    let extras: Vec<_> = extras
+        .iter()
+        .filter(|(size, _)| *size > 0)
+        .map(|(size, what)| format!("{} of {what}", bytes(*size)))
+        .collect();
+    match extras.is_empty() {
+        true => Ok(()),
+        false => write!(f, "\n  and on {} {}", device.device, extras.join(", ")),
+    }
+}
+
+fn link_row(link: &Link) -> Vec<String> {
+    let carries: Vec<_> =
+        link.carries.iter().map(|load| format!("{} {}", load.what, bytes(load.bytes))).collect();
+    vec![format!("{} to {}", link.from, link.to), bytes(link.bytes), carries.join(", ")]
+}
+
+/// "1 rank", "3 ranks".
+fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
+}
+
+/// 1,199,882.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// 4.6 MiB.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", UNITS[unit])
+}
+
+#[derive(Clone, Copy)]
+enum Align {
+    Left,
+    Right,
+}
+use Align::{Left, Right};
+
+/// Rows in columns of equal width.
+struct Grid<'a> {
+    align: &'a [Align],
+    rows: Vec<Vec<String>>,
+}
+
+impl<'a> Grid<'a> {
+    fn new(align: &'a [Align]) -> Grid<'a> {
+        Grid { align, rows: Vec::new() }
+    }
+
+    fn row(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Indented, without a newline behind the last row.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width =
+            |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.align.len()).map(width).collect();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for ((cell, width), align) in row.iter().zip(&widths).zip(self.align) {
+                line.push_str("  ");
+                line.push_str(&match align {
+                    Left => format!("{cell:<width$}"),
+                    Right => format!("{cell:>width$}"),
+                });
+            }
+            if number > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
