@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -114,9 +116,12 @@ pub fn load(
         PluginError::new(name, "load", PluginErrorKind::NotAPlugin, message)
             .with_hint("`pstrain plugin new` and `pstrain plugin build` make one")
     };
+    // The ranks of a machine start at the same time: one compiles, the others find the result in the cache.
+    let turn = cache_dir.and_then(|dir| take_turn(dir, name, bytes).ok());
     let component = as_component(cache_dir, bytes).map_err(not_one)?;
     let component = wasmtime::component::Component::new(engine, &component)
         .map_err(|error| not_one(format!("it does not compile: {error:#}")))?;
+    drop(turn);
     let worlds = worlds_of(engine, &component).map_err(not_one)?;
     let missing = missing_imports(engine, &component).map_err(not_one)?;
     let pre = if missing.is_empty() {
@@ -128,6 +133,21 @@ pub fn load(
     };
     let pre = pre.map_err(|error| not_one(format!("it does not fit this host: {error:#}")))?;
     Ok(Component(Arc::new(Loaded { name: name.into(), worlds, missing, pre })))
+}
+
+/// Waits while another process compiles the same bytes; the system ends that wait if that process dies.
+fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File> {
+    let mut hash = DefaultHasher::new();
+    bytes.hash(&mut hash);
+    let turns = cache_dir.join("turns");
+    std::fs::create_dir_all(&turns)?;
+    let file = turns.join(format!("{:016x}", hash.finish()));
+    if !file.exists() {
+        tracing::info!(plugin = name, "compiling for the first time; the result is kept in {cache_dir:?}");
+    }
+    let turn = File::create(file)?;
+    turn.lock()?;
+    Ok(turn)
 }
 
 /// A core module is wrapped; a component stays as it is.

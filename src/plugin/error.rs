@@ -7,15 +7,15 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct PluginError {
     /// The plug-in's name: of a shipped one, or its file.
-    pub name: String,
+    pub name: Box<str>,
     /// What was asked of it: `load`, `open`, `batch`, `compute`.
     pub what: &'static str,
     pub kind: PluginErrorKind,
     /// The reason, in the guest's own words where it gave any. One line or several.
     pub message: String,
     /// Where in the guest it happened: file and line, or the function.
-    pub place: Option<String>,
-    pub hint: Option<String>,
+    pub place: Option<Box<str>>,
+    pub hint: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl PluginError {
         PluginError { name: name.into(), what, kind, message: message.into(), place: None, hint: None }
     }
 
-    pub(super) fn with_hint(mut self, hint: impl Into<String>) -> PluginError {
+    pub(super) fn with_hint(mut self, hint: impl Into<Box<str>>) -> PluginError {
         self.hint = Some(hint.into());
         self
     }
@@ -119,7 +119,7 @@ pub(super) fn size_text(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..10_737_418_240 if bytes % 1_048_576 == 0 => format!("{} MiB", bytes / 1_048_576),
+        1_048_576..10_737_418_240 if bytes.is_multiple_of(1_048_576) => format!("{} MiB", bytes / 1_048_576),
         1_048_576..10_737_418_240 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
         _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
     }

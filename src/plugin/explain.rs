@@ -34,8 +34,8 @@ pub fn trapped(call: &Call, error: &wasmtime::Error) -> PluginError {
         what: call.what,
         kind,
         message: tame(&message),
-        place: place.or_else(|| place_of(error)),
-        hint,
+        place: place.or_else(|| place_of(error)).map(Into::into),
+        hint: hint.map(Into::into),
     }
 }
 
@@ -56,8 +56,8 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
     if let Some(panic) = Panic::find(call.stderr) {
         return (PluginErrorKind::Panicked, panic.message, None);
     }
-    let message = if let Some(exit) = error.downcast_ref::<I32Exit>() {
-        with_last_lines(format!("it called `exit` ({})", exit.0), call.stderr)
+    let message = if error.is::<I32Exit>() {
+        with_last_lines("it called `exit`".into(), call.stderr)
     } else if let Some(trap) = error.downcast_ref::<Trap>() {
         with_last_lines(trap.to_string(), call.stderr)
     } else {
@@ -70,36 +70,31 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
 /// The guest returned an error, in its own words. A last line `hint: ...` is its hint.
 pub fn failed(call: &Call, message: &str) -> PluginError {
     let message = tame(message);
-    let (message, hint) = match message.rsplit_once('\n') {
-        Some((rest, last)) if last.trim_start().starts_with("hint:") => {
-            let hint = last.trim_start().trim_start_matches("hint:").trim().to_owned();
-            (rest.trim_end().to_owned(), Some(hint))
+    let (message, own_hint) = match message.rsplit_once('\n') {
+        Some((rest, last)) => match last.trim_start().strip_prefix("hint:") {
+            Some(hint) => (rest.trim_end(), Some(hint.trim().to_owned())),
+            None => (&*message, None),
+        },
+        None => (&*message, None),
+    };
+    let (kind, hint) = match call.root {
+        _ if !is_denial(message) => {
+            let missing = call.root.filter(|_| is_missing(message));
+            let looked = missing.map(|root| format!("files are looked for in `{root}` (`data.root`)"));
+            (PluginErrorKind::Failed, own_hint.or(looked))
         }
-        _ => (message, None),
+        Some(root) => {
+            let sees = format!("a plug-in sees `{root}` (`data.root`), read-only, and nothing else");
+            (PluginErrorKind::Denied, Some(format!("{sees}; name files relative to it")))
+        }
+        None => {
+            let hint = "a loss sees no files; give it what it needs as parameters";
+            (PluginErrorKind::Denied, Some(hint.to_owned()))
+        }
     };
-    let mut error = PluginError {
-        name: call.name.into(),
-        what: call.what,
-        kind: PluginErrorKind::Failed,
-        message,
-        place: None,
-        hint,
-    };
-    if is_denial(&error.message) {
-        error.kind = PluginErrorKind::Denied;
-        error.hint = Some(match call.root {
-            Some(root) => format!(
-                "a plug-in sees `{root}` (`data.root`), read-only, and nothing else; name files relative to it"
-            ),
-            None => "a loss sees no files; give it what it needs as parameters".into(),
-        });
-    } else if error.hint.is_none() && is_missing(&error.message) {
-        error.hint = call.root.map(|root| format!("files are looked for in `{root}` (`data.root`)"));
-    }
-    if error.message.is_empty() {
-        error.message = "it gave no reason".into();
-    }
-    error
+    let message = if message.is_empty() { "it gave no reason" } else { message };
+    let error = PluginError::new(call.name, call.what, kind, message);
+    PluginError { hint: hint.map(Into::into), ..error }
 }
 
 /// What WASI's refusals look like when Rust's, Python's or C's library has put them into words.
@@ -118,9 +113,9 @@ fn is_denial(message: &str) -> bool {
     SIGNS.iter().any(|sign| message.contains(sign)) || (is_missing(message) && names_absolute_path(message))
 }
 
-/// ENOENT is 44 in WASI.
+/// ENOENT is 44 in WASI; the third is how the SDK says it.
 fn is_missing(message: &str) -> bool {
-    message.contains("(os error 44)") || message.contains("[Errno 44]")
+    ["(os error 44)", "[Errno 44]", "the data folder has no file"].iter().any(|sign| message.contains(sign))
 }
 
 /// The C library looks for `/etc/passwd` inside the data folder and then says that it is missing.
@@ -138,7 +133,8 @@ struct Panic {
 
 impl Panic {
     fn find(stderr: &str) -> Option<Panic> {
-        Panic::rust(stderr).or_else(|| Panic::python(stderr))
+        // Python's runtime panics after an exception, without saying which.
+        Panic::python(stderr).or_else(|| Panic::rust(stderr))
     }
 
     /// `thread 'main' panicked at src/lib.rs:12:9:\nmessage`, or all on one line.
@@ -152,7 +148,7 @@ impl Panic {
     /// The last frame and the last line of a traceback.
     fn python(stderr: &str) -> Option<Panic> {
         let (_, report) = stderr.rsplit_once("Traceback (most recent call last):")?;
-        let message = report.lines().filter(|line| !line.starts_with(' ') && !line.is_empty()).next()?;
+        let message = report.lines().find(|line| !line.starts_with(' ') && !line.is_empty())?;
         let place = report.lines().filter_map(|line| line.trim().strip_prefix("File \"")).next_back();
         let place = place.and_then(|frame| {
             let (file, rest) = frame.split_once("\", line ")?;
@@ -204,7 +200,7 @@ fn place_of(error: &wasmtime::Error) -> Option<String> {
 /// `in my_loss::compute` of that function's symbol; `None` for the runtime's functions.
 fn own_function(symbol: &str) -> Option<String> {
     const RUNTIME: [&str; 8] =
-        ["core", "std", "alloc", "dlmalloc", "wit_bindgen", "__rustc", "rust_", "abort"];
+        ["core", "std", "alloc", "dlmalloc", "wit_bindgen", "__rustc", "rust_", "wasi_snapshot_preview1"];
     // The alternate form leaves the hash off.
     let name = format!("{:#}", rustc_demangle::demangle(symbol));
     let crate_name = name.trim_start_matches(['<', '&']).split("::").next().unwrap_or_default();
@@ -236,19 +232,15 @@ mod tests {
             message: "IndexError: list index out of range".into(),
             place: Some("/0/app.py:3".into()),
         };
+        let runtime = "\nthread '<unnamed>' panicked at runtime/src/lib.rs:1:2:\nPython threw\n";
         assert_eq!(Panic::find(report), Some(wanted));
+        assert_eq!(Panic::find(&format!("{report}{runtime}")), Panic::find(report));
     }
 
     #[test]
     fn the_runtimes_functions_are_no_place() {
-        assert_eq!(
-            own_function("my::loss::compute::h0123456789abcdef").as_deref(),
-            Some("in my::loss::compute")
-        );
-        assert_eq!(
-            own_function("_ZN7my_loss7compute17h0123456789abcdefE").as_deref(),
-            Some("in my_loss::compute")
-        );
+        let own = "_ZN7my_loss7compute17h0123456789abcdefE";
+        assert_eq!(own_function(own).as_deref(), Some("in my_loss::compute"));
         assert_eq!(own_function("_ZN4core9panicking9panic_fmt17h0123456789abcdefE"), None);
         assert_eq!(own_function("memcpy"), None);
     }

@@ -142,10 +142,3 @@ impl<G> Instance<G> {
         stderr
     }
 }
-
-/// How long `work` took.
-pub fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
-    let start = Time::now();
-    let result = work();
-    (result, start.elapsed())
-}

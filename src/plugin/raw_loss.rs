@@ -40,7 +40,11 @@ impl RawLoss {
         let host = |error: String| self.0.error("compute", PluginErrorKind::Host, error);
         let widened = outputs.iter().map(widen).collect::<Result<Vec<_>, _>>().map_err(host)?;
         let sent_outputs = widened.iter().map(buffer).collect::<Result<Vec<_>, _>>().map_err(host)?;
-        let sent_targets = targets.iter().map(|target| buffer(&widen(target)?)).collect::<Result<Vec<_>, _>>().map_err(host)?;
+        let sent_targets = targets
+            .iter()
+            .map(|target| buffer(&widen(target)?))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(host)?;
         let Computed { loss, gradients, metrics } = self.0.call("compute", limits.time, |guest, store| {
             guest.call_compute(store, &sent_outputs, &sent_targets, want_gradient, want_metrics)
         })?;

@@ -43,6 +43,7 @@ pub fn commit(sin: &str, argument: &str) -> Result<(), String> {
     Ok(())
 }
 
+#[inline(never)] // So that the place is the same with every compiler.
 fn endless() {
     let mut n = 0u64;
     while std::hint::black_box(n) < u64::MAX {
@@ -58,6 +59,7 @@ fn grow() {
     }
 }
 
+#[inline(never)]
 fn recurse(n: u64) -> u64 {
     let room = std::hint::black_box([n; 64]);
     if std::hint::black_box(n) == 0 { 0 } else { recurse(n + 1) + room[(n % 64) as usize] }

@@ -1,0 +1,88 @@
+//! A dataset's check: it opens, hands over batches, and hands over the same sample twice.
+
+use std::time::Instant;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::Serialize;
+use tch::Tensor;
+
+use super::{Request, measure, ms};
+use crate::plugin::component::Component;
+use crate::plugin::dataset::Dataset;
+use crate::plugin::dtype::kind_name;
+use crate::plugin::error::PluginError;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct DatasetReport {
+    pub open_ms: f64,
+    pub samples: u64,
+    pub fields: Vec<FieldReport>,
+    pub batch_size: u64,
+    pub batch_bytes: u64,
+    /// Median and longest of batches of random samples.
+    pub batch_us: f64,
+    pub longest_us: f64,
+    pub samples_per_s: f64,
+    /// Whether a sample is the same when it is asked for again, in another batch.
+    pub repeats: bool,
+    pub memory_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct FieldReport {
+    pub name: String,
+    pub dtype: &'static str,
+    /// Of one sample.
+    pub shape: Vec<i64>,
+}
+
+pub fn check(component: &Component, request: &Request) -> Result<DatasetReport, PluginError> {
+    let begun = Instant::now();
+    let mut dataset = Dataset::open(component, request.config, request.root, request.limits)?;
+    let open_ms = ms(begun.elapsed());
+    let info = dataset.info().clone();
+    let size = request.batch_size.clamp(1, info.samples);
+
+    // Both ends, in one batch and alone.
+    let last = info.samples - 1;
+    let both = dataset.batch(&[last, 0])?;
+    let alone = dataset.batch(&[last])?;
+    let repeats = both.iter().zip(&alone).all(|(both, alone)| same(&both.narrow(0, 0, 1), alone));
+
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let mut batch_bytes = 0;
+    let (batch_us, longest_us) = measure(|_| {
+        let indices: Vec<u64> = (0..size).map(|_| random.next_u64() % info.samples).collect();
+        let batch = dataset.batch(&indices)?;
+        batch_bytes =
+            batch.iter().map(|field| (field.numel() * field.kind().elt_size_in_bytes()) as u64).sum();
+        Ok(())
+    })?;
+    let fields = info.fields.into_iter();
+    Ok(DatasetReport {
+        open_ms,
+        samples: info.samples,
+        fields: fields
+            .map(|field| FieldReport { name: field.name, dtype: kind_name(field.dtype), shape: field.shape })
+            .collect(),
+        batch_size: size,
+        batch_bytes,
+        batch_us,
+        longest_us,
+        samples_per_s: size as f64 / batch_us * 1e6,
+        repeats,
+        memory_bytes: dataset.memory_bytes(),
+    })
+}
+
+/// Bit by bit, so that NaN is the same as NaN.
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    let bytes = |tensor: &Tensor| {
+        let tensor = tensor.contiguous();
+        let mut bytes = vec![0; tensor.numel() * tensor.kind().elt_size_in_bytes()];
+        tensor.copy_data_u8(&mut bytes, tensor.numel());
+        bytes
+    };
+    a.size() == b.size() && bytes(a) == bytes(b)
+}
