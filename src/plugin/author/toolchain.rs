@@ -1,0 +1,135 @@
+//! Which compiler makes WebAssembly here. `scripts/setup-wasm` makes the same choice: change both together.
+
+use super::{AuthorError, child};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub const TARGET: &str = "wasm32-wasip1";
+/// Where the network is closed, rustup's download may hang instead of failing.
+const RUSTUP_LIMIT: Duration = Duration::from_secs(120);
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+const DEBIAN_LIBC: &str = "/usr/lib/wasm32-wasi";
+
+/// A compiler and what it needs to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toolchain {
+    /// The rustc on the PATH has the target.
+    Installed,
+    /// Debian's packages, for closed networks: cargo builds std itself.
+    Debian,
+}
+
+impl Toolchain {
+    /// Finds a toolchain for the crate in `dir`, and has rustup fetch the target if that is all that is missing.
+    ///
+    /// # Errors
+    /// Tells what to install.
+    pub fn find(dir: &Path) -> Result<Self, AuthorError> {
+        let wanted = std::env::var("PSTRAIN_WASM_TOOLCHAIN").ok();
+        let missing = debian_missing(Path::new("/"));
+        match wanted.as_deref() {
+            None | Some("rustup") if has_target(dir) || add_target(dir) => Ok(Toolchain::Installed),
+            None | Some("debian") if missing.is_empty() => Ok(Toolchain::Debian),
+            None | Some("rustup" | "debian") => Err(nothing(&missing)),
+            Some(other) => Err(AuthorError::Toolchain {
+                what: format!("PSTRAIN_WASM_TOOLCHAIN = `{other}` is no toolchain"),
+                hint: "use `rustup` or `debian`".into(),
+            }),
+        }
+    }
+
+    /// A cargo that builds for [`TARGET`] with it.
+    pub fn cargo(self, dir: &Path) -> Command {
+        let mut cargo = child::cargo(dir);
+        cargo.args(["build", "--release", "--target", TARGET]);
+        let mut flags = String::from("-Ctarget-feature=+simd128");
+        if self == Toolchain::Debian {
+            cargo.args(["-Z", "build-std=std,panic_abort"]);
+            cargo.env("RUSTC", DEBIAN_RUSTC).env("RUSTC_BOOTSTRAP", "1");
+            cargo.env("CARGO_TARGET_WASM32_WASIP1_LINKER", "wasm-ld-19");
+            flags += &format!(
+                " -Clink-self-contained=no -Lnative={DEBIAN_LIBC} -Clink-arg={DEBIAN_LIBC}/crt1-reactor.o \
+                 -Clink-arg=--export=_initialize"
+            );
+        }
+        cargo.env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", flags);
+        cargo
+    }
+
+    /// For people.
+    pub fn describe(self, dir: &Path) -> String {
+        let (rustc, how) = match self {
+            Toolchain::Installed => ("rustc", "installed target"),
+            Toolchain::Debian => (DEBIAN_RUSTC, "std built by cargo, Debian's wasi-libc and lld"),
+        };
+        let mut version = child::clean(rustc);
+        version.arg("--version").current_dir(dir);
+        let version = child::answer(version).unwrap_or_else(|| "rustc".into());
+        let short = version.split(" (").next().unwrap_or(&version);
+        format!("{short}, {TARGET}: {how}")
+    }
+}
+
+fn has_target(dir: &Path) -> bool {
+    let mut rustc = child::clean("rustc");
+    rustc.args(["--print", "target-libdir", "--target", TARGET]).current_dir(dir);
+    // It prints the folder's name whether or not the target is installed.
+    child::answer(rustc).is_some_and(|libdir| Path::new(&libdir).is_dir())
+}
+
+fn add_target(dir: &Path) -> bool {
+    let mut rustup = child::clean("rustup");
+    rustup.args(["target", "add", TARGET]).current_dir(dir);
+    let added = child::output_within(rustup, RUSTUP_LIMIT);
+    matches!(added, Ok(Some(output)) if output.status.success()) && has_target(dir)
+}
+
+/// Debian's packages that are not there, looked for below `root`.
+fn debian_missing(root: &Path) -> Vec<&'static str> {
+    const WANTED: [(&str, &str); 4] = [
+        ("rustc-web", "usr/bin/rustc"),
+        ("rust-web-src", "usr/lib/rustlib/src/rust/library/std/Cargo.toml"),
+        ("lld-19", "usr/bin/wasm-ld-19"),
+        ("wasi-libc", "usr/lib/wasm32-wasi/crt1-reactor.o"),
+    ];
+    let missing = |(package, file): &(&'static str, &str)| {
+        let file: PathBuf = root.join(file);
+        (!file.exists()).then_some(*package)
+    };
+    WANTED.iter().filter_map(missing).collect()
+}
+
+fn nothing(missing: &[&str]) -> AuthorError {
+    let mut hint = format!("run `rustup target add {TARGET}`");
+    if !missing.is_empty() {
+        hint += &format!(
+            "; without access to rustup's servers, on Debian 12: `apt-get install {}`",
+            missing.join(" ")
+        );
+    }
+    AuthorError::Toolchain { what: format!("there is no Rust toolchain for {TARGET}"), hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_names_only_the_packages_that_are_missing() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(debian_missing(root.path()), ["rustc-web", "rust-web-src", "lld-19", "wasi-libc"]);
+        for file in ["usr/bin/rustc", "usr/bin/wasm-ld-19"] {
+            let file = root.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+        }
+        let missing = debian_missing(root.path());
+        assert_eq!(missing, ["rust-web-src", "wasi-libc"]);
+        assert_eq!(
+            nothing(&missing).to_string(),
+            "there is no Rust toolchain for wasm32-wasip1\n  hint: run `rustup target add wasm32-wasip1`; without \
+             access to rustup's servers, on Debian 12: `apt-get install rust-web-src wasi-libc`"
+        );
+    }
+}
