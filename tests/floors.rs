@@ -4,14 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
-const FLOORS: [&[&str]; 6] = [
-    &["topology", "job"],
-    &["rpc", "plugin", "model"],
-    &["autograd"],
-    &["parallel"],
-    &["runner"],
-    &["cli"],
-];
+const FLOORS: [&[&str]; 6] =
+    [&["topology", "job"], &["rpc", "plugin", "model"], &["autograd"], &["parallel"], &["runner"], &["cli"]];
 
 /// Where a library may be named, as the start of a path below `src/`.
 const ROOMS: [(&str, &[&str]); 5] = [
@@ -64,7 +58,8 @@ fn sources() -> Vec<Source> {
 }
 
 fn collect(root: &Path, folder: &Path, found: &mut Vec<Source>) {
-    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         // Templates are what a plug-in's author starts from; they are not part of the crate.
@@ -125,7 +120,9 @@ fn each_library_stays_in_its_room() {
     for source in sources() {
         for (at, line) in source.lines() {
             for (library, rooms) in ROOMS {
-                if Source::names_crate(line, library) && !rooms.iter().any(|room| source.path.starts_with(room)) {
+                if Source::names_crate(line, library)
+                    && !rooms.iter().any(|room| source.path.starts_with(room))
+                {
                     wrong.push(format!("src/{}:{at} names {library}", source.path));
                 }
             }
@@ -143,7 +140,8 @@ fn each_library_stays_in_its_room() {
 fn unsafe_code_stays_where_it_is_allowed() {
     for source in sources() {
         for (at, line) in source.lines() {
-            let hand_written = line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl");
+            let hand_written =
+                line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl");
             assert!(
                 !hand_written || UNSAFE.contains(&source.path.as_str()),
                 "src/{}:{at} has unsafe code: {line}",

@@ -4,13 +4,13 @@ mod program;
 
 use std::fs;
 
+use program::*;
 use pstrain::job::{self, JobText, Sources};
 use pstrain::plugin::Host;
 use pstrain::runner::loader::Schedule;
 use pstrain::runner::one_process::OneProcess;
 use pstrain::runner::samples::Split;
 use pstrain::{model, runner};
-use program::*;
 
 /// A multilayer perceptron without dropout, so that a step is a function of parameters and batch alone.
 const PLAIN: &str = r#"
@@ -114,7 +114,8 @@ fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[&steps])), 0);
     let trained = model::load(&model(folder.path())).unwrap();
 
-    let sources = Sources { file: JobText { name: "job.toml", text: PLAIN }, env: Vec::new(), overrides: &[] };
+    let sources =
+        Sources { file: JobText { name: "job.toml", text: PLAIN }, env: Vec::new(), overrides: &[] };
     let job = job::load(&sources).unwrap().job;
     let root = runner::builtin::unpack("digits").unwrap();
     let host = Host::new(None).unwrap();
@@ -124,7 +125,8 @@ fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
         (0..3).map(|trainer| Schedule::for_training(&job, split.samples(), trainer).unwrap()).collect();
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
     for _ in 0..STEPS {
-        let indices: Vec<u64> = batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
+        let indices: Vec<u64> =
+            batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
         one.step(split.batch(&indices).unwrap(), 0).unwrap();
     }
 

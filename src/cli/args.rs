@@ -6,14 +6,20 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains PyTorch-class models over many processes and machines from a TOML job file.
 #[derive(Parser)]
-#[command(name = "pstrain", version, max_term_width = 100, arg_required_else_help = true, after_help = "\
+#[command(
+    name = "pstrain",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "\
 Examples:
   pstrain spawn --world-size 4                  train the built-in digits job: one server, three trainers
   pstrain init my_job.toml                      write a commented starter job
   pstrain check my_job.toml                     prove it and print the plan
   pstrain spawn my_job.toml --world-size 4      all ranks on this machine
   pstrain run my_job.toml --rank 0              one rank; start the others in other terminals or machines
-  pstrain plugin new my_data --lang rust        a data plug-in of your own")]
+  pstrain plugin new my_data --lang rust        a data plug-in of your own"
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -26,7 +26,10 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<ExitCode, Failure> {
         println!("{}", serde_json::to_string_pretty(&report).context("the figures are not JSON")?);
     } else {
         let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
-        println!("one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps", report.steps);
+        println!(
+            "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
+            report.steps
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,10 +6,17 @@ use std::process::ExitCode;
 use super::args::{DataCommand, DataSet};
 use super::exit::Failure;
 use super::logs;
+use crate::runner::fetch::Fetcher;
+use crate::runner::progress::Board;
 
 pub fn command(command: DataCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
     let DataCommand::Fetch { set: DataSet::Mnist, to } = command;
     let folder = to.unwrap_or_else(|| PathBuf::from("data/mnist"));
-    let _ = (folder, look);
+    let fetcher = Fetcher::mnist();
+    let board = Board::new(fetcher.names(), look.look());
+    let fetched = fetcher.fetch(&folder, &board);
+    board.finish();
+    let fetched = fetched.map_err(anyhow::Error::from)?;
+    println!("{}: {} files fetched, {} there already", folder.display(), fetched.fetched, fetched.kept);
     Ok(ExitCode::SUCCESS)
 }

@@ -23,9 +23,15 @@ pub fn load(path: Option<&Path>, args: &JobArgs, rank: Option<u32>) -> Result<Re
     };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!("cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"))
+        Failure::usage(format!(
+            "cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"
+        ))
     })?;
-    Ok(job::load(&Sources { file: JobText { name: &name, text: &text }, env: job::environment(), overrides: &overrides })?)
+    Ok(job::load(&Sources {
+        file: JobText { name: &name, text: &text },
+        env: job::environment(),
+        overrides: &overrides,
+    })?)
 }
 
 fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure> {
@@ -41,7 +47,9 @@ fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure
     number("--master-port", "cluster.master_port", master_port.map(u32::from));
     number("--num-gpus", "cluster.num_gpus", *num_gpus);
     number("--rank", "rank", rank);
-    overrides.extend(master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)));
+    overrides.extend(
+        master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)),
+    );
     Ok(overrides)
 }
 
@@ -60,7 +68,8 @@ pub fn init(path: &Path) -> Result<ExitCode, Failure> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| {
         Failure::usage(format!("cannot write `{}`: {error}\n  hint: name another file", path.display()))
     })?;
-    file.write_all(job::starter().as_bytes()).with_context(|| format!("cannot write `{}`", path.display()))?;
+    file.write_all(job::starter().as_bytes())
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
     let path = path.display();
     println!("wrote {path}\n\n  pstrain check {path}\n  pstrain spawn {path}");
     Ok(ExitCode::SUCCESS)

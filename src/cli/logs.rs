@@ -28,13 +28,20 @@ impl Wanted {
     /// Sends logs to stderr, through `board` where progress is drawn there. The first call in a process counts.
     pub fn start_logs(self, board: Option<&Board>) {
         let level = ["info", "debug", "trace"][usize::from(self.verbose.min(2))];
-        let filter = EnvFilter::try_from_env("PSTRAIN_LOG").unwrap_or_else(|_| EnvFilter::new(format!("warn,pstrain={level}")));
+        let filter = EnvFilter::try_from_env("PSTRAIN_LOG")
+            .unwrap_or_else(|_| EnvFilter::new(format!("warn,pstrain={level}")));
         let color = match self.color {
-            Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+            Color::Auto => {
+                std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+            }
             Color::Always => true,
             Color::Never => false,
         };
-        let format = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(color).with_target(false).without_time();
+        let format = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(color)
+            .with_target(false)
+            .without_time();
         // A second subscriber in one process is refused, and the first goes on.
         let _ = match board {
             Some(board) => format.with_writer(Mutex::new(board.stderr())).try_init(),

@@ -1,11 +1,100 @@
 //! `pstrain plugin`.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::args::PluginCommand;
-use super::exit::Failure;
-use super::logs;
+use anyhow::Context as _;
 
-pub fn command(_command: PluginCommand, _look: logs::Wanted) -> Result<ExitCode, Failure> {
+use super::args::{Kind, Lang, PluginCommand};
+use super::exit::{FAILED, Failure};
+use super::logs;
+use crate::job::{PluginLimits, PluginRef};
+use crate::plugin::author::{self, NewPlugin};
+use crate::plugin::check::{self, Request};
+use crate::plugin::{Host, PluginError};
+use crate::runner::libtorch;
+
+/// Samples of a dataset's batch, where no job says how many.
+const BATCH_SIZE: u64 = 32;
+
+pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
+    match command {
+        PluginCommand::New { name, lang, kind, into } => new(name, lang, kind, into),
+        PluginCommand::Build { folder, out } => build(&folder, out.as_deref()),
+        PluginCommand::Check { plugin, config, root, json } => {
+            libtorch::ensure().map_err(Failure::usage)?;
+            look.start_logs(None);
+            check(&plugin, &config, &root, json)
+        }
+    }
+}
+
+fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<ExitCode, Failure> {
+    let lang = match lang {
+        Lang::Rust => author::Lang::Rust,
+        Lang::Python => author::Lang::Python,
+    };
+    let kind = match kind {
+        Kind::Dataset => author::Kind::Dataset,
+        Kind::Loss => author::Kind::Loss,
+        Kind::RawLoss => author::Kind::RawLoss,
+    };
+    let folder = parent.join(&name).display().to_string();
+    let written = author::new(&NewPlugin { name, lang, kind, parent }).map_err(Failure::usage)?;
+    for path in written.iter().filter(|path| !path.components().any(|part| part.as_os_str() == "sdk")) {
+        println!("wrote {}", path.display());
+    }
+    println!("\n  pstrain plugin build {folder}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn build(folder: &Path, out: Option<&Path>) -> Result<ExitCode, Failure> {
+    let built = author::build(folder, out).map_err(anyhow::Error::from)?;
+    let (path, kib) = (built.path.display(), built.bytes.div_ceil(1024));
+    println!(
+        "built {path}: {kib} KiB in {:.1} s ({})\n\n  pstrain plugin check {path}",
+        built.seconds, built.toolchain
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(plugin: &str, config: &str, root: &Path, as_json: bool) -> Result<ExitCode, Failure> {
+    let config = read_config(config)?;
+    let plugin = match Path::new(plugin).extension() {
+        Some(_) => PluginRef::File(plugin.into()),
+        None => PluginRef::Builtin(plugin.into()),
+    };
+    let request = Request {
+        config: &config,
+        root,
+        limits: PluginLimits::default(),
+        batch_size: BATCH_SIZE,
+        outputs: Vec::new(),
+        targets: Vec::new(),
+    };
+    let report = check::check(&Host::new(None)?, &plugin, &request)?;
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&report).context("the report is not JSON")?);
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// A JSON object, or what stands on the right of a TOML key.
+fn read_config(text: &str) -> Result<serde_json::Value, Failure> {
+    let value = serde_json::from_str(text).ok().or_else(|| {
+        let table: toml::Table = toml::from_str(&format!("config = {text}")).ok()?;
+        serde_json::to_value(table.get("config")?).ok()
+    });
+    value.filter(serde_json::Value::is_object).ok_or_else(|| {
+        let hint = r#"--config '{ images = "train-images-idx3-ubyte" }', or the same as JSON"#;
+        Failure::usage(format!("`--config {text}` is neither a TOML table nor a JSON object\n  hint: {hint}"))
+    })
+}
+
+impl From<PluginError> for Failure {
+    fn from(error: PluginError) -> Failure {
+        anyhow::Error::from(error).into()
+    }
 }

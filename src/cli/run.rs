@@ -78,7 +78,11 @@ pub fn token() -> Option<String> {
 }
 
 /// The keeper's result, on stdout.
-pub fn print_summary(summary: Option<Summary>, folder: Option<&RunFolder>, as_json: bool) -> Result<(), Failure> {
+pub fn print_summary(
+    summary: Option<Summary>,
+    folder: Option<&RunFolder>,
+    as_json: bool,
+) -> Result<(), Failure> {
     let (Some(summary), Some(folder)) = (summary, folder) else { return Ok(()) };
     if as_json {
         println!("{}", serde_json::to_string_pretty(&summary).context("the summary is not JSON")?);

@@ -8,11 +8,11 @@ use super::exit::Failure;
 use super::run::{data_root, make_folder, master, print_summary, rank_name, token};
 use super::{job, logs};
 use crate::job::Job;
+use crate::rpc::Cause;
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
 use crate::runner::libtorch;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::worker::{RankError, RankStart, run_rank};
-use crate::rpc::Cause;
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<ExitCode, Failure> {
@@ -49,7 +49,12 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-fn supervise(supervisor: Supervisor, names: Vec<String>, job: &Job, look: logs::Wanted) -> Result<ExitCode, Failure> {
+fn supervise(
+    supervisor: Supervisor,
+    names: Vec<String>,
+    job: &Job,
+    look: logs::Wanted,
+) -> Result<ExitCode, Failure> {
     let board = Board::new(names, look.look());
     // A rank needs this long to find another one lost, and a little more to end in order.
     let grace = job.cluster.lost_after + Duration::from_secs(3);

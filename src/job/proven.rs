@@ -234,3 +234,28 @@ impl Cluster {
         }
     }
 }
+
+/// What a job allows that says nothing else, for plug-ins that are tried outside of one.
+impl Default for PluginLimits {
+    fn default() -> PluginLimits {
+        PluginLimits {
+            time: Duration::from_secs(5),
+            open_time: Duration::from_secs(60),
+            memory_bytes: 512 << 20,
+            batch_bytes: 256 << 20,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobText, Sources, load, starter};
+
+    #[test]
+    fn the_usual_limits_of_plugins_are_those_of_a_job_that_names_none() {
+        let file = JobText { name: "starter", text: starter() };
+        let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
+        assert_eq!(job.plugin_limits, PluginLimits::default());
+    }
+}

@@ -21,7 +21,11 @@ pub struct Pace {
 pub enum Verdict {
     Go,
     /// The slowest trainer is too far behind: `slowest` has finished `its` steps and must first reach `needs`.
-    Wait { slowest: Rank, its: u64, needs: u64 },
+    Wait {
+        slowest: Rank,
+        its: u64,
+        needs: u64,
+    },
 }
 
 impl Pace {

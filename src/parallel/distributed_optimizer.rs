@@ -23,11 +23,18 @@ pub struct DistributedOptimizer {
 impl DistributedOptimizer {
     /// # Errors
     /// When an owner refuses the options, or already updates these parameters with others.
-    pub fn new(autograd: &Arc<Autograd>, spec: &OptimizerSpec, parameters: Vec<RRef>) -> Result<DistributedOptimizer> {
+    pub fn new(
+        autograd: &Arc<Autograd>,
+        spec: &OptimizerSpec,
+        parameters: Vec<RRef>,
+    ) -> Result<DistributedOptimizer> {
         let options = serde_json::to_string(spec).context("the optimizer's options")?;
         let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
         for parameter in parameters {
-            by_owner.entry(parameter.owner()).or_insert_with(|| vec![options.clone().into()]).push(parameter.into());
+            by_owner
+                .entry(parameter.owner())
+                .or_insert_with(|| vec![options.clone().into()])
+                .push(parameter.into());
         }
         let calls: Vec<_> = by_owner
             .into_iter()
@@ -66,7 +73,8 @@ impl DistributedOptimizer {
         let calls: Vec<_> = self.at_owners.iter().map(call).collect();
         let mut applied = Applied { staleness: 0 };
         for call in calls {
-            let staleness = call.wait()?.into_iter().next().context("`optimizer.step` gave nothing")?.into_int()?;
+            let staleness =
+                call.wait()?.into_iter().next().context("`optimizer.step` gave nothing")?.into_int()?;
             applied.staleness = applied.staleness.max(staleness.max(0) as u64);
         }
         Ok(applied)

@@ -28,7 +28,8 @@ struct Lane {
 
 impl Hogwild {
     pub(super) fn new(parameters: Vec<Tensor>, trainers: &[Rank]) -> Hogwild {
-        let lane = || Lane { parameters: parameters.iter().map(Tensor::shallow_clone).collect(), optimizer: None };
+        let lane =
+            || Lane { parameters: parameters.iter().map(Tensor::shallow_clone).collect(), optimizer: None };
         let ranks = trainers.iter().map(|&rank| Some(rank)).chain([None]);
         let lanes = ranks.map(|rank| (rank, Mutex::new(lane()))).collect();
         Hogwild { lanes, version: AtomicU64::new(0) }

@@ -79,7 +79,12 @@ impl Ordered {
     /// Applies a step's gradients (`None`: the step is skipped), under `bsp` together with everyone's.
     ///
     /// `used` is the version that the step read.
-    pub(super) async fn step(&self, trainer: Rank, used: u64, gradients: Option<Gradients>) -> Result<Applied> {
+    pub(super) async fn step(
+        &self,
+        trainer: Rank,
+        used: u64,
+        gradients: Option<Gradients>,
+    ) -> Result<Applied> {
         if self.consistency == Consistency::Bsp && self.lock().pace.trains(trainer) {
             return self.step_of_round(trainer, gradients).await;
         }

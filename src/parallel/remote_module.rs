@@ -65,7 +65,10 @@ impl RemoteModule {
     /// # Errors
     /// When the call fails.
     pub fn parameters(&self) -> Result<Vec<RRef>> {
-        let answer = self.autograd.call(self.owner(), "module.parameters", vec![self.rref.clone().into()], None).wait()?;
+        let answer = self
+            .autograd
+            .call(self.owner(), "module.parameters", vec![self.rref.clone().into()], None)
+            .wait()?;
         Ok(answer.into_iter().map(Value::into_rref).collect::<Result<_, _>>()?)
     }
 
@@ -74,13 +77,18 @@ impl RemoteModule {
     /// # Errors
     /// When the call fails.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let answer = self.autograd.call(self.owner(), "module.state", vec![self.rref.clone().into()], None).wait()?;
+        let answer =
+            self.autograd.call(self.owner(), "module.state", vec![self.rref.clone().into()], None).wait()?;
         let mut values = answer.into_iter();
         let names = values.next().context("`module.state` gave nothing")?.into_list()?;
         if names.len() != values.len() {
             bail!("`module.state` gave {} names and {} tensors", names.len(), values.len());
         }
-        names.into_iter().zip(values).map(|(name, tensor)| Ok((name.into_text()?, tensor.into_tensor()?))).collect()
+        names
+            .into_iter()
+            .zip(values)
+            .map(|(name, tensor)| Ok((name.into_text()?, tensor.into_tensor()?)))
+            .collect()
     }
 
     /// Tells the owner that this rank takes no more steps.
@@ -92,7 +100,12 @@ impl RemoteModule {
         Ok(())
     }
 
-    fn call_forward(&self, context: Option<&Context>, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
+    fn call_forward(
+        &self,
+        context: Option<&Context>,
+        inputs: Vec<Tensor>,
+        forward: Forward,
+    ) -> Result<Tensor> {
         let Forward { train, dropout_seed } = forward;
         let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
         let values = head.into_iter().chain(inputs.into_iter().map(Value::from)).collect();
@@ -103,6 +116,7 @@ impl RemoteModule {
 
 fn one(values: Vec<Value>) -> Result<Value> {
     let came = values.len();
-    let [value] = <[Value; 1]>::try_from(values).ok().with_context(|| format!("{came} values came instead of one"))?;
+    let [value] =
+        <[Value; 1]>::try_from(values).ok().with_context(|| format!("{came} values came instead of one"))?;
     Ok(value)
 }

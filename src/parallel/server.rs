@@ -68,16 +68,25 @@ impl ModuleServer {
             async move { server.get(&scope, values) }.boxed_local()
         });
         serve(autograd, methods, "module.forward", |scope, values| forward(scope, values).boxed_local());
-        serve(autograd, methods, "module.parameters", |scope, values| parameters(scope, values).boxed_local());
+        serve(autograd, methods, "module.parameters", |scope, values| {
+            parameters(scope, values).boxed_local()
+        });
         serve(autograd, methods, "module.state", |scope, values| state(scope, values).boxed_local());
         serve(autograd, methods, "module.leave", |scope, values| leave(scope, values).boxed_local());
-        serve(autograd, methods, "optimizer.create", |scope, values| create_optimizer(scope, values).boxed_local());
+        serve(autograd, methods, "optimizer.create", |scope, values| {
+            create_optimizer(scope, values).boxed_local()
+        });
         serve(autograd, methods, "optimizer.step", |scope, values| step(scope, values).boxed_local());
     }
 
     /// The modules made so far.
     pub fn hosted(&self) -> Vec<Arc<HostedModule>> {
-        self.made.lock().expect("no handler panics making a module").values().map(|(module, _)| module.clone()).collect()
+        self.made
+            .lock()
+            .expect("no handler panics making a module")
+            .values()
+            .map(|(module, _)| module.clone())
+            .collect()
     }
 
     fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
@@ -156,7 +165,9 @@ async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>
         indices.dedup();
         let (came, all) = (indices.len(), module.parameter_names().len());
         if came != all {
-            bail!("{came} of the {all} parameters of module `{name}` were given: one optimizer updates all of them");
+            bail!(
+                "{came} of the {all} parameters of module `{name}` were given: one optimizer updates all of them"
+            );
         }
         module.set_optimizer(&spec)?;
         modules.push(module);

@@ -14,6 +14,7 @@
 //! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`].
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
 
+pub mod author;
 mod bindings;
 mod builtin;
 pub mod check;

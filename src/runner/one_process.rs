@@ -70,7 +70,8 @@ impl OneProcess {
         let several = self.modules.len() > 1;
         let named = |(module, parameters): &(Module, Vec<Tensor>)| {
             let prefix = if several { format!("{}.", module.name()) } else { String::new() };
-            let names = module.parameters().iter().map(|info| format!("{prefix}{}", info.name)).collect::<Vec<_>>();
+            let names =
+                module.parameters().iter().map(|info| format!("{prefix}{}", info.name)).collect::<Vec<_>>();
             names.into_iter().zip(parameters.iter().map(Tensor::shallow_clone)).collect::<Vec<_>>()
         };
         self.modules.iter().flat_map(named).collect()

@@ -53,7 +53,12 @@ impl Split {
     ///
     /// # Errors
     /// When an instance or a thread cannot be had.
-    pub fn fetch(self, job: &Job, root: &Path, schedule: Schedule) -> Result<Prefetcher<Samples, anyhow::Error>> {
+    pub fn fetch(
+        self,
+        job: &Job,
+        root: &Path,
+        schedule: Schedule,
+    ) -> Result<Prefetcher<Samples, anyhow::Error>> {
         let mut datasets = vec![self.first];
         while datasets.len() < job.data.threads {
             datasets.push(Dataset::open(&self.component, &self.config, root, job.plugin_limits)?);
@@ -63,7 +68,8 @@ impl Split {
             move |indices: &[u64]| prepare.samples(dataset.batch(indices)?)
         };
         let fetchers = datasets.into_iter().map(fetcher).collect();
-        Prefetcher::start(schedule, fetchers, job.data.prefetch).context("cannot start the threads that read data")
+        Prefetcher::start(schedule, fetchers, job.data.prefetch)
+            .context("cannot start the threads that read data")
     }
 }
 
@@ -89,7 +95,11 @@ impl Prepare {
             bail!(
                 "a sample of field `{}` has the shape {:?} ({has} elements); module `{}` takes {:?} ({wants})\n  \
                  hint: set modules.{}.input to the shape of the data",
-                field.name, field.shape, module.name, module.input, module.name
+                field.name,
+                field.shape,
+                module.name,
+                module.input,
+                module.name
             );
         }
         let input_kind = match module.input_dtype {
@@ -120,7 +130,10 @@ fn find(info: &DatasetInfo, name: Option<&str>, position: usize, key: &str) -> R
             format!("`{key}` = \"{name}\" is no field of the data\n  hint: the fields are {}", names())
         }),
         None if position < info.fields.len() => Ok(position),
-        None => bail!("the data have only {}, and `{key}` is not given\n  hint: name the field in `{key}`", names()),
+        None => bail!(
+            "the data have only {}, and `{key}` is not given\n  hint: name the field in `{key}`",
+            names()
+        ),
     }
 }
 
@@ -147,7 +160,8 @@ fn normalized(mut input: Tensor, by: &Normalize) -> Result<Tensor> {
         bail!("`data.normalize` has {channels} channels; a sample has the shape {:?}", &input.size()[1..]);
     }
     shape[1] = channels;
-    let per_channel = |values: &[f64]| Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?.f_reshape(&shape);
+    let per_channel =
+        |values: &[f64]| Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?.f_reshape(&shape);
     let (mean, std) = (per_channel(&by.mean)?, per_channel(&by.std)?);
     Ok(input.f_div_scalar_(by.scale)?.f_sub_(&mean)?.f_div_(&std)?)
 }

@@ -75,7 +75,9 @@ impl Stepper {
     fn refuse(&self, number: u64, loss: f64) -> Result<()> {
         let (rank, step) = (self.rank, number + 1);
         match self.on_nan {
-            OnNan::Skip => tracing::warn!("rank {rank}, step {step}: the loss is {loss}; the step is skipped"),
+            OnNan::Skip => {
+                tracing::warn!("rank {rank}, step {step}: the loss is {loss}; the step is skipped")
+            }
             OnNan::Stop => bail!(
                 "rank {rank}, step {step}: the loss is {loss}\n  \
                  hint: lower optimizer.lr, look at the data of this step, or set train.on_nan = \"skip\""

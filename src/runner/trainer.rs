@@ -40,7 +40,8 @@ impl Trainer<'_> {
     pub fn run(mut self) -> Result<()> {
         self.doing("opening the data");
         let host = Host::new(None)?;
-        let split = Split::open(&host, self.job, self.root, &self.job.data.train).context("the training data")?;
+        let split =
+            Split::open(&host, self.job, self.root, &self.job.data.train).context("the training data")?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())?;
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
         let batches = split.fetch(self.job, self.root, schedule)?;
@@ -110,7 +111,8 @@ impl Trainer<'_> {
     fn evaluate_on_the_way(&mut self, host: &Host, stepper: &mut Stepper, course: &mut Course) -> Result<()> {
         course.throughput.pause(Instant::now());
         if let Some(eval) = self.evaluate(host, stepper)? {
-            let accuracy = eval.accuracy.map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
+            let accuracy =
+                eval.accuracy.map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
             tracing::info!("after epoch {}: test loss {:.4}{accuracy}", course.epoch, eval.loss);
         }
         course.throughput.resume(Instant::now());

@@ -150,7 +150,9 @@ impl<'a> Worker<'a> {
             let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
             // PyTorch's names; several modules are told apart as attributes of one would be.
             let prefix = if job.modules.len() > 1 { format!("{}.", spec.name) } else { String::new() };
-            tensors.extend(module.state()?.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)));
+            tensors.extend(
+                module.state()?.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)),
+            );
         }
         folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
         let summary = ledger.summary(&job.name, job.cluster.world_size.0);
@@ -163,7 +165,9 @@ impl<'a> Worker<'a> {
     fn end_early(&self, error: anyhow::Error, signals: &Signals) -> RankError {
         let reason = match self.mesh.lost().now() {
             _ if signals.interrupted() => RankError::Interrupted,
-            Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => RankError::Interrupted,
+            Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => {
+                RankError::Interrupted
+            }
             Some(lost) => RankError::Lost(lost),
             None => RankError::Failed(error),
         };
@@ -244,7 +248,11 @@ fn show_updates(modules: &ModuleServer, reporter: &mut Reporter, end: &Receiver<
 
 /// Of all modules of this rank: updates, and their staleness on average.
 fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
-    let counts = modules.hosted().iter().map(|module| module.updates()).fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let counts = modules
+        .hosted()
+        .iter()
+        .map(|module| module.updates())
+        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
     let (updates, staleness) = counts;
     (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
 }
