@@ -46,7 +46,7 @@ fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure
     number("--world-size", "cluster.world_size", *world_size);
     number("--master-port", "cluster.master_port", master_port.map(u32::from));
     number("--num-gpus", "cluster.num_gpus", *num_gpus);
-    number("--rank", "rank", rank);
+    number("--rank", "cluster.rank", rank);
     overrides.extend(
         master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)),
     );

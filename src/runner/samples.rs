@@ -31,6 +31,13 @@ impl Split {
     /// # Errors
     /// When the plug-in cannot open the data, or they do not fit the model.
     pub fn open(host: &Host, job: &Job, root: &Path, config: &serde_json::Value) -> Result<Split> {
+        if !root.is_dir() {
+            let folder = root.display();
+            bail!(
+                "the data folder `{folder}` is not there\n  \
+                 hint: `pstrain data fetch mnist --to {folder}` fetches MNIST; `--set data.root=DIR` names another folder"
+            );
+        }
         let component = host.load_ref(&job.data.plugin)?;
         let first = Dataset::open(&component, config, root, job.plugin_limits)?;
         let prepare = Prepare::new(job, first.info())?;
