@@ -63,10 +63,17 @@ impl Contexts {
     }
 
     /// # Errors
-    /// It has ended, or never was known here.
+    /// It has ended, or never came here.
     pub fn find(&self, id: ContextId) -> Result<Arc<ContextState>, CallError> {
-        let found = self.ranks.get(&id.rank).and_then(|of_rank| of_rank.open.get(&id.number));
-        found.cloned().ok_or_else(|| ended(id))
+        let of_rank = self.ranks.get(&id.rank);
+        if let Some(state) = of_rank.and_then(|of_rank| of_rank.open.get(&id.number)) {
+            return Ok(state.clone());
+        }
+        if of_rank.is_some_and(|of_rank| of_rank.lost || of_rank.ended.contains(&id.number)) {
+            return Err(ended(id));
+        }
+        let never = format_args!("autograd context {} has not come to this rank by any call", Shown(id));
+        Err(CallError::of_kind(CallErrorKind::Gone, never))
     }
 
     /// Forgets the context, and that for good. The caller releases what comes back.
@@ -119,6 +126,8 @@ mod tests {
             (CallErrorKind::Gone, "autograd context 1.4 has ended")
         );
         assert_eq!(contexts.len(), 0);
+        let error = contexts.find(id(5)).err().expect("never opened");
+        assert_eq!(error.message, "autograd context 1.5 has not come to this rank by any call");
     }
 
     #[test]

@@ -23,6 +23,9 @@ const GRADIENTS: &str = "autograd.gradients";
 const FAIL: &str = "autograd.fail";
 const RELEASE: &str = "autograd.release";
 
+/// Of what a peer gives as the reason why a context has failed.
+const REASON_BYTES: usize = 8 << 10;
+
 /// Distributed autograd on one rank. Make it, [`register`](Autograd::register) its methods, join the mesh with them,
 /// [`bind`](Autograd::bind) the mesh.
 #[derive(Default)]
@@ -73,7 +76,9 @@ impl Autograd {
         self.offer(methods, FAIL, |autograd, incoming| async move {
             let state = autograd.find(incoming.message.context)?;
             let [reason] = incoming.message.into_array()?;
-            autograd.fail(&incoming.mesh, &state, reason.into_text()?, incoming.from);
+            let mut reason = reason.into_text()?;
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES));
+            autograd.fail(&incoming.mesh, &state, reason, incoming.from);
             Ok(Message::default())
         });
         self.offer(methods, RELEASE, |autograd, incoming| async move {

@@ -1,5 +1,7 @@
 //! What a caller is told, and what becomes of the context.
 
+use std::time::{Duration, Instant};
+
 use pstrain::rpc::{CallErrorKind, Value};
 use pstrain::topology::Rank;
 use tch::Tensor;
@@ -24,14 +26,14 @@ fn an_error_in_a_remote_backward_names_the_rank_and_fails_the_context_everywhere
     for rank in 1..4 {
         let error = start(world.root(), &context, rank, "dense", &[&input()]).wait().expect_err("failed");
         assert!(error.to_string().contains("inplace operation"), "rank {rank}: {error}");
-        // On the rank itself, not only here.
-        let state = loop {
-            let reached = world.root().gradients(&context, Rank(rank)).wait();
-            if reached.is_err() {
-                break reached;
+        // On the rank itself, not only here. Nobody waits for the news, so it may take a moment.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let error = loop {
+            match world.root().gradients(&context, Rank(rank)).wait() {
+                Err(error) => break error.to_string(),
+                Ok(_) => assert!(Instant::now() < deadline, "rank {rank} was not told"),
             }
         };
-        let error = state.expect_err("failed").to_string();
         assert!(error.contains("rank 2") && error.contains("inplace operation"), "rank {rank}: {error}");
     }
     let error = world.root().backward(&context, &[loss(&aside[0])], false).wait().expect_err("failed");
