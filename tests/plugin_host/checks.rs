@@ -48,6 +48,7 @@ fn a_dataset_and_a_loss_are_reported() {
     assert_snapshot!(shown(&report), @r"
     PLUGIN: a dataset and a loss
       loaded in ...
+      does without     pstrain:testing/telephone (a call of these would be an error)
       opened in ...
       samples          10
       fields           x uint8[2], y int64[]

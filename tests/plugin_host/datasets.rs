@@ -7,7 +7,7 @@ use pstrain::plugin::{Dataset, PluginErrorKind};
 use serde_json::json;
 use tch::{Kind, Tensor};
 
-use crate::{EVIL, LIMITS, any_folder, dataset, told};
+use crate::{EVIL, LIMITS, SHORT, any_folder, dataset, endless_dataset, told};
 
 /// The error of opening with `sin`.
 fn open_error(sin: &str) -> String {
@@ -106,12 +106,12 @@ fn indices_must_exist() {
 
 #[test]
 fn a_runaway_is_stopped_at_its_limit() {
-    let mut dataset = dataset("loop").unwrap();
+    let mut dataset = endless_dataset("loop");
     let start = Instant::now();
     let error = dataset.batch(&[0]).unwrap_err();
     let taken = start.elapsed();
-    assert_eq!(error.kind, PluginErrorKind::TimedOut { limit: LIMITS.time });
-    assert!(taken >= LIMITS.time && taken < 10 * LIMITS.time, "{taken:?}");
+    assert_eq!(error.kind, PluginErrorKind::TimedOut { limit: SHORT.time });
+    assert!(taken >= SHORT.time && taken < 10 * SHORT.time, "{taken:?}");
     assert_snapshot!(told(&error), @r"
     plug-in `evil`: `batch` was stopped after 200ms, its limit
       hint: it may be in an endless loop; if it needs longer, raise `plugins.time_ms`
@@ -120,16 +120,16 @@ fn a_runaway_is_stopped_at_its_limit() {
 
 #[test]
 fn a_sleeper_is_stopped_too() {
-    let mut dataset = dataset("sleep").unwrap();
+    let mut dataset = endless_dataset("sleep");
     let start = Instant::now();
     let error = dataset.batch(&[0]).unwrap_err();
-    assert_eq!(error.kind, PluginErrorKind::TimedOut { limit: LIMITS.time });
-    assert!(start.elapsed() < 20 * LIMITS.time, "{:?}", start.elapsed());
+    assert_eq!(error.kind, PluginErrorKind::TimedOut { limit: SHORT.time });
+    assert!(start.elapsed() < 20 * SHORT.time, "{:?}", start.elapsed());
 }
 
 #[test]
 fn opening_has_a_limit_of_its_own() {
-    let limits = pstrain::job::PluginLimits { open_time: LIMITS.time / 2, ..LIMITS };
+    let limits = pstrain::job::PluginLimits { open_time: SHORT.time / 2, ..LIMITS };
     let opened = Dataset::open(&EVIL, &json!("open-loop"), any_folder(), limits);
     assert_snapshot!(told(&opened.err().unwrap()), @r"
     plug-in `evil`: `open` was stopped after 100ms, its limit
@@ -170,7 +170,7 @@ fn a_panic_is_told_with_its_message_and_place() {
 #[test]
 fn where_there_was_no_panic_the_place_is_the_guests_function() {
     for sin in ["loop", "recurse"] {
-        let place = dataset(sin).unwrap().batch(&[0]).unwrap_err().place.unwrap_or_default();
+        let place = endless_dataset(sin).batch(&[0]).unwrap_err().place.unwrap_or_default();
         assert!(place.starts_with("in testing_evil::"), "{sin}: {place}");
     }
 }
@@ -202,7 +202,8 @@ fn a_guests_text_cannot_play_tricks_on_the_terminal() {
 #[test]
 fn after_a_trap_the_next_call_has_a_fresh_instance() {
     for sin in ["once panic x", "once loop", "once grow", "once exit", "once recurse"] {
-        let mut dataset = dataset(sin).unwrap();
+        let limits = if sin == "once loop" { SHORT } else { LIMITS };
+        let mut dataset = Dataset::open(&EVIL, &json!(sin), any_folder(), limits).unwrap();
         dataset.batch(&[1]).unwrap_err();
         // Fresh means that this is its first call again.
         dataset.batch(&[1]).unwrap_err();
@@ -223,8 +224,7 @@ fn after_an_error_that_was_returned_the_instance_goes_on() {
 #[test]
 fn what_a_guest_prints_never_stops_it() {
     // Some 7 MB.
-    let limits = pstrain::job::PluginLimits { time: LIMITS.open_time, ..LIMITS };
-    let mut dataset = Dataset::open(&EVIL, &json!("print 100000"), any_folder(), limits).unwrap();
+    let mut dataset = dataset("print 100000").unwrap();
     assert!(dataset.batch(&[1]).is_ok());
 }
 

@@ -6,7 +6,7 @@ use pstrain::plugin::{Loss, PluginErrorKind};
 use serde_json::json;
 use tch::{Kind, Tensor};
 
-use crate::{EVIL, LIMITS, loss, told};
+use crate::{EVIL, LIMITS, SHORT, loss, told};
 
 fn pair() -> (Tensor, Tensor) {
     let x = Tensor::from_slice(&[1.0f32, -2.0, 0.5, 4.0]).reshape([2, 2]).set_requires_grad(true);
@@ -118,7 +118,9 @@ fn metrics_have_names_of_their_own() {
 
 #[test]
 fn limits_hold_in_a_loss() {
-    assert_snapshot!(compute_error("loop"), @r"
+    let (x, y) = pair();
+    let error = Loss::open(&EVIL, &json!("loop"), SHORT).unwrap().compute(&[x], &[y], false).unwrap_err();
+    assert_snapshot!(told(&error), @r"
     plug-in `evil`: `compute` was stopped after 200ms, its limit
       hint: it may be in an endless loop; if it needs longer, raise `plugins.time_ms`
     ");

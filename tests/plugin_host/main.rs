@@ -16,13 +16,15 @@ use pstrain::job::PluginLimits;
 use pstrain::plugin::{Component, Dataset, Host, Loss, PluginError};
 use serde_json::json;
 
-/// Short, so that the tests are.
+/// Small, and with time enough on a busy machine.
 const LIMITS: PluginLimits = PluginLimits {
-    time: Duration::from_millis(200),
-    open_time: Duration::from_secs(2),
+    time: Duration::from_secs(20),
+    open_time: Duration::from_secs(20),
     memory_bytes: 64 << 20,
     batch_bytes: 4 << 20,
 };
+/// For guests that never come back.
+const SHORT: PluginLimits = PluginLimits { time: Duration::from_millis(200), ..LIMITS };
 
 static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(None).expect("this machine runs WebAssembly"));
 static EVIL: LazyLock<Component> = LazyLock::new(|| HOST.load("evil", &guest("evil")).expect("a plug-in"));
@@ -41,6 +43,10 @@ fn any_folder() -> &'static Path {
 
 fn dataset(sin: &str) -> Result<Dataset, PluginError> {
     Dataset::open(&EVIL, &json!(sin), any_folder(), LIMITS)
+}
+
+fn endless_dataset(sin: &str) -> Dataset {
+    Dataset::open(&EVIL, &json!(sin), any_folder(), SHORT).expect("it opens")
 }
 
 fn loss(sin: &str) -> Loss {

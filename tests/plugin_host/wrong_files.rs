@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use insta::assert_snapshot;
 use pstrain::job::PluginRef;
-use pstrain::plugin::{Dataset, Host, World};
+use pstrain::plugin::{Dataset, Host, PluginErrorKind, World};
 use serde_json::json;
 
 use crate::{EVIL, HOST, LIMITS, RAW, any_folder, guest, told};
@@ -84,6 +84,15 @@ fn a_cache_that_cannot_be_written_is_done_without() {
 fn the_worlds_of_a_plugin_are_known() {
     assert_eq!((EVIL.name(), EVIL.worlds()), ("evil", &[World::Dataset, World::Loss][..]));
     assert_eq!(RAW.worlds(), [World::RawLoss]);
+}
+
+#[test]
+fn what_this_host_does_not_have_may_be_imported_but_not_called() {
+    assert_eq!(EVIL.missing_imports(), ["pstrain:testing/telephone"]);
+    let mut dataset = crate::dataset("telephone 110").unwrap();
+    let error = dataset.batch(&[0]).unwrap_err();
+    assert_eq!(error.kind, PluginErrorKind::Denied);
+    assert_snapshot!(told(&error), @"plug-in `evil`: `batch` reached for what it may not: it called pstrain:testing/telephone.call, which plug-ins do not have");
 }
 
 #[test]

@@ -12,7 +12,11 @@ wit_bindgen::generate!({
     path: "../../wit",
     inline: "
         package pstrain:testing;
+        interface telephone {
+            call: func(number: string) -> u32;
+        }
         world evil {
+            import telephone;
             include pstrain:plugin/dataset-plugin@0.1.0;
             include pstrain:plugin/loss-plugin@0.1.0;
         }

@@ -34,6 +34,9 @@ pub fn commit(sin: &str, argument: &str) -> Result<(), String> {
             names.sort();
             return Err(format!("listed {}", names.join(" ")));
         }
+        "telephone" => {
+            super::pstrain::testing::telephone::call(argument);
+        }
         "environment" => {
             let seen = std::env::vars().chain(std::env::args().map(|arg| (arg, String::new()))).count();
             return Err(format!("sees {seen} variables and arguments"));
