@@ -17,6 +17,7 @@ mod methods;
 mod net;
 mod payload;
 mod pending;
+mod reaper;
 mod rref;
 mod shared;
 mod value;
