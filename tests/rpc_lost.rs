@@ -22,17 +22,10 @@ fn never() -> Methods {
     methods
 }
 
-/// Heartbeats come often enough that everybody knows by now what the others do.
-fn let_heartbeats_pass(meshes: &[Mesh]) {
-    thread::sleep(Duration::from_millis(1200));
-    assert!(meshes.iter().all(|mesh| mesh.lost().now().is_none()));
-}
-
 #[test]
 fn a_rank_that_leaves_without_a_word_is_named_to_all_with_what_it_did() {
     let mut meshes = world(3, |_| never());
     meshes[2].doing("training, step 312");
-    let_heartbeats_pass(&meshes);
     let waiting: Vec<_> = [(0, 2), (1, 2), (0, 1), (1, 1)]
         .map(|(from, to): (usize, u32)| meshes[from].call(Rank(to), "never", Message::default()))
         .into();

@@ -10,6 +10,8 @@ mod codec;
 mod command;
 mod config;
 mod error;
+#[cfg(test)]
+mod hostile;
 mod join;
 mod memory;
 mod mesh;
