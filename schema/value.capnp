@@ -84,7 +84,7 @@ struct Inline {
   # On the connection of the call itself.
   union {
     data @0 :Data;
-    # In the message: all such data of a message together are at most 64 KiB.
+    # In the message: all such data of a message together are at most 256 KiB.
 
     source @1 :Source;
     # To be fetched in pieces.

@@ -188,6 +188,10 @@ pub enum JoinError {
     MasterLeft { address: String, why: String },
     #[error("rank {rank} went away before the world was complete: {why}\n  hint: its own output says why")]
     PeerLeft { rank: Rank, why: String },
+    #[error(
+        "not all ranks reached one another in time\n  hint: each rank must be able to connect to each other one; is there a firewall?"
+    )]
+    Unconnected,
     #[error("cannot start the RPC thread: {0}")]
     Thread(std::io::Error),
 }

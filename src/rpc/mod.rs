@@ -10,6 +10,8 @@ mod codec;
 mod command;
 mod config;
 mod error;
+#[cfg(test)]
+mod hostile;
 mod join;
 mod memory;
 mod mesh;
@@ -17,6 +19,7 @@ mod methods;
 mod net;
 mod payload;
 mod pending;
+mod reaper;
 mod rref;
 mod shared;
 mod value;

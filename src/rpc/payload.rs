@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::error::{CallError, CallErrorKind};
 use super::memory::{Bytes, Room};
+use super::reaper::{self, Reaper};
 use super::rref::{ObjectId, RRef};
 use super::value::{ContextId, Message, SentTensor, Value};
 use super::wire::value_capnp::{reference, source};
@@ -22,8 +23,24 @@ use crate::topology::Rank;
 
 /// The sender's side of one payload.
 pub(crate) struct SourceServer {
-    pub bytes: Bytes,
-    pub len: usize,
+    /// None only while it is dropped.
+    bytes: Option<Bytes>,
+    len: usize,
+    reaper: Reaper,
+}
+
+impl SourceServer {
+    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> SourceServer {
+        SourceServer { bytes: Some(bytes), len, reaper: reaper.clone() }
+    }
+}
+
+impl Drop for SourceServer {
+    fn drop(&mut self) {
+        if self.len >= reaper::LARGE_BYTES {
+            self.reaper.take(self.bytes.take());
+        }
+    }
 }
 
 impl source::Server for SourceServer {
@@ -40,7 +57,8 @@ impl source::Server for SourceServer {
         let Some(offset) = offset.filter(|offset| len <= MAX_CHUNK_BYTES && len <= self.len - offset) else {
             return Err(capnp::Error::failed(format!("no {len} bytes at {offset:?} of {}", self.len)));
         };
-        self.bytes.copy_to(offset, results.get().init_data(len as u32));
+        let bytes = self.bytes.as_ref().expect("not dropped");
+        bytes.copy_to(offset, results.get().init_data(len as u32));
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ use super::codec;
 use super::command::Command;
 use super::error::{CallError, CallErrorKind};
 use super::pending::block_on;
+use super::reaper::Reaper;
 use super::wire::value_capnp::{object_id, reference};
 use crate::topology::Rank;
 
@@ -285,12 +286,21 @@ impl fmt::Debug for RRef {
 
 /// Holds an `RRef` for another rank: as its reference when the object lives here, as a fork when it does not.
 pub(crate) struct ReferenceServer {
-    rref: RRef,
+    /// None only while it is dropped.
+    rref: Option<RRef>,
+    reaper: Reaper,
 }
 
 impl ReferenceServer {
-    pub fn new(rref: RRef) -> ReferenceServer {
-        ReferenceServer { rref }
+    pub fn new(rref: RRef, reaper: &Reaper) -> ReferenceServer {
+        ReferenceServer { rref: Some(rref), reaper: reaper.clone() }
+    }
+}
+
+impl Drop for ReferenceServer {
+    fn drop(&mut self) {
+        // It may be the last, and then what it holds is dropped.
+        self.reaper.take(self.rref.take());
     }
 }
 
@@ -300,9 +310,10 @@ impl reference::Server for ReferenceServer {
         _: reference::FilledParams,
         mut results: reference::FilledResults,
     ) -> Result<(), capnp::Error> {
-        if let Err(error) = self.rref.filled().await {
+        let rref = self.rref.as_ref().expect("not dropped");
+        if let Err(error) = rref.filled().await {
             // What filled it failed in another call than the one that asks.
-            codec::write_failure(results.get().init_failure(), &error.at(self.rref.owner(), "filled"));
+            codec::write_failure(results.get().init_failure(), &error.at(rref.owner(), "filled"));
         }
         Ok(())
     }

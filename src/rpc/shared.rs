@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::config::MeshConfig;
 use super::error::{CallError, CallErrorKind, LostRank};
+use super::reaper::Reaper;
 use super::rref::Objects;
 use super::wire;
 use crate::topology::{Rank, WorldSize};
@@ -20,6 +21,7 @@ pub(crate) struct Shared {
     pub lost_after: Duration,
     pub max_payload_bytes: u64,
     pub objects: Objects,
+    pub reaper: Reaper,
     /// By rank; this rank's own entry counts calls to itself.
     pub counters: Vec<Counters>,
     /// Written by whoever calls `Mesh::doing`, read by the heartbeat.
@@ -65,7 +67,7 @@ impl Drop for Permit {
 }
 
 impl Shared {
-    pub fn new(config: &MeshConfig) -> Shared {
+    pub fn new(config: &MeshConfig, reaper: Reaper) -> Shared {
         Shared {
             rank: config.rank,
             world_size: config.world_size,
@@ -74,6 +76,7 @@ impl Shared {
             lost_after: config.lost_after,
             max_payload_bytes: config.max_payload_bytes,
             objects: Objects::new(config.rank),
+            reaper,
             counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
             doing: Mutex::new("starting".into()),
             end: watch::Sender::new(None),

@@ -125,5 +125,5 @@ macro_rules! value_from {
     };
 }
 
-value_from!(bool => Bool, i64 => Int, f64 => Float, String => Text, &str => Text, Vec<u8> => Bytes,
+value_from!(bool => Bool, i64 => Int, i32 => Int, f64 => Float, String => Text, &str => Text, Vec<u8> => Bytes,
     Tensor => Tensor, SentTensor => Tensor, RRef => RRef, Vec<Value> => List);

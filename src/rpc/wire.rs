@@ -22,16 +22,17 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;
 
 /// Bytes of payloads that one message carries in itself; what does not fit any more is fetched in pieces. It is
-/// also the most that the RPC thread copies at a time.
-pub(crate) const INLINE_BYTES: usize = 64 << 10;
+/// also the most that the RPC thread copies at a time. (A batch of MNIST, 100 KB: 60 us inside the message, 160 us
+/// fetched; a copy of this size takes about 25.)
+pub(crate) const INLINE_BYTES: usize = 256 << 10;
 
-/// Bytes that a receiver asks for at a time.
-pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes that a receiver asks for at a time. (Half of it costs a quarter more time, twice of it saves nothing.)
+pub(crate) const CHUNK_BYTES: usize = 128 << 10;
 
 /// The most that a sender gives at a time.
 pub(crate) const MAX_CHUNK_BYTES: usize = 256 << 10;
 
-/// Reads of one connection under way, together at most 512 KiB: what a small call may find before it in the socket.
+/// Reads of one connection under way, together at most 1 MiB: what a small call may find before it in the socket.
 pub(crate) const READS_IN_FLIGHT: usize = 8;
 
 /// Calls to one peer that wait for their answer, and those of one peer that are served.

@@ -44,10 +44,7 @@ pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World,
     let lower = connect_down(&config, &key, &me, &members);
     let higher = accept_from_above(&config, &key, &listener);
     let both = timeout_at((deadline + GRACE).into(), futures::future::try_join(lower, higher));
-    let (lower, higher) = both.await.map_err(|_| JoinError::PeerLeft {
-        rank: config.rank,
-        why: "not all ranks reached one another in time".into(),
-    })??;
+    let (lower, higher) = both.await.map_err(|_| JoinError::Unconnected)??;
     let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false }];
     joined.extend(lower);
     joined.extend(higher);
@@ -66,10 +63,11 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        let last = match knock(config, key).await {
-            Ok(reached) => return Ok(reached),
-            Err(Failure::Io(error)) => error.to_string(),
-            Err(failure) => return Err(failed(failure, config, &config.master)),
+        let last = match timeout_at((deadline + GRACE).into(), knock(config, key)).await {
+            Ok(Ok(reached)) => return Ok(reached),
+            Ok(Err(Failure::Io(error))) => error.to_string(),
+            Ok(Err(failure)) => return Err(failed(failure, config, &config.master)),
+            Err(_) => "it accepts, and then says nothing".into(),
         };
         if Instant::now() + pause >= deadline {
             return Err(JoinError::Unreachable {

@@ -1,7 +1,8 @@
 //! Rank 0: waits for everybody, then tells everybody who is there.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -25,15 +26,15 @@ struct Hall {
     key: Key,
     /// Who is in: each waits in its own task, and gives its connection back when asked.
     present: RefCell<BTreeMap<Rank, Present>>,
-    strangers: RefCell<usize>,
+    strangers: Cell<usize>,
+    /// Nobody comes in any more.
+    closed: Cell<bool>,
     /// Told whenever `present` grows.
     news: mpsc::UnboundedSender<()>,
 }
 
 struct Present {
     came: Introduction,
-    /// The far end of its connection, as this rank sees it, and the near end, as it sees this rank.
-    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
     ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
 }
 
@@ -41,8 +42,16 @@ pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<
     let listener = address::listen_at_master(&mut config).await?;
     let (news, mut heard) = mpsc::unbounded_channel();
     let key = Key::from_token(config.token.as_deref());
-    let hall = Rc::new(Hall { config, key, present: RefCell::default(), strangers: RefCell::new(0), news });
-    let door = spawn_local(receive(hall.clone(), listener));
+    let hall = Rc::new(Hall {
+        config,
+        key,
+        present: RefCell::default(),
+        strangers: Cell::new(0),
+        closed: Cell::new(false),
+        news,
+    });
+    // To the end of the job: who comes too late shall hear why.
+    spawn_local(receive(hall.clone(), listener));
     let others = hall.config.world_size.0 as usize - 1;
     let complete = timeout_at(deadline.into(), async {
         while hall.present.borrow().len() < others {
@@ -50,7 +59,7 @@ pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<
         }
     });
     let complete = complete.await;
-    door.abort();
+    hall.closed.set(true);
     match complete {
         Ok(()) => hall.open().await,
         Err(_) => Err(hall.give_up().await),
@@ -62,8 +71,8 @@ async fn receive(hall: Rc<Hall>, listener: TcpListener) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // More strangers than that: somebody floods the port, and is not even answered.
-                if *hall.strangers.borrow() < MAX_STRANGERS {
-                    *hall.strangers.borrow_mut() += 1;
+                if hall.strangers.get() < MAX_STRANGERS {
+                    hall.strangers.set(hall.strangers.get() + 1);
                     spawn_local(greet(hall.clone(), stream));
                 }
             }
@@ -76,9 +85,8 @@ async fn receive(hall: Rc<Hall>, listener: TcpListener) {
 async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let (ask, asked) = oneshot::channel();
-    let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
-    let admitted = handshake::accept(&mut stream, &hall.key, |came| hall.admit(came, ends, ask)).await;
-    *hall.strangers.borrow_mut() -= 1;
+    let admitted = handshake::accept(&mut stream, &hall.key, |came| hall.admit(came, ask)).await;
+    hall.strangers.set(hall.strangers.get() - 1);
     match admitted {
         Ok(came) => {
             tracing::debug!(rank = %came.rank, name = %came.name, "joined");
@@ -95,16 +103,15 @@ impl Hall {
     fn admit(
         &self,
         came: &Introduction,
-        ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
         ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
     ) -> Result<(), Refusal> {
         fits(&self.config, came)?;
         let mut present = self.present.borrow_mut();
-        if came.rank == Rank(0) || present.contains_key(&came.rank) {
+        if came.rank == Rank(0) || self.closed.get() || present.contains_key(&came.rank) {
             let message = format!("rank {} has come already", came.rank);
             return Err(Refusal::new(RefusalReason::RankTaken, message));
         }
-        present.insert(came.rank, Present { came: came.clone(), ends, ask });
+        present.insert(came.rank, Present { came: came.clone(), ask });
         Ok(())
     }
 
@@ -131,12 +138,12 @@ impl Hall {
     }
 
     /// All connections, back from their tasks.
-    async fn collect(&self) -> Vec<(Present2, Option<TcpStream>)> {
+    async fn collect(&self) -> Vec<(Introduction, Option<TcpStream>)> {
         let mut all = Vec::new();
-        for (_, Present { came, ends, ask }) in self.present.take() {
+        for (_, Present { came, ask }) in self.present.take() {
             let (give, stream) = oneshot::channel();
             let _ = ask.send(give);
-            all.push((Present2 { came, ends }, stream.await.ok()));
+            all.push((came, stream.await.ok()));
         }
         all
     }
@@ -145,13 +152,14 @@ impl Hall {
         let present = self.collect().await;
         let me = introduction(&self.config, self.config.master.clone()).into_peer();
         let mut members = vec![me];
-        members.extend(present.iter().map(|(present, _)| present.came.clone().into_peer()));
+        members.extend(present.iter().map(|(came, _)| came.clone().into_peer()));
         let secret = handshake::nonce();
         let mut joined = Vec::new();
-        for (Present2 { came, ends }, stream) in present {
+        for (came, stream) in present {
             let rank = came.rank;
             let left = |why: String| JoinError::PeerLeft { rank, why };
             let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
+            let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
             let told =
                 handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
             told.await.map_err(|failure| left(format!("{failure:?}")))?;
@@ -163,7 +171,7 @@ impl Hall {
     /// Tells those who have come who has not.
     async fn give_up(&self) -> JoinError {
         let present = self.collect().await;
-        let came: Vec<_> = present.iter().map(|(present, _)| present.came.rank).collect();
+        let came: Vec<_> = present.iter().map(|(came, _)| came.rank).collect();
         let missing = self.config.world_size.ranks().skip(1).filter(|rank| !came.contains(rank)).collect();
         let error = JoinError::Missing { missing, waited: self.config.join_timeout };
         let text = error.to_string();
@@ -180,16 +188,11 @@ impl Hall {
     }
 }
 
-/// A rank that has come, without the way to its connection.
-struct Present2 {
-    came: Introduction,
-    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
-}
-
+/// `ends` of the connection to the rank that is told: its own, and the one of this rank that it reached.
 fn write_world(
     to: world::Builder<'_>,
     members: &[Peer],
-    ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+    ends: Option<(SocketAddr, SocketAddr)>,
     secret: &[u8; 32],
 ) {
     let mut to = to.init_complete();

@@ -85,6 +85,10 @@ impl Net {
         let method = format!("barrier {name}");
         let Some(number) = self.wait_for(Rank(0), &method, reply, None) else { return };
         spawn_local(async move {
+            if name.starts_with(':') {
+                let message = "a barrier's name does not begin with a colon";
+                return self.answer(number, Err(CallError::of_kind(CallErrorKind::BadValue, message)));
+            }
             let outcome = match within {
                 None => self.arrive(&name).await,
                 Some(within) => within_deadline(Instant::now() + within, within, self.arrive(&name)).await,

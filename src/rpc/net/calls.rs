@@ -42,7 +42,7 @@ impl Net {
         });
     }
 
-    /// Notes that somebody waits. None: the mesh has ended, and they have been told.
+    /// Notes that somebody waits. None: the mesh has ended, or is about to, and they are told how.
     pub(super) fn wait_for(
         &self,
         to: Rank,
@@ -50,13 +50,14 @@ impl Net {
         reply: Reply,
         permit: Option<Permit>,
     ) -> Option<u64> {
-        if self.phase.get().is_over() {
+        if self.shared.end.borrow().is_some() {
             let _ = reply.send(Err(self.shared.end_error(to, method)));
             return None;
         }
         let number = self.next_number();
         self.waiting.borrow_mut().insert(number, Waiting { to, method: method.into(), reply, permit });
-        Some(number)
+        // Ending, and the reason not out yet: it will be told with the others.
+        (!self.phase.get().is_over()).then_some(number)
     }
 
     /// A call that a broken connection ends is answered with which rank was lost, and that takes a moment to settle.
@@ -85,7 +86,7 @@ impl Net {
         self.settle(&message.values).await?;
         let link = self.link(to)?;
         let mut call = link.peer.call_request();
-        write_request(call.get().init_request(), method, message)?;
+        self.write_request(call.get().init_request(), method, message)?;
         let draft = {
             let response = call.send().promise.await?;
             match response.get()?.get_reply()?.which()? {
@@ -94,6 +95,16 @@ impl Net {
             }
         };
         self.complete(to, draft).await
+    }
+
+    fn write_request(
+        &self,
+        mut to: request::Builder<'_>,
+        method: &str,
+        message: Message,
+    ) -> Result<(), CallError> {
+        to.set_method(method);
+        codec::write_message(to.init_message(), message, &self.shared.reaper)
     }
 
     /// Fetches what a message from `from` left behind.
@@ -110,28 +121,32 @@ impl Net {
         message: Message,
         permit: Option<Permit>,
     ) -> Outcome {
-        let handler = self.methods.borrow().as_ref().and_then(|methods| methods.get(method).cloned());
+        let offered = self.methods.borrow().as_ref().map(|methods| methods.get(method).cloned());
+        let (Some(handler), Some(mesh)) = (offered, self.mesh.upgrade()) else {
+            // The mesh ends, and who waits is told how.
+            return future::pending().await;
+        };
         let handler = handler.ok_or_else(|| {
-            CallError::of_kind(
-                CallErrorKind::NoMethod,
-                format_args!("rank {} has no such method", self.rank()),
-            )
+            let message = format_args!("rank {} has no such method", self.rank());
+            CallError::of_kind(CallErrorKind::NoMethod, message)
         })?;
-        let over = || CallError::of_kind(CallErrorKind::Shutdown, "the mesh has been shut down");
-        let mesh = Mesh::from_inner(self.mesh.upgrade().ok_or_else(over)?);
         self.shared.counters[from.index()].calls_served.fetch_add(1, Ordering::Relaxed);
         let (done, answer) = oneshot::channel();
         let job = Job {
             handler,
-            incoming: Incoming { from, method: method.into(), message, mesh },
+            incoming: Incoming { from, method: method.into(), message, mesh: Mesh::from_inner(mesh) },
             max_payload_bytes: self.shared.max_payload_bytes,
             local: from == self.rank(),
             done,
             permit,
         };
         self.give(from, job)?;
-        // The place that the error has is that of a nested call; add this one.
-        answer.await.map_err(|_| over())?.map_err(|error| error.at(self.rank(), method))
+        match answer.await {
+            // The place that the error has is that of a nested call; add this one.
+            Ok(outcome) => outcome.map_err(|error| error.at(self.rank(), method)),
+            Err(_) if self.phase.get().is_over() => future::pending().await,
+            Err(_) => Err(CallError::of_kind(CallErrorKind::Panicked, "the thread that served it gave up")),
+        }
     }
 
     fn give(&self, from: Rank, job: Job) -> Result<(), CallError> {
@@ -192,7 +207,7 @@ impl Net {
         let link = self.link(to)?;
         let mut create = link.peer.create_request();
         id.write(create.get().init_id());
-        write_request(create.get().init_request(), method, message)?;
+        self.write_request(create.get().init_request(), method, message)?;
         let response = create.send().promise.await?;
         Ok(response.get()?.get_reference()?)
     }
@@ -270,11 +285,6 @@ fn collect_keys(values: &[Value], keys: &mut Vec<u64>) {
             _ => {}
         }
     }
-}
-
-fn write_request(mut to: request::Builder<'_>, method: &str, message: Message) -> Result<(), CallError> {
-    to.set_method(method);
-    codec::write_message(to.init_message(), message)
 }
 
 /// Gives an object what its method returned.

@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use tokio::task::spawn_local;
 
-use super::Net;
 use super::link::Link;
+use super::{GONE, Net, SHUTDOWN};
 use crate::rpc::codec;
 use crate::rpc::error::{CallError, Cause, LostRank};
 use crate::rpc::shared::End;
@@ -28,6 +29,9 @@ impl Phase {
     }
 }
 
+/// From a broken connection to the verdict about its rank.
+const LAST_WORDS_LIMIT: Duration = Duration::from_millis(50);
+
 /// How long the others may take to hear why the mesh ends. A rank that takes longer finds out by itself.
 const TELL_LIMIT: Duration = Duration::from_millis(500);
 
@@ -40,6 +44,10 @@ const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 impl Net {
     /// A connection is of no use any more.
     pub(super) async fn disconnected(self: &Rc<Net>, rank: Rank, why: String) {
+        // What came before the end may still lie unread, and say whose fault it is.
+        if self.phase.get() == Phase::Running {
+            tokio::time::sleep(LAST_WORDS_LIMIT).await;
+        }
         let doing = match self.link(rank) {
             Ok(link) => link.doing.borrow().clone(),
             Err(_) => return,
@@ -83,16 +91,22 @@ impl Net {
             return;
         }
         tracing::debug!(rank = %self.rank(), %lost, "the mesh ends");
-        let others = self.links();
-        let tell = others.iter().filter(|link| link.rank != lost.rank).map(|link| tell(link, &lost));
-        let _ = tokio::time::timeout(TELL_LIMIT, join_all(tell)).await;
+        let (culprit, others): (Vec<_>, Vec<_>) =
+            self.links().into_iter().partition(|link| link.rank == lost.rank);
+        for link in culprit {
+            // Should it wake up, it will find that the fault is its own. Nobody waits for that.
+            let lost = lost.clone();
+            spawn_local(async move { tell(&link, &lost).await });
+        }
+        let told = join_all(others.iter().map(|link| tell(link, &lost)));
+        let _ = tokio::time::timeout(TELL_LIMIT, told).await;
         self.close(End::Lost(lost)).await;
     }
 
     /// Waits for everyone, then closes.
     pub(super) async fn shut_down(self: &Rc<Net>) {
         self.drained().await;
-        if self.arrive("shutdown").await.is_err() || self.phase.get().is_over() {
+        if self.arrive(SHUTDOWN).await.is_err() || self.phase.get().is_over() {
             // A rank was lost. Who waits for this has been told, or will be as soon as the others have been.
             let mut end = self.shared.end.subscribe();
             let _ = end.wait_for(Option::is_some).await;
@@ -100,7 +114,7 @@ impl Net {
         }
         // All ranks want to go. Before one does, all know that.
         self.phase.set(Phase::Leaving);
-        let _ = self.arrive("gone").await;
+        let _ = self.arrive(GONE).await;
         if self.rank() == Rank(0) {
             self.hung_up().await;
         }

@@ -9,6 +9,8 @@
 mod barrier;
 mod calls;
 mod ending;
+#[cfg(test)]
+mod hung;
 mod link;
 mod server;
 mod watch;
@@ -18,7 +20,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::{LocalBoxFuture, Shared as SharedFuture};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -34,13 +36,15 @@ use super::join;
 use super::mesh::{Inner, Mesh, Peer};
 use super::methods::Methods;
 use super::pending;
-use super::shared::{Permit, Shared};
+use super::reaper::Reaper;
+use super::shared::{End, Permit, Shared};
 use super::wire::value_capnp::reference;
 use super::worker::Worker;
 use crate::topology::Rank;
 
 /// Starts the RPC thread and waits until the world is complete.
 pub(crate) fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+    let shared = Arc::new(Shared::new(&config, Reaper::start().map_err(JoinError::Thread)?));
     let (started, wait) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -49,7 +53,7 @@ pub(crate) fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinEr
         .map_err(JoinError::Thread)?;
     let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
         pending::this_thread_serves();
-        LocalSet::new().block_on(&runtime, run(config, methods, started));
+        LocalSet::new().block_on(&runtime, run(config, shared, methods, started));
     });
     thread.map_err(JoinError::Thread)?;
     pending::park_on(wait, None)
@@ -57,10 +61,14 @@ pub(crate) fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinEr
         .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))
 }
 
-async fn run(config: MeshConfig, methods: Methods, started: oneshot::Sender<Result<Mesh, JoinError>>) {
+async fn run(
+    config: MeshConfig,
+    shared: Arc<Shared>,
+    methods: Methods,
+    started: oneshot::Sender<Result<Mesh, JoinError>>,
+) {
     let deadline = Instant::now() + config.join_timeout;
     let (commands, queue) = mpsc::unbounded_channel();
-    let shared = Arc::new(Shared::new(&config));
     let world = match join::meet(config, deadline).await {
         Ok(world) => world,
         Err(error) => return drop(started.send(Err(error))),
@@ -73,18 +81,29 @@ async fn run(config: MeshConfig, methods: Methods, started: oneshot::Sender<Resu
     tokio::task::spawn_local(watch::keep_watch(net.clone()));
     tokio::task::spawn_local(net.clone().obey(queue));
     // No rank calls another before all connections stand.
-    let joined = tokio::time::timeout_at(deadline.into(), net.arrive("joined")).await;
+    let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), net.arrive(JOINED)).await;
     let outcome = match joined {
         Ok(Ok(())) => Ok(mesh),
-        Ok(Err(_)) | Err(_) => Err(net.join_error()),
+        Ok(Err(_)) | Err(_) => {
+            // With its last handle gone this rank leaves, and tells the others.
+            drop(mesh);
+            Err(net.join_error().await)
+        }
     };
-    if started.send(outcome).is_err() {
-        return;
-    }
+    // Nobody to take it: then it is dropped, to the same effect.
+    let _ = started.send(outcome);
     net.stopped.notified().await;
     // Let the answers of the last calls out before their tasks go with the runtime.
     tokio::task::yield_now().await;
 }
+
+/// Barriers of the mesh's own. Those of others do not begin with a colon.
+const JOINED: &str = ":joined";
+const SHUTDOWN: &str = ":shutdown";
+const GONE: &str = ":gone";
+
+/// From the moment that all ranks have come to rank 0 until each has reached all the others.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Net {
     pub shared: Arc<Shared>,
@@ -207,12 +226,14 @@ impl Net {
         }
     }
 
-    fn join_error(&self) -> JoinError {
-        match &*self.shared.end.borrow() {
-            Some(super::shared::End::Lost(LostRank { rank, why, .. })) => {
+    /// Why the mesh ended before it began.
+    async fn join_error(&self) -> JoinError {
+        let mut end = self.shared.end.subscribe();
+        match end.wait_for(Option::is_some).await.ok().as_deref() {
+            Some(Some(End::Lost(LostRank { rank, why, .. }))) if *rank != self.rank() => {
                 JoinError::PeerLeft { rank: *rank, why: why.clone() }
             }
-            _ => JoinError::PeerLeft { rank: Rank(0), why: "not all ranks connected in time".into() },
+            _ => JoinError::Unconnected,
         }
     }
 }

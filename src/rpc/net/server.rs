@@ -73,9 +73,14 @@ impl peer::Server for PeerServer {
     ) -> Result<(), capnp::Error> {
         let net = self.net()?;
         let outcome = self.serve(&net, params).await;
+        if net.phase.get().is_over() {
+            // The caller is told, or has been, why the mesh ends; an answer now would only say that it does.
+            return std::future::pending().await;
+        }
         let mut reply = results.get().init_reply();
-        let written =
-            outcome.and_then(|message| codec::write_message(reply.reborrow().init_message(), message));
+        let written = outcome.and_then(|message| {
+            codec::write_message(reply.reborrow().init_message(), message, &net.shared.reaper)
+        });
         if let Err(error) = written {
             codec::write_failure(reply.init_failure(), &error);
         }
@@ -101,7 +106,9 @@ impl peer::Server for PeerServer {
         let (method, draft) = request.map_err(refused)?;
         let rref = net.shared.objects.reserve(id);
         let rref = rref.ok_or_else(|| capnp::Error::failed(format!("there is an object {id:?}")))?;
-        results.get().set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone())));
+        results
+            .get()
+            .set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone(), &net.shared.reaper)));
         spawn_local(async move {
             let within = net.shared.rpc_timeout;
             let work = async {
@@ -120,9 +127,10 @@ impl peer::Server for PeerServer {
         mut results: peer::RetainResults,
     ) -> Result<(), capnp::Error> {
         let id = ObjectId::read(params.get()?.get_id()?);
-        let rref = self.net()?.shared.objects.get(id);
+        let net = self.net()?;
+        let rref = net.shared.objects.get(id);
         let rref = rref.ok_or_else(|| capnp::Error::failed(format!("there is no object {id:?} any more")))?;
-        results.get().set_reference(capnp_rpc::new_client(ReferenceServer::new(rref)));
+        results.get().set_reference(capnp_rpc::new_client(ReferenceServer::new(rref, &net.shared.reaper)));
         Ok(())
     }
 

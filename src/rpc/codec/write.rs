@@ -1,0 +1,98 @@
+//! Onto the wire.
+
+use super::dtype_of;
+use crate::rpc::error::CallError;
+use crate::rpc::memory::{self, Bytes};
+use crate::rpc::payload::SourceServer;
+use crate::rpc::reaper::Reaper;
+use crate::rpc::rref::ReferenceServer;
+use crate::rpc::value::{Message, SentTensor, Value};
+use crate::rpc::wire::INLINE_BYTES;
+use crate::rpc::wire::value_capnp::{blob, message, payload, tensor, value};
+
+/// What a message carries in itself.
+struct Inside<'a> {
+    /// Bytes.
+    left: usize,
+    /// For what it does not carry.
+    reaper: &'a Reaper,
+}
+
+/// Writes a prepared message. Payloads that do not fit inside (C-2) move into capabilities that the receiver reads.
+pub(crate) fn write_message(
+    mut to: message::Builder<'_>,
+    message: Message,
+    reaper: &Reaper,
+) -> Result<(), CallError> {
+    if let Some(context) = message.context {
+        let mut to = to.reborrow().init_context();
+        to.set_rank(context.rank.0);
+        to.set_number(context.number);
+    }
+    let mut inside = Inside { left: INLINE_BYTES, reaper };
+    let mut to = to.init_values(message.values.len() as u32);
+    for (index, value) in message.values.into_iter().enumerate() {
+        write_value(to.reborrow().get(index as u32), value, &mut inside)?;
+    }
+    Ok(())
+}
+
+fn write_value(mut to: value::Builder<'_>, value: Value, inside: &mut Inside<'_>) -> Result<(), CallError> {
+    match value {
+        Value::Nil => to.set_nil(()),
+        Value::Bool(value) => to.set_bool(value),
+        Value::Int(value) => to.set_int(value),
+        Value::Float(value) => to.set_float(value),
+        Value::Text(text) => write_blob(to.init_text(), text.into_bytes(), inside),
+        Value::Bytes(bytes) => write_blob(to.init_bytes(), bytes, inside),
+        Value::Tensor(sent) => write_tensor(to.init_tensor(), sent, inside)?,
+        Value::RRef(rref) => {
+            let mut to = to.init_ref();
+            to.set_owner(rref.owner().0);
+            rref.id().write(to.reborrow().init_id());
+            to.set_fork(capnp_rpc::new_client(ReferenceServer::new(rref, inside.reaper)));
+        }
+        Value::List(values) => {
+            let mut to = to.init_list(values.len() as u32);
+            for (index, value) in values.into_iter().enumerate() {
+                write_value(to.reborrow().get(index as u32), value, inside)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_blob(mut to: blob::Builder<'_>, bytes: Vec<u8>, inside: &mut Inside<'_>) {
+    to.set_len(bytes.len() as u64);
+    let len = bytes.len();
+    write_payload(to.init_payload(), Bytes::Vec(bytes), len, inside);
+}
+
+fn write_tensor(
+    mut to: tensor::Builder<'_>,
+    sent: SentTensor,
+    inside: &mut Inside<'_>,
+) -> Result<(), CallError> {
+    let SentTensor { tensor, edge } = sent;
+    to.set_dtype(dtype_of(tensor.f_kind()?)?);
+    to.set_shape(tensor.size().as_slice())?;
+    if let Some(edge) = edge {
+        to.set_has_edge(true);
+        to.set_edge(edge);
+    }
+    let len = memory::byte_len(&tensor)?;
+    to.set_len(len as u64);
+    write_payload(to.init_payload(), Bytes::of_tensor(tensor)?, len, inside);
+    Ok(())
+}
+
+fn write_payload(to: payload::Builder<'_>, bytes: Bytes, len: usize, inside: &mut Inside<'_>) {
+    let mut to = to.init_inline();
+    if len > inside.left {
+        to.set_source(capnp_rpc::new_client(SourceServer::new(bytes, len, inside.reaper)));
+        return;
+    }
+    inside.left -= len;
+    let copied = bytes.copy_to(0, to.init_data(len as u32));
+    debug_assert!(copied, "`len` is the length of `bytes`");
+}
