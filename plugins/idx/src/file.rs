@@ -47,10 +47,7 @@ impl IdxFile {
 
     fn open_keeping(name: &str, in_memory: u64) -> Result<Self> {
         let other = name.strip_suffix(".gz").map_or_else(|| format!("{name}.gz"), str::to_owned);
-        let name = [name, &other]
-            .into_iter()
-            .find(|name| data::exists(name))
-            .ok_or_else(|| missing(name, &other))?;
+        let name = data::find(&[name, &other]).map_err(|error| with_hint(error, name))?;
         let mut file = data::open(name)?;
         let length = file.metadata().map(|meta| meta.len()).unwrap_or(0);
         let mut magic = [0; 2];
@@ -239,15 +236,15 @@ fn read_header(name: &str, reader: &mut impl Read, bytes: &mut [u8]) -> Result<(
     })
 }
 
-fn missing(name: &str, other: &str) -> Error {
-    let error = data::missing(&[name, other]);
+/// Who lacks MNIST is told how to get it; the host says where other files are looked for.
+fn with_hint(error: Error, name: &str) -> Error {
     let base = name.rsplit('/').next().unwrap_or(name);
     if MNIST.contains(&base.trim_end_matches(".gz")) {
         return anyhow!(
             "{error}\nhint: `pstrain data fetch mnist` gets it; or set `data.root` to the folder that has it"
         );
     }
-    anyhow!("{error}\nhint: set `data.root` to the folder that has it")
+    error
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub fn parse<C: DeserializeOwned>(json: &str) -> Result<C> {
     let mut ignored = |path: serde_ignored::Path<'_>| unknown.push(path.to_string());
     let parsed = C::deserialize(serde_ignored::Deserializer::new(tracked, &mut ignored));
     let config = parsed.map_err(|error| {
-        let message = without_position(&error.to_string()).to_owned();
+        let message = in_words_of_jobs(&error.to_string());
         match track.path().to_string().as_str() {
             "." => anyhow!("{message}"),
             key if message.contains(&format!("`{key}`")) => anyhow!("{message}"),
@@ -27,9 +27,10 @@ pub fn parse<C: DeserializeOwned>(json: &str) -> Result<C> {
     Ok(config)
 }
 
-/// The JSON is the host's making: its lines and columns tell an author nothing.
-fn without_position(message: &str) -> &str {
-    message.rfind(" at line ").map_or(message, |at| &message[..at])
+/// In a job, fields are keys. And the JSON is the host's making: its lines and columns tell an author nothing.
+fn in_words_of_jobs(message: &str) -> String {
+    let message = message.rfind(" at line ").map_or(message, |at| &message[..at]);
+    message.replace("unknown field", "unknown key").replace("missing field", "missing key")
 }
 
 #[cfg(test)]
@@ -67,14 +68,14 @@ mod tests {
             error::<Strict>(r#"{"file": "a", "size": [2, "x"]}"#),
             "key `size[1]`: invalid type: string \"x\", expected u32"
         );
-        assert_eq!(error::<Strict>(r#"{"size": []}"#), "missing field `file`");
+        assert_eq!(error::<Strict>(r#"{"size": []}"#), "missing key `file`");
     }
 
     #[test]
     fn unknown_keys_are_refused_even_if_the_author_forgot_to() {
         assert_eq!(
             error::<Strict>(r#"{"file": "a", "sise": 1}"#),
-            "unknown field `sise`, expected `file` or `size`"
+            "unknown key `sise`, expected `file` or `size`"
         );
         assert_eq!(error::<Lax>(r#"{"file": "a", "sise": 1}"#), "unknown key `sise`");
     }

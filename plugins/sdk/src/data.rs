@@ -42,15 +42,26 @@ pub fn read_to_string(path: impl AsRef<Path>) -> Result<String> {
     })
 }
 
-/// Whether the data folder has this file.
-pub fn exists(path: impl AsRef<Path>) -> bool {
-    path.as_ref().is_file()
+/// The first of some names that the data folder has, for files that may be called differently.
+///
+/// # Errors
+/// If there is none: names them all, and what the folder has instead. If one may not be read.
+pub fn find<'a>(names: &[&'a str]) -> Result<&'a str> {
+    for name in names {
+        match std::fs::metadata(name) {
+            Ok(meta) if meta.is_file() => return Ok(name),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(explain(Path::new(name), &error));
+            }
+            _ => {}
+        }
+    }
+    Err(missing(names))
 }
 
-/// The error for a file that is nowhere: `names` are those it could have had. It tells what the folder has instead.
-pub fn missing(names: &[&str]) -> Error {
-    let folder = names.first().map_or(Path::new(""), |name| Path::new(name));
-    anyhow!("the data folder has no file `{}`{}", names.join("` or `"), neighbours(folder))
+fn missing(names: &[&str]) -> Error {
+    let first = names.first().map_or(Path::new(""), |name| Path::new(name));
+    anyhow!("the data folder has no file `{}`{}", names.join("` or `"), neighbours(first))
 }
 
 fn explain(path: &Path, error: &std::io::Error) -> Error {
@@ -93,7 +104,15 @@ mod tests {
     #[test]
     fn a_file_is_read_whole() {
         assert!(read_to_string("Cargo.toml").unwrap().contains("pstrain-plugin"));
-        assert!(exists("Cargo.toml"));
-        assert!(!exists("src"));
+    }
+
+    #[test]
+    fn a_file_is_found_by_any_of_its_names() {
+        assert_eq!(find(&["no_such.gz", "src", "Cargo.toml"]).unwrap(), "Cargo.toml");
+        let error = find(&["no_such", "no_such.gz"]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the data folder has no file `no_such` or `no_such.gz`; it has `"),
+            "{error}"
+        );
     }
 }

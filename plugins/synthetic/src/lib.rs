@@ -270,7 +270,7 @@ mod tests {
         );
         assert_eq!(
             error(r#""samples": 1, "shape": [2], "clases": 3"#),
-            "unknown field `clases`, expected one of `kind`, `samples`, `shape`, `classes`, `targets`, `noise`, `seed`, `offset`"
+            "unknown key `clases`, expected one of `kind`, `samples`, `shape`, `classes`, `targets`, `noise`, `seed`, `offset`"
         );
     }
 }

@@ -71,7 +71,10 @@ pub fn fraction(right: &Tensor) -> f64 {
 /// Tells both shapes.
 pub fn like_output(output: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let (wanted, found) = (output.shape(), targets.shape());
-    ensure!(compatible(&wanted, &found), "the targets are {found:?}, and the output is {wanted:?}");
+    ensure!(
+        compatible(&wanted, &found),
+        "the targets are {found:?}, and the output is {wanted:?}: they should have one shape"
+    );
     let targets = if found == wanted { targets.clone() } else { targets.reshape(&wanted) };
     Ok(if targets.dtype() == output.dtype() { targets } else { targets.to_dtype(output.dtype()) })
 }
