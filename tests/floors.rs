@@ -19,8 +19,8 @@ const ROOMS: [(&str, &[&str]); 5] = [
 /// `job` is plain values: it can be proven where there is neither a runtime nor libtorch.
 const NOT_IN_JOB: [&str; 3] = ["tokio", "tch", "c10d"];
 
-/// Hand-written `unsafe` beyond `crates/c10d`: fork.
-const UNSAFE: [&str; 1] = ["runner/launch.rs"];
+/// Hand-written `unsafe` beyond `crates/c10d`: fork, and tensors on received memory.
+const UNSAFE: [&str; 2] = ["runner/launch.rs", "rpc/memory.rs"];
 
 struct Source {
     /// Below `src/`.
@@ -59,15 +59,15 @@ fn sources() -> Vec<Source> {
 
 fn collect(root: &Path, folder: &Path, found: &mut Vec<Source>) {
     let mut entries: Vec<PathBuf> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
     entries.sort();
     for path in entries {
         // Templates are what a plug-in's author starts from; they are not part of the crate.
         if path.is_dir() && path.file_name().is_some_and(|name| name != "templates") {
             collect(root, &path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let path = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            let text = fs::read_to_string(&path).expect("text");
+            let path = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
             found.push(Source { path, text });
         }
     }

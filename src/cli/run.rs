@@ -61,8 +61,8 @@ pub fn make_folder(resolved: &Resolved, explicit: Option<&std::path::Path>) -> R
 pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
     Ok(match &job.data.root {
         DataRoot::Folder(folder) => folder.clone(),
-        DataRoot::Builtin(name) => builtin::unpack(name).map_err(anyhow::Error::from)?,
-        DataRoot::Nothing => builtin::empty().map_err(anyhow::Error::from)?,
+        DataRoot::Builtin(name) => builtin::unpack(name)?,
+        DataRoot::Nothing => builtin::empty()?,
     })
 }
 

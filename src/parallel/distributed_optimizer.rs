@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 
 use super::Applied;
-use crate::autograd::{Autograd, Context};
+use crate::autograd::{Autograd, AutogradPending, Backward, Context};
 use crate::job::optimizer::OptimizerSpec;
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
@@ -48,31 +48,42 @@ impl DistributedOptimizer {
         Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners })
     }
 
-    /// Updates all parameters with the gradients that the backward of `context` left at their owners.
-    ///
-    /// # Errors
-    /// When an owner cannot apply them.
-    pub fn step(&self, context: &Context) -> Result<Applied> {
-        self.fan_out(context, false)
+    /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
+    /// waits for its own part of the backward, so that a step costs one network latency less.
+    pub fn step(&self, context: &Context, backward: &Backward) -> Stepping {
+        self.fan_out(context, backward.number())
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
-    ///
-    /// # Errors
-    /// When an owner cannot be reached.
-    pub fn skip(&self, context: &Context) -> Result<Applied> {
-        self.fan_out(context, true)
+    pub fn skip(&self, context: &Context) -> Stepping {
+        self.fan_out(context, None)
     }
 
-    /// All owners at once; the answer has the largest staleness.
-    fn fan_out(&self, context: &Context, skip: bool) -> Result<Applied> {
+    /// To all owners at once.
+    fn fan_out(&self, context: &Context, backward: Option<u64>) -> Stepping {
         let call = |optimizer: &RRef| {
-            let values = vec![optimizer.clone().into(), Value::Bool(skip)];
+            let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
+            let values = vec![optimizer.clone().into(), after];
             self.autograd.call(optimizer.owner(), "optimizer.step", values, Some(context))
         };
-        let calls: Vec<_> = self.at_owners.iter().map(call).collect();
+        Stepping { calls: self.at_owners.iter().map(call).collect() }
+    }
+}
+
+/// A step that the owners are taking.
+#[must_use = "a step that nobody waits for fails unseen"]
+pub struct Stepping {
+    calls: Vec<AutogradPending<Vec<Value>>>,
+}
+
+impl Stepping {
+    /// Blocks until all owners have taken it. The answer has the largest staleness.
+    ///
+    /// # Errors
+    /// When the backward failed, or an owner cannot apply the gradients.
+    pub fn wait(self) -> Result<Applied> {
         let mut applied = Applied { staleness: 0 };
-        for call in calls {
+        for call in self.calls {
             let staleness =
                 call.wait()?.into_iter().next().context("`optimizer.step` gave nothing")?.into_int()?;
             applied.staleness = applied.staleness.max(staleness.max(0) as u64);

@@ -13,7 +13,7 @@ mod remote_module;
 mod server;
 mod versioned;
 
-pub use distributed_optimizer::DistributedOptimizer;
+pub use distributed_optimizer::{DistributedOptimizer, Stepping};
 pub use hosted::HostedModule;
 pub use remote_module::{Forward, RemoteModule};
 pub use server::ModuleServer;

@@ -70,7 +70,7 @@ impl Ordered {
     /// Waits until `trainer` may start its next step.
     pub(super) async fn turn(&self, trainer: Rank) -> Result<()> {
         let mut changes = self.changed.subscribe();
-        while let Verdict::Wait { .. } = self.lock().pace.may_start(trainer, self.consistency) {
+        while self.verdict(trainer) != Verdict::Go {
             changes.changed().await.context("the module is gone")?;
         }
         Ok(())
@@ -134,6 +134,11 @@ impl Ordered {
             }
             changes.changed().await.context("the module is gone")?;
         }
+    }
+
+    /// Looks, and lets the lock go before anybody waits (O-3).
+    fn verdict(&self, trainer: Rank) -> Verdict {
+        self.lock().pace.may_start(trainer, self.consistency)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -54,12 +54,14 @@ impl Stepper {
         let metrics = computed.metrics.into_iter().collect();
         if !loss.is_finite() {
             self.refuse(number, loss)?;
-            let staleness = self.optimizer.skip(&context)?.staleness;
+            let staleness = self.optimizer.skip(&context).wait()?.staleness;
             return Ok(Stepped { loss, staleness, metrics });
         }
 
-        self.autograd.backward(&context, &[computed.loss], false).wait().context("the backward failed")?;
-        let staleness = self.optimizer.step(&context).context("the optimizer's step failed")?.staleness;
+        let backward = self.autograd.backward(&context, &[computed.loss], false);
+        let stepping = self.optimizer.step(&context, &backward);
+        backward.wait().context("the backward failed")?;
+        let staleness = stepping.wait().context("the optimizer's step failed")?.staleness;
         Ok(Stepped { loss, staleness, metrics })
     }
 

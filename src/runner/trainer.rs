@@ -105,7 +105,7 @@ impl Trainer<'_> {
 
     fn evaluates_after(&self, epochs: u32) -> bool {
         let every = self.job.eval.every_epochs;
-        self.position() == 0 && every > 0 && epochs % every == 0 && epochs < self.job.train.epochs
+        self.position() == 0 && every > 0 && epochs.is_multiple_of(every) && epochs < self.job.train.epochs
     }
 
     fn evaluate_on_the_way(&mut self, host: &Host, stepper: &mut Stepper, course: &mut Course) -> Result<()> {
@@ -169,7 +169,7 @@ impl Course {
     /// `step` counts from 0; the first step is logged, every `log.every`-th, and the last.
     fn is_logged(&self, step: u64) -> bool {
         let number = step + 1;
-        number == 1 || number % self.log_every == 0 || number == self.steps
+        number == 1 || number.is_multiple_of(self.log_every) || number == self.steps
     }
 
     fn stepped(

@@ -30,12 +30,16 @@ fn folder() -> tempfile::TempDir {
 fn idx_gives_images_and_labels_of_plain_and_compressed_files() {
     let folder = folder();
     let mut idx = dataset("idx", &digits(), folder.path());
-    let fields: Vec<_> = idx.info().fields.iter().map(|f| (f.name.as_str(), f.dtype, f.shape.clone())).collect();
+    let fields: Vec<_> =
+        idx.info().fields.iter().map(|f| (f.name.as_str(), f.dtype, f.shape.clone())).collect();
     assert_eq!(fields, [("images", Kind::Uint8, vec![2, 3]), ("labels", Kind::Int64, vec![])]);
     assert_eq!(idx.info().samples, 4);
     let batch = idx.batch(&[3, 1, 1]).unwrap();
     assert_eq!(batch[0].size(), [3, 2, 3]);
-    assert_eq!(Vec::<i64>::try_from(batch[0].select(1, 0).select(1, 0).to_kind(Kind::Int64)).unwrap(), [30, 10, 10]);
+    assert_eq!(
+        Vec::<i64>::try_from(batch[0].select(1, 0).select(1, 0).to_kind(Kind::Int64)).unwrap(),
+        [30, 10, 10]
+    );
     assert_eq!(Vec::<i64>::try_from(&batch[1]).unwrap(), [3, 1, 1]);
 }
 
@@ -46,7 +50,9 @@ fn idx_resizes_as_pytorch_does() {
     let pixels: Vec<u8> = (0..784).map(|n: u32| (n * n * 31 % 251) as u8).collect();
     image.extend(&pixels);
     std::fs::write(folder.path().join("one"), image).unwrap();
-    for (filter, to) in [("bilinear", [32, 20]), ("bilinear", [7, 56]), ("nearest", [32, 20]), ("nearest", [13, 57])] {
+    for (filter, to) in
+        [("bilinear", [32, 20]), ("bilinear", [7, 56]), ("nearest", [32, 20]), ("nearest", [13, 57])]
+    {
         let config = json!({"images": "one", "resize": to, "resize_filter": filter});
         let found = dataset("idx", &config, folder.path()).batch(&[0]).unwrap().remove(0);
         let image = Tensor::from_slice(&pixels).to_kind(Kind::Float).reshape([1, 1, 28, 28]);
@@ -57,7 +63,10 @@ fn idx_resizes_as_pytorch_does() {
         };
         let off = (expected.reshape([1, to[0], to[1]]) - found.to_kind(Kind::Float)).abs();
         // Halves may fall to either side.
-        assert!(off.max().double_value(&[]) <= 1.0 && off.mean(Kind::Float).double_value(&[]) < 0.01, "{filter}");
+        assert!(
+            off.max().double_value(&[]) <= 1.0 && off.mean(Kind::Float).double_value(&[]) < 0.01,
+            "{filter}"
+        );
     }
 }
 
