@@ -92,14 +92,21 @@ impl std::error::Error for CallError {}
 
 impl From<tch::TchError> for CallError {
     fn from(error: tch::TchError) -> CallError {
-        CallError::failed(error)
+        CallError::failed(without_frames(&error.to_string()))
     }
 }
 
 impl From<anyhow::Error> for CallError {
     fn from(error: anyhow::Error) -> CallError {
-        CallError::failed(format_args!("{error:#}"))
+        CallError::failed(without_frames(&format!("{error:#}")))
     }
+}
+
+/// What libtorch says, without the fifty lines of its stack that follow (also as a panic's message quotes them).
+pub(crate) fn without_frames(text: &str) -> &str {
+    let ends = ["\nException raised from", "\nframe #", "\\nException raised from", "\\nframe #"];
+    let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    text[..end].trim_end()
 }
 
 /// How a mesh ended before its time.
@@ -243,6 +250,17 @@ mod tests {
         let error = CallError::failed("no such row").at(Rank(2), "lookup");
         assert_eq!(error.to_string(), "`lookup` on rank 2: no such row");
         assert_eq!(error.kind, CallErrorKind::Remote);
+    }
+
+    #[test]
+    fn libtorchs_stack_is_left_out() {
+        let wide = tch::Tensor::zeros([3], tch::kind::FLOAT_CPU);
+        let error = wide.f_matmul(&tch::Tensor::zeros([4], tch::kind::FLOAT_CPU)).expect_err("shapes differ");
+        let error = CallError::from(error).message;
+        assert!(
+            error.contains("[3]") && !error.contains("frame #") && !error.contains("Exception raised"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use super::codec;
-use super::error::{CallError, CallErrorKind};
+use super::error::{CallError, CallErrorKind, without_frames};
 use super::methods::{Handler, Incoming};
 use super::pending::{self, Outcome};
 use super::shared::Permit;
@@ -69,7 +69,7 @@ async fn run(job: Job) {
         Ok(outcome) => outcome,
         Err(panic) => Err(CallError::of_kind(
             CallErrorKind::Panicked,
-            format_args!("the method panicked: {}", panic_text(&*panic)),
+            format_args!("the method panicked: {}", without_frames(panic_text(&*panic))),
         )),
     };
     // Here and not on the RPC thread: this copies tensors that are not contiguous.

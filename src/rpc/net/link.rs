@@ -186,7 +186,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         self.count(&read);
         match &read {
-            Poll::Ready(Ok(0)) => self.gone.tell(|| "it closed its connection".into()),
+            Poll::Ready(Ok(0)) => self.gone.tell(|| "its process ended, or closed the connection".into()),
             Poll::Ready(Ok(_)) => self.last_heard.set(Instant::now()),
             _ => {}
         }
