@@ -75,6 +75,7 @@ pub fn worst(a: u8, b: u8) -> u8 {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            End::Exited(code) if *code == i32::from(INTERRUPTED) => write!(f, "was interrupted"),
             End::Exited(code) => write!(f, "ended with exit code {code}"),
             End::Killed(signal) => write!(f, "was killed by {signal}"),
         }
