@@ -20,5 +20,6 @@ setup:
 
 lint: setup
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --workspace --lib --bins --quiet -- -D warnings
+	cargo clippy --workspace --tests --quiet -- -D warnings -A clippy::unwrap_used
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet

@@ -25,6 +25,8 @@ use clap::Parser as _;
 
 use args::{Cli, Command};
 
+use crate::runner::libtorch;
+
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let started = Instant::now();
@@ -39,8 +41,13 @@ pub fn main() -> ExitCode {
         Command::Bench(command) => bench::command(command, look),
         Command::Data(command) => data::command(command, look),
     };
-    match done {
+    let code = match done {
         Ok(code) => code,
         Err(failure) => failure.report(),
+    };
+    if libtorch::loaded_from().is_some() {
+        // Worker threads may still compute when a job ends early.
+        c10d::process::leave(code);
     }
+    ExitCode::from(code)
 }

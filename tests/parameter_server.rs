@@ -1,7 +1,5 @@
 //! The main job, end to end: real processes, the built-in digits.
 
-#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
-
 mod program;
 
 use std::fs;

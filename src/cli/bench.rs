@@ -1,22 +1,20 @@
 //! `pstrain bench`.
 
-use std::process::ExitCode;
-
 use anyhow::Context as _;
 
 use super::args::{BenchCommand, BenchStepArgs};
-use super::exit::Failure;
+use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs};
 use crate::runner::worker::devices;
 use crate::runner::{libtorch, one_process};
 
-pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
+pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure> {
     let BenchCommand::Step(args) = command;
     step(&args, look)
 }
 
-fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<ExitCode, Failure> {
+fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values, None)?;
     libtorch::ensure().map_err(Failure::usage)?;
     look.start_logs(None);
@@ -31,5 +29,5 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<ExitCode, Failure> {
             report.steps
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }

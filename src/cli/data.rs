@@ -1,15 +1,14 @@
 //! `pstrain data`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use super::args::{DataCommand, DataSet};
-use super::exit::Failure;
+use super::exit::{DONE, Failure};
 use super::logs;
 use crate::runner::fetch::Fetcher;
 use crate::runner::progress::Board;
 
-pub fn command(command: DataCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
+pub fn command(command: DataCommand, look: logs::Wanted) -> Result<u8, Failure> {
     let DataCommand::Fetch { set: DataSet::Mnist, to } = command;
     let folder = to.unwrap_or_else(|| PathBuf::from("data/mnist"));
     let fetcher = Fetcher::mnist();
@@ -18,5 +17,5 @@ pub fn command(command: DataCommand, look: logs::Wanted) -> Result<ExitCode, Fai
     board.finish();
     let fetched = fetched.map_err(anyhow::Error::from)?;
     println!("{}: {} files fetched, {} there already", folder.display(), fetched.fetched, fetched.kept);
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }

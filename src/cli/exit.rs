@@ -1,11 +1,10 @@
 //! How a command ends when it does not succeed.
 
-use std::process::ExitCode;
-
 use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError};
 use crate::runner::worker::RankError;
 
+pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 pub const LOST: u8 = 3;
@@ -24,11 +23,12 @@ impl Failure {
         Failure { code: USAGE, message: Some(format!("error: {message}")) }
     }
 
-    pub fn report(self) -> ExitCode {
+    /// Says it, and returns the exit code.
+    pub fn report(self) -> u8 {
         if let Some(message) = self.message {
             eprintln!("{}", message.trim_end());
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

@@ -3,12 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
-use super::exit::Failure;
+use super::exit::{DONE, Failure};
 use crate::job::{self, JobText, Override, Resolved, Sources};
 
 /// The job that runs where none is named: it trains on data inside the binary.
@@ -53,7 +52,7 @@ fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure
     Ok(overrides)
 }
 
-pub fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
+pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let resolved = load(Some(&args.job), &args.values, None)?;
     let plan = job::plan(&resolved.job);
     if args.json {
@@ -61,10 +60,10 @@ pub fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         println!("{plan}");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }
 
-pub fn init(path: &Path) -> Result<ExitCode, Failure> {
+pub fn init(path: &Path) -> Result<u8, Failure> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| {
         Failure::usage(format!("cannot write `{}`: {error}\n  hint: name another file", path.display()))
     })?;
@@ -72,5 +71,5 @@ pub fn init(path: &Path) -> Result<ExitCode, Failure> {
         .with_context(|| format!("cannot write `{}`", path.display()))?;
     let path = path.display();
     println!("wrote {path}\n\n  pstrain check {path}\n  pstrain spawn {path}");
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }

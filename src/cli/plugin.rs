@@ -1,12 +1,11 @@
 //! `pstrain plugin`.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 use super::args::{Kind, Lang, PluginCommand};
-use super::exit::{FAILED, Failure};
+use super::exit::{DONE, FAILED, Failure};
 use super::logs;
 use crate::job::{PluginLimits, PluginRef};
 use crate::plugin::author::{self, NewPlugin};
@@ -17,7 +16,7 @@ use crate::runner::libtorch;
 /// Samples of a dataset's batch, where no job says how many.
 const BATCH_SIZE: u64 = 32;
 
-pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<ExitCode, Failure> {
+pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<u8, Failure> {
     match command {
         PluginCommand::New { name, lang, kind, into } => new(name, lang, kind, into),
         PluginCommand::Build { folder, out } => build(&folder, out.as_deref()),
@@ -29,7 +28,7 @@ pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<ExitCode, F
     }
 }
 
-fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<ExitCode, Failure> {
+fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<u8, Failure> {
     let lang = match lang {
         Lang::Rust => author::Lang::Rust,
         Lang::Python => author::Lang::Python,
@@ -45,20 +44,20 @@ fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<ExitCode
         println!("wrote {}", path.display());
     }
     println!("\n  pstrain plugin build {folder}");
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }
 
-fn build(folder: &Path, out: Option<&Path>) -> Result<ExitCode, Failure> {
+fn build(folder: &Path, out: Option<&Path>) -> Result<u8, Failure> {
     let built = author::build(folder, out).map_err(anyhow::Error::from)?;
     let (path, kib) = (built.path.display(), built.bytes.div_ceil(1024));
     println!(
         "built {path}: {kib} KiB in {:.1} s ({})\n\n  pstrain plugin check {path}",
         built.seconds, built.toolchain
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }
 
-fn check(plugin: &str, config: &str, root: &Path, as_json: bool) -> Result<ExitCode, Failure> {
+fn check(plugin: &str, config: &str, root: &Path, as_json: bool) -> Result<u8, Failure> {
     let config = read_config(config)?;
     let plugin = match Path::new(plugin).extension() {
         Some(_) => PluginRef::File(plugin.into()),
@@ -78,7 +77,7 @@ fn check(plugin: &str, config: &str, root: &Path, as_json: bool) -> Result<ExitC
     } else {
         println!("{report}");
     }
-    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(if report.is_good() { DONE } else { FAILED })
 }
 
 /// A JSON object, or what stands on the right of a TOML key.

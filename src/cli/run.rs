@@ -1,13 +1,12 @@
 //! `pstrain run`: one rank of a job in this process.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
 
 use super::args::RunArgs;
-use super::exit::Failure;
+use super::exit::{DONE, Failure};
 use super::{job, logs};
 use crate::job::{DataRoot, Job, Resolved};
 use crate::runner::metrics::{EndTable, Summary};
@@ -17,7 +16,7 @@ use crate::runner::worker::{RankStart, run_rank};
 use crate::runner::{builtin, libtorch};
 use crate::topology::Rank;
 
-pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<ExitCode, Failure> {
+pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(Some(&args.job), &args.values, args.rank)?;
     let rank = resolved.rank.ok_or_else(|| {
         Failure::usage("this process has no rank\n  hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs")
@@ -42,7 +41,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<ExitCo
     });
     board.finish();
     print_summary(summary?, folder.as_ref(), args.json)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }
 
 /// `ROLE` and the rank: `server0`, `trainer2`.

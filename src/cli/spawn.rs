@@ -1,10 +1,9 @@
 //! `pstrain spawn`: all ranks of a job on this machine, forked.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::args::SpawnArgs;
-use super::exit::Failure;
+use super::exit::{DONE, Failure};
 use super::run::{data_root, make_folder, master, print_summary, rank_name, token};
 use super::{job, logs};
 use crate::job::Job;
@@ -15,7 +14,7 @@ use crate::runner::progress::{Board, Reporter};
 use crate::runner::worker::{RankError, RankStart, run_rank};
 use crate::topology::Rank;
 
-pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<ExitCode, Failure> {
+pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values, None)?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
@@ -46,7 +45,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<Ex
         started,
     });
     print_summary(summary.map_err(once)?, Some(&folder), args.json)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(DONE)
 }
 
 fn supervise(
@@ -54,13 +53,13 @@ fn supervise(
     names: Vec<String>,
     job: &Job,
     look: logs::Wanted,
-) -> Result<ExitCode, Failure> {
+) -> Result<u8, Failure> {
     let board = Board::new(names, look.look());
     // A rank needs this long to find another one lost, and a little more to end in order.
     let grace = job.cluster.lost_after + Duration::from_secs(3);
     let outcome = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
     board.finish();
-    Ok(ExitCode::from(outcome.code))
+    Ok(outcome.code)
 }
 
 /// The rank that ended the job has said why on the same terminal: the others do not say it again.

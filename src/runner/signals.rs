@@ -1,55 +1,60 @@
 //! Ctrl-C and SIGTERM: the first ends the job in order, the second at once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::rpc::Mesh;
 
 /// How an interrupted rank tells the others why it ends the job.
 pub const REASON: &str = "interrupted";
 
-/// Signals that wait to be looked at. Must be made before any other thread, which then ignores them, too.
+/// Signals, once a thread looks at them. A rank that has not joined yet has nobody to tell: there they do what they
+/// usually do.
 pub struct Signals {
-    waiting: SigSet,
+    joined: Arc<OnceLock<Mesh>>,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Signals {
+    /// Call it before any other thread starts, so that all leave the signals to the one that looks at them.
+    ///
     /// # Errors
-    /// When the system refuses to block the signals.
-    pub fn block() -> Result<Signals> {
+    /// When the system refuses to block the signals or gives no thread.
+    pub fn watch() -> Result<Signals> {
         let mut waiting = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             waiting.add(signal);
         }
         waiting.thread_block().context("cannot block signals")?;
-        Ok(Signals { waiting, interrupted: Arc::default() })
+        let signals = Signals { joined: Arc::default(), interrupted: Arc::default() };
+        let (joined, interrupted) = (signals.joined.clone(), signals.interrupted.clone());
+        let watch = move || {
+            while let Ok(signal) = waiting.wait() {
+                let again = interrupted.swap(true, Ordering::Relaxed);
+                match joined.get() {
+                    Some(mesh) if !again => mesh.abort(REASON),
+                    // Nobody to tell, or somebody who asks twice and does not want to wait for an orderly end.
+                    _ => {
+                        let _ = waiting.thread_unblock();
+                        let _ = raise(signal);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).context("cannot start a thread")?;
+        Ok(signals)
+    }
+
+    /// From now on a signal aborts the mesh: every wait of this rank ends, and the others learn why.
+    pub fn joined(&self, mesh: Mesh) {
+        let _ = self.joined.set(mesh);
     }
 
     /// Has a signal come?
     pub fn interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
-    }
-
-    /// From now on a signal aborts the mesh, so that every wait of this rank ends, and the others learn why.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn abort_on_signal(&self, mesh: Mesh) -> Result<()> {
-        let (waiting, interrupted) = (self.waiting, self.interrupted.clone());
-        let watch = move || {
-            while waiting.wait().is_ok() {
-                if interrupted.swap(true, Ordering::Relaxed) {
-                    // Whoever asks twice does not want to wait for an orderly end.
-                    let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGKILL);
-                }
-                mesh.abort(REASON);
-            }
-        };
-        std::thread::Builder::new().name("signals".into()).spawn(watch).context("cannot start a thread")?;
-        Ok(())
     }
 }

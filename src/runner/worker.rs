@@ -62,9 +62,9 @@ pub enum RankError {
 /// Why it ended early; the other ranks have been told.
 pub fn run_rank(start: RankStart) -> Result<Option<Summary>, RankError> {
     // Before any thread, so that every thread leaves signals to the one that waits for them.
-    let signals = Signals::block()?;
+    let signals = Signals::watch()?;
     let mut worker = Worker::join(start)?;
-    signals.abort_on_signal(worker.mesh.clone())?;
+    signals.joined(worker.mesh.clone());
     match worker.work() {
         Ok(summary) => worker.mesh.shutdown().map(|()| summary).map_err(RankError::Lost),
         Err(error) => Err(worker.end_early(error, &signals)),

@@ -1,7 +1,5 @@
 //! The plug-ins inside the binary, run by the host as a job runs them.
 
-#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
-
 mod datasets;
 mod losses;
 

@@ -8,6 +8,7 @@
 
 pub mod cuda;
 pub mod engine;
+pub mod process;
 mod shim;
 
 /// What libtorch threw, without its backtrace.
