@@ -70,3 +70,14 @@ pub enum OptimizerSpec {
         maximize: bool,
     },
 }
+
+impl OptimizerSpec {
+    /// The learning rate, which every optimizer has.
+    pub fn lr_mut(&mut self) -> &mut f64 {
+        use OptimizerSpec::{Adadelta, Adagrad, Adam, AdamW, Adamax, RmsProp, Rprop, Sgd};
+        match self {
+            Sgd { lr, .. } | Adam { lr, .. } | AdamW { lr, .. } | Adagrad { lr, .. } => lr,
+            Adadelta { lr, .. } | Adamax { lr, .. } | RmsProp { lr, .. } | Rprop { lr, .. } => lr,
+        }
+    }
+}

@@ -168,6 +168,8 @@ pub struct Train {
     pub trainers: Role,
     pub consistency: Consistency,
     pub on_nan: OnNan,
+    /// Under `bsp`, which makes one batch of all trainers', the learning rate grows with it.
+    pub scale_lr: bool,
 }
 
 /// How updates of many trainers meet at the parameters.
@@ -216,6 +218,16 @@ pub struct PluginLimits {
 }
 
 impl Job {
+    /// The optimizer as it runs. With `train.scale_lr` a `bsp` job follows the linear scaling rule: the learning rate
+    /// times the number of trainers (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
+    pub fn optimizer_in_force(&self) -> OptimizerSpec {
+        let mut optimizer = self.optimizer.clone();
+        if self.train.scale_lr && self.train.consistency == Consistency::Bsp {
+            *optimizer.lr_mut() *= self.train.trainers.ranks.len() as f64;
+        }
+        optimizer
+    }
+
     /// The role of `rank`.
     ///
     /// # Panics
@@ -250,7 +262,25 @@ impl Default for PluginLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JobText, Sources, load, starter};
+    use crate::job::{JobText, Override, Sources, load, starter};
+
+    #[test]
+    fn a_scaled_learning_rate_grows_with_the_trainers_of_a_bsp_job_only() {
+        let lr = |settings: &[&str]| {
+            let overrides: Vec<_> = settings.iter().map(|text| Override::set(text).unwrap()).collect();
+            let file = JobText { name: "starter", text: starter() };
+            let job = load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
+            assert_eq!(job.train.trainers.ranks.len(), 2);
+            (*job.optimizer_in_force().lr_mut(), *job.optimizer.clone().lr_mut())
+        };
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-12;
+        let (scaled, plain) = lr(&["train.scale_lr=true", "train.consistency=bsp"]);
+        assert!(near(scaled, 2.0 * plain));
+        let (scaled, plain) = lr(&["train.scale_lr=true"]);
+        assert!(near(scaled, plain));
+        let (scaled, plain) = lr(&["train.consistency=bsp"]);
+        assert!(near(scaled, plain));
+    }
 
     #[test]
     fn the_usual_limits_of_plugins_are_those_of_a_job_that_names_none() {

@@ -98,7 +98,7 @@ impl Trainer<'_> {
             parameters.extend(module.parameters()?);
             modules.push(module);
         }
-        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer, parameters)?;
+        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (rank, seed, on_nan) = (self.mesh.rank(), job.seed, job.train.on_nan);
         Ok(Stepper { autograd: self.autograd.clone(), modules, loss, optimizer, rank, seed, on_nan })
     }

@@ -106,7 +106,7 @@ pub fn plan(job: &Job) -> Plan {
         epochs: job.train.epochs,
         steps: job.train.steps,
         consistency: job.train.consistency,
-        optimizer: job.optimizer.clone(),
+        optimizer: job.optimizer_in_force(),
         roles: job.roles.iter().map(|role| role_plan(job, role)).collect(),
         links: links(job, &modules),
         notes: notes(job),

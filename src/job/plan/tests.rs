@@ -47,6 +47,6 @@ fn one_rank_that_holds_and_trains_sends_nothing() {
 #[test]
 fn the_plan_as_json_names_devices_as_people_do() {
     let json = serde_json::to_value(shipped("mnist_ps", &["cluster.num_gpus=2"])).expect("JSON");
-    assert_eq!(json["modules"][0]["layers"][11]["device"], "cuda:1");
+    assert_eq!(json["modules"][0]["layers"][10]["device"], "cuda:1");
     assert_eq!(json["modules"][0]["layers"][0]["output"]["shape"], serde_json::json!([32, 26, 26]));
 }

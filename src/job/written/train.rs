@@ -26,6 +26,7 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
     let consistency = consistency(&t);
     let policies = [("stop", OnNan::Stop), ("skip", OnNan::Skip)];
     let on_nan = t.get("on_nan").and_then(|item| item.choice(&policies));
+    let scale_lr = t.get("scale_lr").and_then(|item| item.flag());
     let forward = t.get("forward");
     t.finish();
     let train = || {
@@ -36,6 +37,7 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
             trainers: trainers?.clone(),
             consistency: consistency?,
             on_nan: on_nan?,
+            scale_lr: scale_lr?,
         })
     };
     Read { train: train(), forward }
