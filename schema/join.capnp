@@ -38,7 +38,7 @@ struct Hello {
 struct Answer {
   union {
     accepted :group {
-      proof @0 :Data;   # 32 bytes: HMAC(key, "accepted", connector's nonce, acceptor's nonce)
+      proof @0 :Data;   # 32 bytes: HMAC(key, "accepted", connector's nonce, acceptor's nonce, forms)
       forms @1 :UInt32; # the forms both sides take
     }
     refused @2 :Refusal;

@@ -74,7 +74,7 @@ impl MeshConfig {
         if self.heartbeat.is_zero() || self.lost_after < self.heartbeat * 2 {
             return wrong(format!(
                 "a rank that is silent for lost_after = {:?} is lost, but heartbeats come only every {:?}\n  \
-                 hint: make `lost_after` at least twice `heartbeat`",
+                 hint: make `cluster.lost_after_ms` at least twice `cluster.heartbeat_ms`",
                 self.lost_after, self.heartbeat
             ));
         }

@@ -158,8 +158,7 @@ pub enum JoinError {
     #[error("{0}")]
     Config(String),
     #[error(
-        "rank 0 cannot listen at {address}: the port is in use\n  hint: another job may run there; choose another port \
-         (--master-port, or `port` of the job's cluster) on all ranks"
+        "rank 0 cannot listen at {address}: the port is in use\n  hint: another job may run there; choose another --master-port on all ranks"
     )]
     PortInUse { address: String },
     #[error(
@@ -185,7 +184,7 @@ pub enum JoinError {
     Unproven { address: String },
     #[error(
         "{} did not come within {waited:?}\n  hint: start the missing ranks, or look there why they ended; \
-         `join_timeout` of the job's cluster is how long to wait",
+         `cluster.join_timeout_ms` is how long to wait",
         ranks(missing)
     )]
     Missing { missing: Vec<Rank>, waited: Duration },
@@ -250,6 +249,52 @@ mod tests {
         let error = CallError::failed("no such row").at(Rank(2), "lookup");
         assert_eq!(error.to_string(), "`lookup` on rank 2: no such row");
         assert_eq!(error.kind, CallErrorKind::Remote);
+    }
+
+    #[test]
+    fn what_keeps_a_rank_out_is_said_with_a_hint() {
+        let (address, waited) = (|| "node1:29500".to_owned(), Duration::from_secs(60));
+        let refused = |reason, message: &str| JoinError::Refused {
+            by: format!("rank 0 at {}", address()),
+            rank: Rank(2),
+            reason,
+            message: message.into(),
+        };
+        let all = [
+            JoinError::PortInUse { address: address() },
+            JoinError::NoToken { address: address() },
+            JoinError::Unreachable { address: address(), waited, last: "connection refused".into() },
+            JoinError::NotPstrain { address: address() },
+            refused(RefusalReason::Token, "its join token is not the one of this job"),
+            refused(RefusalReason::Job, "it runs job 1a2b3c4d, here runs job 5e6f7a8b"),
+            refused(RefusalReason::RankTaken, "rank 2 has come already"),
+            JoinError::Missing { missing: vec![Rank(1), Rank(3)], waited },
+            JoinError::MasterLeft { address: address(), why: "early eof".into() },
+            JoinError::Unconnected,
+        ];
+        let text = all.map(|error| error.to_string()).join("\n");
+        insta::assert_snapshot!(text, @r"
+        rank 0 cannot listen at node1:29500: the port is in use
+          hint: another job may run there; choose another --master-port on all ranks
+        node1:29500 can be reached from other machines, and there is no token to keep strangers out
+          hint: set PSTRAIN_TOKEN to the same secret on all ranks, or use 127.0.0.1 as the master's address
+        no rank 0 at node1:29500 within 60s: connection refused
+          hint: start rank 0, and check --master-addr and --master-port
+        what listens at node1:29500 is not pstrain
+          hint: check --master-addr and --master-port
+        rank 0 at node1:29500 refused rank 2: its join token is not the one of this job
+          hint: set PSTRAIN_TOKEN to the same secret on all ranks
+        rank 0 at node1:29500 refused rank 2: it runs job 1a2b3c4d, here runs job 5e6f7a8b
+          hint: start all ranks with the same job file and the same --set options; `pstrain check` prints the job as resolved
+        rank 0 at node1:29500 refused rank 2: rank 2 has come already
+          hint: give every process its own --rank; an old process may still run
+        ranks 1, 3 did not come within 60s
+          hint: start the missing ranks, or look there why they ended; `cluster.join_timeout_ms` is how long to wait
+        rank 0 at node1:29500 went away before the world was complete: early eof
+          hint: its own output says why
+        not all ranks reached one another in time
+          hint: each rank must be able to connect to each other one; is there a firewall?
+        ");
     }
 
     #[test]

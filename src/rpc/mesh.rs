@@ -196,7 +196,8 @@ impl Mesh {
         let _ = pending::park_on(wait, Some(ABORT_LIMIT));
     }
 
-    /// Waits until every rank has called this, then closes. Calls of the others are served meanwhile.
+    /// Waits until every rank has called this, then closes. Calls of the others are served meanwhile, so it is not
+    /// for a thread that serves one.
     ///
     /// # Errors
     /// The rank with which the mesh ended before.

@@ -34,6 +34,8 @@ pub(crate) struct Introduction {
     pub role: String,
     /// `host:port` at which it accepts others.
     pub address: String,
+    /// Payload forms it can take, one bit each.
+    pub forms: u32,
 }
 
 /// Why somebody is sent away.
@@ -91,7 +93,7 @@ impl Introduction {
             self.name.as_bytes(),
             self.role.as_bytes(),
             self.address.as_bytes(),
-            &wire::FORMS.to_le_bytes(),
+            &self.forms.to_le_bytes(),
         ])
     }
 }
@@ -116,11 +118,12 @@ pub(crate) async fn accept(
     });
     match verdict {
         Ok((came, nonce)) => {
-            let proof = key.mac(&[b"accepted", &nonce, &own]);
+            let forms = came.forms & wire::FORMS;
+            let proof = accepted(key, &nonce, &own, forms);
             send::<answer::Owned>(stream, |to| {
                 let mut to = to.init_accepted();
                 to.set_proof(&proof);
-                to.set_forms(wire::FORMS);
+                to.set_forms(forms);
             })
             .await?;
             Ok(came)
@@ -157,6 +160,7 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
         name: text(hello.get_name()?, MAX_NAME_BYTES)?,
         role: text(hello.get_role()?, MAX_NAME_BYTES)?,
         address: text(hello.get_address()?, MAX_NAME_BYTES)?,
+        forms: hello.get_forms(),
     };
     if !same(&came.mac(key, own, &nonce), hello.get_proof()?) {
         return Err(Failure::Refused(Refusal::new(
@@ -192,7 +196,7 @@ pub(crate) async fn introduce(stream: &mut TcpStream, key: &Key, me: &Introducti
         to.set_name(me.name.as_str());
         to.set_role(me.role.as_str());
         to.set_address(me.address.as_str());
-        to.set_forms(wire::FORMS);
+        to.set_forms(me.forms);
         to.set_proof(&proof);
     })
     .await?;
@@ -200,14 +204,19 @@ pub(crate) async fn introduce(stream: &mut TcpStream, key: &Key, me: &Introducti
     let answer: answer::Reader<'_> = frame.get_root()?;
     match answer.which()? {
         answer::Refused(refused) => Err(Failure::Refused(read_refusal(refused?)?)),
-        answer::Accepted(accepted) => {
-            let expected = key.mac(&[b"accepted", &own, &theirs]);
-            match same(&expected, accepted.get_proof()?) {
+        answer::Accepted(answer) => {
+            // This version has one form, which every version has: there is nothing to choose.
+            let expected = accepted(key, &own, &theirs, answer.get_forms());
+            match same(&expected, answer.get_proof()?) {
                 true => Ok(()),
                 false => Err(Failure::Unproven),
             }
         }
     }
+}
+
+fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, forms: u32) -> [u8; 32] {
+    key.mac(&[b"accepted", connector, acceptor, &forms.to_le_bytes()])
 }
 
 pub(super) fn write_refusal(mut to: refusal::Builder<'_>, refused: &Refusal) {

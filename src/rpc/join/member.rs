@@ -37,7 +37,7 @@ pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World,
         .map_err(|failure| left(said(&failure)))?;
     let (members, secret) = match read_world(&frame, config.world_size) {
         Ok(world) => world,
-        Err(failure) => return Err(failed(failure, &config, &config.master)),
+        Err(failure) => return Err(failed(failure, &config, Rank(0), &config.master)),
     };
     // Known only to those who know the token, though the secret itself went over the wire.
     let key = Key::from_bytes(&key.mac(&[b"session", &secret]));
@@ -66,7 +66,7 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
         let last = match timeout_at((deadline + GRACE).into(), knock(config, key)).await {
             Ok(Ok(reached)) => return Ok(reached),
             Ok(Err(Failure::Io(error))) => error.to_string(),
-            Ok(Err(failure)) => return Err(failed(failure, config, &config.master)),
+            Ok(Err(failure)) => return Err(failed(failure, config, Rank(0), &config.master)),
             Err(_) => "it accepts, and then says nothing".into(),
         };
         if Instant::now() + pause >= deadline {
@@ -136,7 +136,7 @@ async fn connect_down(
             .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
         handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
             Failure::Io(error) => unreached(format!("at {}: {error}", peer.address)),
-            failure => failed(failure, config, &peer.address),
+            failure => failed(failure, config, peer.rank, &peer.address),
         })?;
         joined.push(Joined { rank: peer.rank, stream, accepted: false });
     }
@@ -176,13 +176,13 @@ async fn accept_from_above(
     Ok(joined)
 }
 
-fn failed(failure: Failure, config: &MeshConfig, address: &str) -> JoinError {
+fn failed(failure: Failure, config: &MeshConfig, at: Rank, address: &str) -> JoinError {
     let address = address.to_owned();
     match failure {
         Failure::NotPstrain => JoinError::NotPstrain { address },
         Failure::Unproven => JoinError::Unproven { address },
         Failure::Refused(Refusal { reason, message }) => {
-            JoinError::Refused { by: address, rank: config.rank, reason, message }
+            JoinError::Refused { by: format!("rank {at} at {address}"), rank: config.rank, reason, message }
         }
         Failure::Io(error) => JoinError::MasterLeft { address, why: error.to_string() },
     }

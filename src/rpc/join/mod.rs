@@ -19,6 +19,7 @@ use self::handshake::{Introduction, Refusal};
 use super::config::MeshConfig;
 use super::error::{JoinError, RefusalReason};
 use super::mesh::Peer;
+use super::wire;
 use crate::topology::Rank;
 
 /// Connections that have not proven anything yet.
@@ -58,6 +59,7 @@ fn introduction(config: &MeshConfig, address: String) -> Introduction {
         name: config.name.clone(),
         role: config.role.clone(),
         address,
+        forms: wire::FORMS,
     }
 }
 

@@ -313,7 +313,9 @@ pub(super) async fn within_deadline<T>(
     timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
         Err(CallError::of_kind(
             CallErrorKind::Timeout,
-            format_args!("no answer within {within:?}\n  hint: `rpc_timeout` of the job's cluster is the deadline of a call"),
+            format_args!(
+                "no answer within {within:?}\n  hint: `cluster.rpc_timeout_ms` is the deadline of a call"
+            ),
         ))
     })
 }
