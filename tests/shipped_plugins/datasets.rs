@@ -30,12 +30,16 @@ fn folder() -> tempfile::TempDir {
 fn idx_gives_images_and_labels_of_plain_and_compressed_files() {
     let folder = folder();
     let mut idx = dataset("idx", &digits(), folder.path());
-    let fields: Vec<_> = idx.info().fields.iter().map(|f| (f.name.as_str(), f.dtype, f.shape.clone())).collect();
+    let fields: Vec<_> =
+        idx.info().fields.iter().map(|f| (f.name.as_str(), f.dtype, f.shape.clone())).collect();
     assert_eq!(fields, [("images", Kind::Uint8, vec![2, 3]), ("labels", Kind::Int64, vec![])]);
     assert_eq!(idx.info().samples, 4);
     let batch = idx.batch(&[3, 1, 1]).unwrap();
     assert_eq!(batch[0].size(), [3, 2, 3]);
-    assert_eq!(Vec::<i64>::try_from(batch[0].select(1, 0).select(1, 0).to_kind(Kind::Int64)).unwrap(), [30, 10, 10]);
+    assert_eq!(
+        Vec::<i64>::try_from(batch[0].select(1, 0).select(1, 0).to_kind(Kind::Int64)).unwrap(),
+        [30, 10, 10]
+    );
     assert_eq!(Vec::<i64>::try_from(&batch[1]).unwrap(), [3, 1, 1]);
 }
 
@@ -46,7 +50,9 @@ fn idx_resizes_as_pytorch_does() {
     let pixels: Vec<u8> = (0..784).map(|n: u32| (n * n * 31 % 251) as u8).collect();
     image.extend(&pixels);
     std::fs::write(folder.path().join("one"), image).unwrap();
-    for (filter, to) in [("bilinear", [32, 20]), ("bilinear", [7, 56]), ("nearest", [32, 20]), ("nearest", [13, 57])] {
+    for (filter, to) in
+        [("bilinear", [32, 20]), ("bilinear", [7, 56]), ("nearest", [32, 20]), ("nearest", [13, 57])]
+    {
         let config = json!({"images": "one", "resize": to, "resize_filter": filter});
         let found = dataset("idx", &config, folder.path()).batch(&[0]).unwrap().remove(0);
         let image = Tensor::from_slice(&pixels).to_kind(Kind::Float).reshape([1, 1, 28, 28]);
@@ -57,7 +63,10 @@ fn idx_resizes_as_pytorch_does() {
         };
         let off = (expected.reshape([1, to[0], to[1]]) - found.to_kind(Kind::Float)).abs();
         // Halves may fall to either side.
-        assert!(off.max().double_value(&[]) <= 1.0 && off.mean(Kind::Float).double_value(&[]) < 0.01, "{filter}");
+        assert!(
+            off.max().double_value(&[]) <= 1.0 && off.mean(Kind::Float).double_value(&[]) < 0.01,
+            "{filter}"
+        );
     }
 }
 
@@ -93,13 +102,24 @@ fn errors_name_the_file_and_what_to_do() {
     let folder = folder();
     let root = folder.path();
     let error = |name: &str, config: Value| dataset_error(name, &config, root);
-    assert_snapshot!(error("idx", json!({"images": "t10k-images-idx3-ubyte"})), @"");
-    assert_snapshot!(error("idx", json!({"images": "/etc/passwd"})), @"");
-    assert_snapshot!(error("idx", json!({"images": "../secret"})), @"");
-    assert_snapshot!(error("idx", json!({})), @"");
-    assert_snapshot!(error("csv", json!({"file": "houses.csv"})), @"");
-    assert_snapshot!(error("csv", json!({"file": "train-labels-idx1-ubyte", "header": false})), @"");
-    assert_snapshot!(error("synthetic", json!({"kind": "images", "samples": 10, "shape": [8], "clases": 3})), @"");
+    assert_snapshot!(error("idx", json!({"images": "t10k-images-idx3-ubyte"})), @r"
+    plug-in `idx`: `open` failed: the data folder has no file `t10k-images-idx3-ubyte` or `t10k-images-idx3-ubyte.gz`; it has `train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte`
+      hint: `pstrain data fetch mnist` gets it; or set `data.root` to the folder that has it
+    ");
+    assert_snapshot!(error("idx", json!({"images": "/etc/passwd"})), @r"
+    plug-in `idx`: `open` reached for what it may not: the data folder has no file `/etc/passwd` or `/etc/passwd.gz`
+      hint: a plug-in sees `ROOT` (`data.root`), read-only, and nothing else; name files relative to it
+    ");
+    assert_snapshot!(error("idx", json!({"images": "../secret"})), @r"
+    plug-in `idx`: `open` reached for what it may not: cannot read `../secret`: Operation not permitted (os error 63)
+      hint: a plug-in sees `ROOT` (`data.root`), read-only, and nothing else; name files relative to it
+    ");
+    assert_snapshot!(error("idx", json!({})), @r"plug-in `idx`: `open` failed: missing key `images`");
+    assert_snapshot!(error("csv", json!({"file": "houses.csv"})), @r"
+    plug-in `csv`: `open` failed: the data folder has no file `houses.csv`; it has `train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte`
+      hint: files are looked for in `ROOT` (`data.root`)
+    ");
+    assert_snapshot!(error("synthetic", json!({"kind": "images", "samples": 10, "shape": [8], "clases": 3})), @r"plug-in `synthetic`: `open` failed: unknown key `clases`, expected one of `kind`, `samples`, `shape`, `classes`, `targets`, `noise`, `seed`, `offset`");
 }
 
 #[test]
@@ -113,5 +133,8 @@ fn a_file_larger_than_the_memory_limit_is_refused_with_the_key_that_raises_it() 
     let mut packed = Vec::new();
     std::io::Read::read_to_end(&mut gzip, &mut packed).unwrap();
     std::fs::write(folder.path().join("large.gz"), packed).unwrap();
-    assert_snapshot!(dataset_error("idx", &json!({"images": "large"}), folder.path()), @"");
+    assert_snapshot!(dataset_error("idx", &json!({"images": "large"}), folder.path()), @r"
+    plug-in `idx`: `open` failed: `large.gz` has 800 MB of elements, more than the plug-in's memory
+      hint: raise `plugins.memory_mb`, or unpack the file, which is then read bit by bit
+    ");
 }
