@@ -102,13 +102,24 @@ fn errors_name_the_file_and_what_to_do() {
     let folder = folder();
     let root = folder.path();
     let error = |name: &str, config: Value| dataset_error(name, &config, root);
-    assert_snapshot!(error("idx", json!({"images": "t10k-images-idx3-ubyte"})), @"");
-    assert_snapshot!(error("idx", json!({"images": "/etc/passwd"})), @"");
-    assert_snapshot!(error("idx", json!({"images": "../secret"})), @"");
-    assert_snapshot!(error("idx", json!({})), @"");
-    assert_snapshot!(error("csv", json!({"file": "houses.csv"})), @"");
-    assert_snapshot!(error("csv", json!({"file": "train-labels-idx1-ubyte", "header": false})), @"");
-    assert_snapshot!(error("synthetic", json!({"kind": "images", "samples": 10, "shape": [8], "clases": 3})), @"");
+    assert_snapshot!(error("idx", json!({"images": "t10k-images-idx3-ubyte"})), @r"
+    plug-in `idx`: `open` failed: the data folder has no file `t10k-images-idx3-ubyte` or `t10k-images-idx3-ubyte.gz`; it has `train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte`
+      hint: `pstrain data fetch mnist` gets it; or set `data.root` to the folder that has it
+    ");
+    assert_snapshot!(error("idx", json!({"images": "/etc/passwd"})), @r"
+    plug-in `idx`: `open` reached for what it may not: the data folder has no file `/etc/passwd` or `/etc/passwd.gz`
+      hint: a plug-in sees `ROOT` (`data.root`), read-only, and nothing else; name files relative to it
+    ");
+    assert_snapshot!(error("idx", json!({"images": "../secret"})), @r"
+    plug-in `idx`: `open` reached for what it may not: cannot read `../secret`: Operation not permitted (os error 63)
+      hint: a plug-in sees `ROOT` (`data.root`), read-only, and nothing else; name files relative to it
+    ");
+    assert_snapshot!(error("idx", json!({})), @r"plug-in `idx`: `open` failed: missing key `images`");
+    assert_snapshot!(error("csv", json!({"file": "houses.csv"})), @r"
+    plug-in `csv`: `open` failed: the data folder has no file `houses.csv`; it has `train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte`
+      hint: files are looked for in `ROOT` (`data.root`)
+    ");
+    assert_snapshot!(error("synthetic", json!({"kind": "images", "samples": 10, "shape": [8], "clases": 3})), @r"plug-in `synthetic`: `open` failed: unknown key `clases`, expected one of `kind`, `samples`, `shape`, `classes`, `targets`, `noise`, `seed`, `offset`");
 }
 
 #[test]
@@ -122,5 +133,8 @@ fn a_file_larger_than_the_memory_limit_is_refused_with_the_key_that_raises_it() 
     let mut packed = Vec::new();
     std::io::Read::read_to_end(&mut gzip, &mut packed).unwrap();
     std::fs::write(folder.path().join("large.gz"), packed).unwrap();
-    assert_snapshot!(dataset_error("idx", &json!({"images": "large"}), folder.path()), @"");
+    assert_snapshot!(dataset_error("idx", &json!({"images": "large"}), folder.path()), @r"
+    plug-in `idx`: `open` failed: `large.gz` has 800 MB of elements, more than the plug-in's memory
+      hint: raise `plugins.memory_mb`, or unpack the file, which is then read bit by bit
+    ");
 }

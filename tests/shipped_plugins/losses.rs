@@ -85,24 +85,24 @@ fn targets_that_do_not_fit_are_told_with_what_would() {
     };
     let floats = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, tch::Device::Cpu));
     let classes = Tensor::from_slice(&[0i64, 1]);
-    assert_snapshot!(error("nll", floats(&[2, 3]), floats(&[2, 1])), @"");
-    assert_snapshot!(error("cross_entropy", floats(&[2]), classes.shallow_clone()), @"");
-    assert_snapshot!(error("mse", floats(&[4, 3]), floats(&[4])), @"");
-    assert_snapshot!(error("nll", floats(&[2, 3]), Tensor::from_slice(&[0i64, 3])), @"");
+    assert_snapshot!(error("nll", floats(&[2, 3]), floats(&[2, 1])), @r"plug-in `nll`: `compute` failed: the targets are float32 [2, 1], and for an output of [2, 3] they should be class numbers: int64 [2]");
+    assert_snapshot!(error("cross_entropy", floats(&[2]), classes.shallow_clone()), @r"plug-in `cross_entropy`: `compute` failed: the output is [2], and [samples, classes, ...] is wanted");
+    assert_snapshot!(error("mse", floats(&[4, 3]), floats(&[4])), @r"plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 3]: they should have one shape");
+    assert_snapshot!(error("nll", floats(&[2, 3]), Tensor::from_slice(&[0i64, 3])), @r"plug-in `nll`: `compute`: an operation was refused: gather(float32[2, 3], int64[2, 1]): index 3 is out of bounds for dimension 1 with size 3");
     let mut two = loss("mse", &json!({}));
     let error = two.compute(&[floats(&[1]), floats(&[1])], &[floats(&[1])], false).unwrap_err();
-    assert_snapshot!(error, @"");
+    assert_snapshot!(error, @r"plug-in `mse`: `compute` failed: this loss takes one output, and got 2");
 }
 
 #[test]
 fn parameters_that_make_no_sense_are_refused() {
-    assert_snapshot!(loss_error("cross_entropy", &json!({"label_smoothing": 1.5})), @"");
-    assert_snapshot!(loss_error("cross_entropy", &json!({"smoothing": 0.1})), @"");
-    assert_snapshot!(loss_error("nll", &json!({"reduction": "none"})), @"");
-    assert_snapshot!(loss_error("bce_with_logits", &json!({"pos_weight": -1})), @"");
-    assert_snapshot!(loss_error("bce_with_logits", &json!({"pos_weight": "2"})), @"");
+    assert_snapshot!(loss_error("cross_entropy", &json!({"label_smoothing": 1.5})), @r"plug-in `cross_entropy`: `open` failed: `label_smoothing` = 1.5 is not within 0 to 1");
+    assert_snapshot!(loss_error("cross_entropy", &json!({"smoothing": 0.1})), @r"plug-in `cross_entropy`: `open` failed: unknown key `smoothing`, expected `reduction` or `label_smoothing`");
+    assert_snapshot!(loss_error("nll", &json!({"reduction": "none"})), @r"plug-in `nll`: `open` failed: key `reduction`: unknown value `none`, expected `mean` or `sum`");
+    assert_snapshot!(loss_error("bce_with_logits", &json!({"pos_weight": -1})), @r"plug-in `bce_with_logits`: `open` failed: `pos_weight` = -1 is not a number from 0 on");
+    assert_snapshot!(loss_error("bce_with_logits", &json!({"pos_weight": "2"})), @r"plug-in `bce_with_logits`: `open` failed: key `pos_weight`: wanted a number or a list of numbers");
     let output = Tensor::from_slice(&[0.5f32, 2.0]);
     let mut weighted = loss("bce_with_logits", &json!({"pos_weight": [1, 2, 3]}));
     let error = weighted.compute(&[output.shallow_clone()], &[output], false).unwrap_err();
-    assert_snapshot!(error, @"");
+    assert_snapshot!(error, @r"plug-in `bce_with_logits`: `compute` failed: `pos_weight` has 3 numbers, and the last dimension of the output [2] is 2");
 }

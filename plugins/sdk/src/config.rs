@@ -30,7 +30,10 @@ pub fn parse<C: DeserializeOwned>(json: &str) -> Result<C> {
 /// In a job, fields are keys. And the JSON is the host's making: its lines and columns tell an author nothing.
 fn in_words_of_jobs(message: &str) -> String {
     let message = message.rfind(" at line ").map_or(message, |at| &message[..at]);
-    message.replace("unknown field", "unknown key").replace("missing field", "missing key")
+    message
+        .replace("unknown field", "unknown key")
+        .replace("missing field", "missing key")
+        .replace("unknown variant", "unknown value")
 }
 
 #[cfg(test)]

@@ -117,6 +117,16 @@ impl Value {
         self
     }
 
+    /// The gradient for the next output, `output`, in whichever of f32 and f64 that is.
+    #[must_use]
+    pub fn gradient_like(self, output: &Buffer, elements: &[f64]) -> Self {
+        if output.dtype == DType::Float64 {
+            return self.gradient(elements);
+        }
+        let elements: Vec<f32> = elements.iter().map(|&element| element as f32).collect();
+        self.gradient(&elements)
+    }
+
     /// The next output is not floating-point and has no gradient.
     #[must_use]
     pub fn no_gradient(mut self) -> Self {
@@ -263,5 +273,7 @@ mod tests {
             "the loss gave no gradient for output 0"
         );
         assert!(Value::new(0.0).gradient(&[1f32, 2.0]).no_gradient().check(&outputs, BOTH).is_ok());
+        let like = Value::new(0.0).gradient_like(&outputs[0], &[1.0, 2.0]).no_gradient();
+        assert!(like.check(&outputs, BOTH).is_ok());
     }
 }

@@ -16,7 +16,7 @@ from pstrain import Field, Problem, export_dataset
 
 
 class Csv:
-    # Called once for each instance. Relative paths lead to the job's data folder, which is all that can be seen.
+    # Called once for each instance. Relative paths lead to the data folder, all else is hidden.
     def __init__(self, file: str, target: str, delimiter: str = ","):
         self.features = array.array("f")
         self.targets = array.array("f")
@@ -31,8 +31,9 @@ class Csv:
                     numbers = [float(cell) for cell in row]
                 except ValueError as error:
                     raise Problem(f"`{file}`, line {rows.line_num}: {error}") from None
-                if len(numbers) != len(header):
-                    raise Problem(f"`{file}`, line {rows.line_num}: {len(row)} cells, and {len(header)} are wanted")
+                if len(row) != len(header):
+                    what = f"{len(row)} cells, and {len(header)} are wanted"
+                    raise Problem(f"`{file}`, line {rows.line_num}: {what}")
                 self.targets.append(numbers.pop(at))
                 self.features.extend(numbers)
         self.columns = len(header) - 1
@@ -45,7 +46,7 @@ class Csv:
     def fields(self):
         return [Field("features", "float32", [self.columns]), Field("target", "float32")]
 
-    # The samples of these indices, for each field all elements one after the other. They may come in any order.
+    # The samples of these indices: for each field all elements, one sample after the other.
     def batch(self, indices):
         n = self.columns
         features = array.array("f")

@@ -4,8 +4,8 @@
     plugin = "NAME.wasm"
     params = { delta = 0.5 }         # these keys are the arguments of __init__
 
-The tensors stay in the host: libtorch records each operation and finds the gradient. They take `+ - * / **` and have
-the methods of `wit/plugin.wit`, with PyTorch's names and meanings.
+The tensors stay in the host: libtorch records each operation and finds the gradient. They take
+`+ - * / **` and have the methods of `wit/plugin.wit`, with PyTorch's names and meanings.
 """
 
 from pstrain import Problem, export_loss
@@ -17,7 +17,7 @@ class Huber:
             raise Problem(f"`delta` = {delta} is not above 0")
         self.delta = delta
 
-    # The loss of a batch: a scalar made from the model's outputs. The batch is dimension 0 of all tensors.
+    # The loss of a batch: a scalar made from the outputs. Dimension 0 of all tensors is the batch.
     def compute(self, outputs, targets):
         output = outputs[0]
         # An output of [n, 1] goes with targets of [n].

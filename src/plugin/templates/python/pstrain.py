@@ -81,20 +81,24 @@ def export_dataset(cls):
     from wit_world.exports.dataset import Info
     from wit_world.imports import output
 
+    # Here and not in `self`: the host's calls each come to a new `Dataset`.
+    dataset, fields = None, []
+
     class Dataset:
         def open(self, config):
+            nonlocal dataset, fields
             with _Problems():
-                self.dataset = _make(cls, config)
-                self.fields = self.dataset.fields()
-                fields = [WitField(f.name, _dtype(f.dtype), list(f.shape)) for f in self.fields]
-                return Info(len(self.dataset), fields)
+                dataset = _make(cls, config)
+                fields = dataset.fields()
+                told = [WitField(f.name, _dtype(f.dtype), list(f.shape)) for f in fields]
+                return Info(len(dataset), told)
 
         def batch(self, indices):
             with _Problems():
-                parts = self.dataset.batch(indices)
-                if len(parts) != len(self.fields):
-                    raise TypeError(f"batch gave {len(parts)} parts, and there are {len(self.fields)} fields")
-                for number, (f, part) in enumerate(zip(self.fields, parts)):
+                parts = dataset.batch(indices)
+                if len(parts) != len(fields):
+                    raise TypeError(f"batch gave {len(parts)} parts, and there are {len(fields)} fields")
+                for number, (f, part) in enumerate(zip(fields, parts)):
                     shape = [len(indices), *f.shape]
                     output.emit(number, _dtype(f.dtype), shape, to_bytes(f.dtype, part))
 
@@ -105,18 +109,18 @@ def export_loss(cls):
     """`Loss = export_loss(MyLoss)` in the plug-in's module makes it a loss plug-in."""
     from wit_world.exports.loss import Computed
 
+    loss = None
+
     class Loss:
         def open(self, config):
+            nonlocal loss
             with _Problems():
-                self.loss = _make(cls, config)
+                loss = _make(cls, config)
 
         def compute(self, outputs, targets, want_metrics):
             with _Problems():
-                value = self.loss.compute(outputs, targets)
-                metrics = {}
-                if want_metrics and hasattr(self.loss, "metrics"):
-                    metrics = self.loss.metrics(outputs, targets)
-                return Computed(value, [(name, float(number)) for name, number in metrics.items()])
+                value = loss.compute(outputs, targets)
+                return Computed(value, _metrics(loss, outputs, targets, want_metrics))
 
     return Loss
 
@@ -135,26 +139,31 @@ def export_raw_loss(cls):
     of `Buffer` and returns (loss, gradients) with a sequence of numbers for each output, None for one without."""
     from wit_world.exports.raw_loss import Computed
 
+    loss = None
+
     def buffers(given):
         return [Buffer(_name(b.dtype), b.shape, from_bytes(_name(b.dtype), b.bytes)) for b in given]
 
     class RawLoss:
         def open(self, config):
+            nonlocal loss
             with _Problems():
-                self.loss = _make(cls, config)
+                loss = _make(cls, config)
 
         def compute(self, outputs, targets, want_gradient, want_metrics):
             with _Problems():
                 outputs, targets = buffers(outputs), buffers(targets)
-                value, gradients = self.loss.compute(outputs, targets, want_gradient)
+                value, gradients = loss.compute(outputs, targets, want_gradient)
                 pairs = zip(outputs, gradients or [])
                 parts = [b"" if part is None else to_bytes(output.dtype, part) for output, part in pairs]
-                metrics = {}
-                if want_metrics and hasattr(self.loss, "metrics"):
-                    metrics = self.loss.metrics(outputs, targets)
-                return Computed(float(value), parts, [(name, float(number)) for name, number in metrics.items()])
+                return Computed(float(value), parts, _metrics(loss, outputs, targets, want_metrics))
 
     return RawLoss
+
+
+def _metrics(loss, outputs, targets, wanted):
+    metrics = loss.metrics(outputs, targets) if wanted and hasattr(loss, "metrics") else {}
+    return [(name, float(number)) for name, number in metrics.items()]
 
 
 class _Problems:

@@ -1,5 +1,5 @@
-"""A raw loss plug-in: numbers in, value and gradient out, for small outputs and mathematics that the tensor
-operations of a loss plug-in do not have. This one is the pinball loss of a quantile.
+"""A raw loss plug-in: numbers in, value and gradient out, for small outputs and mathematics that
+the tensor operations of a loss plug-in do not have. This one is the pinball loss of a quantile.
 
     [loss]
     plugin = "NAME.wasm"
@@ -22,7 +22,7 @@ class Pinball:
     def compute(self, outputs, targets, want_gradient):
         output, target = outputs[0].values, targets[0].values
         if len(output) != len(target):
-            raise Problem(f"the output is {outputs[0].shape}, and the targets are {targets[0].shape}")
+            raise Problem(f"{len(output)} outputs cannot be compared with {len(target)} targets")
         n = len(output)
         # Below the target each unit costs `quantile`, above it one minus that.
         slopes = [-self.quantile if o < t else 1.0 - self.quantile for o, t in zip(output, target)]

@@ -30,13 +30,18 @@ struct Table {
 impl Dataset for Table {
     type Config = Config;
 
-    // Called once for each instance. Paths lead to the job's data folder, which is all that can be seen.
+    // Called once for each instance. Paths lead to the job's data folder; nothing else can be seen.
     fn open(Config { file, target }: Config) -> Result<Self> {
         let mut reader = csv::Reader::from_reader(data::open(&file)?);
         let header = reader.headers()?.clone();
         let at = header.iter().position(|name| name == target);
-        let at = at.with_context(|| format!("`{file}` has no column `{target}`; it has {header:?}"))?;
-        let mut table = Table { features: vec![], targets: vec![], columns: header.len() as u64 - 1 };
+        let at =
+            at.with_context(|| format!("`{file}` has no column `{target}`; it has {header:?}"))?;
+        let mut table = Table {
+            features: vec![],
+            targets: vec![],
+            columns: header.len() as u64 - 1,
+        };
         for (n, row) in reader.deserialize::<Vec<f32>>().enumerate() {
             let mut row = row.with_context(|| format!("row {} of `{file}`", n + 1))?;
             table.targets.push(row.remove(at));
@@ -52,7 +57,10 @@ impl Dataset for Table {
 
     // What a sample consists of: by custom the model's input first and the target second.
     fn fields(&self) -> Vec<Field> {
-        vec![Field::new("features", DType::Float32, [self.columns]), Field::new("target", DType::Float32, [])]
+        vec![
+            Field::new("features", DType::Float32, [self.columns]),
+            Field::new("target", DType::Float32, []),
+        ]
     }
 
     // The samples `batch.indices()`; `gather` picks their rows.

@@ -27,11 +27,15 @@ impl Loss for Huber {
 
     // Called once for each instance.
     fn open(config: Self) -> Result<Self> {
-        ensure!(config.delta > 0.0, "`delta` = {} is not above 0", config.delta);
+        ensure!(
+            config.delta > 0.0,
+            "`delta` = {} is not above 0",
+            config.delta
+        );
         Ok(config)
     }
 
-    // The loss of a batch: a scalar made from the model's outputs. The batch is dimension 0 of all tensors.
+    // The loss of a batch: a scalar made from the outputs. Dimension 0 of all tensors is the batch.
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
         let (output, target) = (only("output", outputs)?, only("target", targets)?);
         let error = (output - like_output(output, target)?).abs();
