@@ -1,0 +1,150 @@
+//! What a user sees of bad input: the message, the hint and the exit code, from the program itself.
+
+mod program;
+
+use std::fs;
+use std::path::Path;
+
+use program::*;
+
+fn refused(folder: &Path, job: Option<&str>, settings: &[&str], code: i32) -> String {
+    let output = finish(&mut spawn(folder, job, settings));
+    assert_code(&output, code);
+    stderr(&output)
+}
+
+fn digits_job(folder: &Path) {
+    fs::write(folder.join("job.toml"), include_str!("../jobs/digits_ps.toml")).unwrap();
+}
+
+#[test]
+fn all_errors_of_a_job_are_said_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp"];
+    insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @"");
+}
+
+#[test]
+fn missing_data_name_the_folder_and_how_to_get_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = refused(folder.path(), None, &["data.root=nowhere"], 1);
+    assert!(said.contains("error: the training data: the data folder `nowhere` is not there"), "{said}");
+    assert!(said.contains("hint: `pstrain data fetch mnist --to nowhere`"), "{said}");
+}
+
+#[test]
+fn a_cut_data_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pstrain::runner::builtin::unpack("digits").unwrap();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    for file in fs::read_dir(data).unwrap() {
+        let file = file.unwrap();
+        let mut bytes = fs::read(file.path()).unwrap();
+        if file.file_name().to_string_lossy().starts_with("train-images") {
+            bytes.truncate(bytes.len() / 2);
+        }
+        fs::write(folder.path().join("data").join(file.file_name()), bytes).unwrap();
+    }
+    let said = refused(folder.path(), None, &["data.root=data"], 1);
+    assert!(said.contains("train-images-idx3-ubyte"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("not.wasm"), "hello").unwrap();
+    let said = refused(folder.path(), None, &["data.plugin=not.wasm"], 1);
+    assert!(said.contains("plug-in `not.wasm`"), "{said}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_job_with_rank_and_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = refused(folder.path(), None, &["optimizer.lr=1e30"], 1);
+    assert!(said.contains("the loss is NaN") || said.contains("the loss is inf"), "{said}");
+    assert!(said.contains("train.on_nan = \"skip\""), "{said}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_skipped_where_the_job_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["optimizer.lr=1e30", "train.on_nan=skip", "train.steps=10", "train.consistency=bsp"];
+    let output = finish(&mut spawn(folder.path(), None, &settings));
+    assert_code(&output, 0);
+    assert!(stderr(&output).contains("the step is skipped"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_port_in_use_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = finish(pstrain(folder.path()).args(["spawn", "--master-port", &port]));
+    assert_code(&output, 1);
+    assert_eq!(stderr(&output).matches("is in use").count(), 1, "{}", stderr(&output));
+}
+
+/// Rank 0 of a world of two, and another process that wants in.
+fn rejected(configure: impl Fn(&mut std::process::Command, &str)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "2", "--master-port", &port]);
+        configure(&mut command, rank);
+        start(&mut command)
+    };
+    let mut keeper = run("0");
+    let output = wait(run("1"));
+    let _ = keeper.kill();
+    wait(keeper);
+    assert_code(&output, 2);
+    stderr(&output)
+}
+
+#[test]
+fn a_wrong_token_is_refused() {
+    let said = rejected(|command, rank| {
+        command.env("PSTRAIN_TOKEN", format!("secret of {rank}"));
+    });
+    assert!(said.contains("PSTRAIN_TOKEN"), "{said}");
+    assert!(!said.contains("secret of"), "the token is never shown: {said}");
+}
+
+#[test]
+fn a_different_job_is_refused() {
+    let said = rejected(|command, rank| {
+        command.args(["--set", &format!("seed={rank}")]);
+    });
+    assert!(said.contains("same job file"), "{said}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let mut command = pstrain(folder.path());
+    command.args(["run", "job.toml", "--rank", "0", "--world-size", "2", "--master-port", &port]);
+    let output = finish(command.args(["--set", "cluster.join_timeout_ms=500"]));
+    assert_code(&output, 3);
+    assert!(stderr(&output).contains("rank 1 did not come within 500ms"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_rank_without_a_number_is_told_how_to_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let output = finish(pstrain(folder.path()).args(["run", "job.toml"]));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @"");
+}
+
+#[test]
+fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = finish(pstrain(folder.path()).args(["spawn"]).env("PSTRAIN_LIBTORCH", "/nowhere"));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @"");
+}

@@ -1,0 +1,116 @@
+//! Ranks that die, hang or are interrupted end the job on all others, in time, with the reason.
+
+mod program;
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use program::*;
+
+/// The design's limit is 10 s; the job says 2 s of silence, the rest is for a busy machine.
+const NOTICED: Duration = Duration::from_secs(10);
+
+/// Four ranks of the built-in job, each a process, that would train for hours.
+fn start_world(folder: &Path) -> Vec<Child> {
+    std::fs::write(folder.join("job.toml"), include_str!("../jobs/digits_ps.toml")).expect("a job");
+    let port = free_port().to_string();
+    let rank = |rank: &str| {
+        let mut command = pstrain(folder);
+        command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
+        command.args(["--set", "train.epochs=100000", "--set", "cluster.lost_after_ms=2000"]);
+        start(&mut command)
+    };
+    let world = ["0", "1", "2", "3"].map(rank).into();
+    wait_for_steps(folder);
+    world
+}
+
+/// Training is under way once every trainer has logged a step.
+fn wait_for_steps(folder: &Path) {
+    let began = Instant::now();
+    loop {
+        let metrics = std::fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap_or_default();
+        if (1..=3).all(|rank| metrics.contains(&format!("\"rank\":{rank}"))) {
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "no steps within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id() as i32), signal).expect("a signal to a child");
+}
+
+/// Sends `what` to `victim`; the other ranks end in time with `code`. Returns what they said.
+fn others_after(victim: usize, what: Signal, code: i32) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = start_world(folder.path());
+    let victim = world.remove(victim);
+    signal(&victim, what);
+    let sent = Instant::now();
+    let said = world
+        .into_iter()
+        .map(|rank| {
+            let output = wait(rank);
+            assert_code(&output, code);
+            stderr(&output)
+        })
+        .collect();
+    let took = sent.elapsed();
+    signal(&victim, Signal::SIGKILL);
+    wait(victim);
+    assert!(took < NOTICED, "the others ended after {took:?}");
+    said
+}
+
+#[test]
+fn a_killed_trainer_ends_the_job_with_its_name_and_what_it_did() {
+    for said in others_after(2, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 2 (`trainer2`) was lost while training, step"), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_server_ends_the_job() {
+    for said in others_after(0, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 0 (`server0`) was lost while serving modules"), "{said}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_found_by_its_silence() {
+    for said in others_after(3, Signal::SIGSTOP, 3) {
+        assert!(said.contains("rank 3 (`trainer3`) was lost"), "{said}");
+        assert!(said.contains("nothing came from it for 2.0 s"), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_rank_ends_all_ranks_in_order() {
+    for said in others_after(1, Signal::SIGINT, 130) {
+        assert!(said.contains("error: interrupted"), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_spawn_leaves_no_rank_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
+    wait_for_steps(folder.path());
+    let ranks = children_of(launcher.id());
+    assert_eq!(ranks.len(), 4);
+    signal(&launcher, Signal::SIGINT);
+    assert_code(&wait(launcher), 130);
+    for rank in ranks {
+        assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
+    }
+}
+
+fn children_of(process: u32) -> Vec<String> {
+    let listed = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
+    listed.split_whitespace().map(str::to_owned).collect()
+}
