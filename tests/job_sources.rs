@@ -117,7 +117,7 @@ fn the_hash_is_of_what_ranks_must_agree_on_and_of_nothing_else() {
         "train.batch_size=16",
         "train.consistency=bsp",
         "optimizer.lr=0.04",
-        "modules.net.layers[5].p=0.3",
+        "modules.net.layers[4].p=0.3",
         "data.train.images=other",
         "data.partition=whole",
         "loss.params.a=1",
@@ -263,7 +263,7 @@ fn job_keys() -> Vec<String> {
     collect("", &toml::Value::Table(resolved), &mut keys);
     for option in ["stride", "padding", "dilation", "groups"] {
         keys.push(format!("modules.net.layers[2].{option}"));
-        keys.push(format!("modules.net.layers[4].{option}"));
+        keys.push(format!("modules.net.layers[3].{option}"));
     }
     keys
 }
