@@ -1,7 +1,7 @@
 //! Which compiler makes WebAssembly here. `scripts/setup-wasm` makes the same choice: change both together.
 
 use super::{AuthorError, child};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -87,17 +87,24 @@ fn add_target(dir: &Path) -> bool {
 
 /// Debian's packages that are not there, looked for below `root`.
 fn debian_missing(root: &Path) -> Vec<&'static str> {
-    const WANTED: [(&str, &str); 4] = [
-        ("rustc-web", "usr/bin/rustc"),
+    const FILES: [(&str, &str); 3] = [
         ("rust-web-src", "usr/lib/rustlib/src/rust/library/std/Cargo.toml"),
         ("lld-19", "usr/bin/wasm-ld-19"),
         ("wasi-libc", "usr/lib/wasm32-wasi/crt1-reactor.o"),
     ];
-    let missing = |(package, file): &(&'static str, &str)| {
-        let file: PathBuf = root.join(file);
-        (!file.exists()).then_some(*package)
-    };
-    WANTED.iter().filter_map(missing).collect()
+    // Debian 12 has an old rustc beside rustc-web, under the same name.
+    let mut rustc = child::clean(root.join("usr/bin/rustc"));
+    rustc.arg("--version");
+    let new_enough =
+        child::answer(rustc).and_then(|version| minor(&version)).is_some_and(|minor| minor >= 95);
+    let mut missing = if new_enough { vec![] } else { vec!["rustc-web"] };
+    missing.extend(FILES.iter().filter(|(_, file)| !root.join(file).exists()).map(|(package, _)| package));
+    missing
+}
+
+/// 96 of `rustc 1.96.0 (ac68faa20 2026-05-25)`.
+fn minor(version: &str) -> Option<u32> {
+    version.strip_prefix("rustc 1.")?.split('.').next()?.parse().ok()
 }
 
 fn nothing(missing: &[&str]) -> AuthorError {
@@ -119,17 +126,22 @@ mod tests {
     fn the_error_names_only_the_packages_that_are_missing() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(debian_missing(root.path()), ["rustc-web", "rust-web-src", "lld-19", "wasi-libc"]);
-        for file in ["usr/bin/rustc", "usr/bin/wasm-ld-19"] {
-            let file = root.path().join(file);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(file, "").unwrap();
-        }
+        let lld = root.path().join("usr/bin/wasm-ld-19");
+        std::fs::create_dir_all(lld.parent().unwrap()).unwrap();
+        std::fs::write(lld, "").unwrap();
         let missing = debian_missing(root.path());
-        assert_eq!(missing, ["rust-web-src", "wasi-libc"]);
+        assert_eq!(missing, ["rustc-web", "rust-web-src", "wasi-libc"]);
         assert_eq!(
             nothing(&missing).to_string(),
             "there is no Rust toolchain for wasm32-wasip1\n  hint: run `rustup target add wasm32-wasip1`; without \
-             access to rustup's servers, on Debian 12: `apt-get install rust-web-src wasi-libc`"
+             access to rustup's servers, on Debian 12: `apt-get install rustc-web rust-web-src wasi-libc`"
         );
+    }
+
+    #[test]
+    fn a_rustc_tells_its_version() {
+        assert_eq!(minor("rustc 1.96.0 (ac68faa20 2026-05-25) (built from a source tarball)"), Some(96));
+        assert_eq!(minor("rustc 1.63.0"), Some(63));
+        assert_eq!(minor("something else"), None);
     }
 }
