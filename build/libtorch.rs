@@ -31,5 +31,5 @@ pub fn link_weakly() {
     println!("cargo::rustc-link-arg=-Wl,--weak-unresolved-symbols");
     // Where the program looks first: the folder it was built with.
     let libtorch = env::var("LIBTORCH").unwrap_or_default();
-    println!("cargo::rustc-env=PSTRAIN_BUILT_WITH_LIBTORCH={libtorch}");
+    println!("cargo::rustc-env=BUILT_WITH_LIBTORCH={libtorch}");
 }

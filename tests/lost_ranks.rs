@@ -111,6 +111,7 @@ fn an_interrupted_spawn_leaves_no_rank_behind() {
 }
 
 fn children_of(process: u32) -> Vec<String> {
-    let listed = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
+    let listed =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
     listed.split_whitespace().map(str::to_owned).collect()
 }

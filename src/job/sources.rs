@@ -79,7 +79,8 @@ pub fn environment() -> Vec<(String, String)> {
 pub const PREFIX: &str = "PSTRAIN_";
 
 /// Variables that begin so and are no keys of a job.
-pub const NOT_KEYS: [&str; 3] = ["PSTRAIN_TOKEN", "PSTRAIN_LOG", "PSTRAIN_CACHE"];
+pub const NOT_KEYS: [&str; 5] =
+    ["PSTRAIN_TOKEN", "PSTRAIN_LOG", "PSTRAIN_CACHE", "PSTRAIN_LIBTORCH", "PSTRAIN_WASM_TOOLCHAIN"];
 
 pub(super) const RANK: &str = "cluster.rank";
 pub(super) const LOCAL_RANK: &str = "cluster.local_rank";

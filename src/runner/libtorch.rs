@@ -105,7 +105,7 @@ fn folders() -> Vec<PathBuf> {
     if let Some(root) = env::var_os("LIBTORCH") {
         folders.push(Path::new(&root).join("lib"));
     }
-    folders.push(Path::new(env!("PSTRAIN_BUILT_WITH_LIBTORCH")).join("lib"));
+    folders.push(Path::new(env!("BUILT_WITH_LIBTORCH")).join("lib"));
     if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {
         folders.push(beside.join("libtorch/lib"));
         folders.push(beside.join("../lib"));
