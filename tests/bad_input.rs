@@ -21,7 +21,17 @@ fn digits_job(folder: &Path) {
 fn all_errors_of_a_job_are_said_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let settings = ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp"];
-    insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @"");
+    insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @r#"
+    error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
+      from: option --set train.consistency=ssp
+      hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
+    error: job `digits_ps.toml (built in)`: unknown key `train.epoch`
+      from: option --set train.epoch=1
+      hint: did you mean `epochs`?
+    error: job `digits_ps.toml (built in)`: `optimizer.lr` = -1 is not above 0
+      from: option --set optimizer.lr=-1
+      hint: use a number above 0
+    "#);
 }
 
 #[test]
@@ -138,7 +148,10 @@ fn a_rank_without_a_number_is_told_how_to_get_one() {
     digits_job(folder.path());
     let output = finish(pstrain(folder.path()).args(["run", "job.toml"]));
     assert_code(&output, 2);
-    insta::assert_snapshot!(stderr(&output), @"");
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: this process has no rank
+      hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs
+    ");
 }
 
 #[test]
@@ -146,5 +159,9 @@ fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
     let folder = tempfile::tempdir().unwrap();
     let output = finish(pstrain(folder.path()).args(["spawn"]).env("PSTRAIN_LIBTORCH", "/nowhere"));
     assert_code(&output, 2);
-    insta::assert_snapshot!(stderr(&output), @"");
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: libtorch 2.11.0 was not found
+      looked in /nowhere: no libtorch_cpu.so
+      hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder that holds libtorch_cpu.so in PSTRAIN_LIBTORCH
+    ");
 }

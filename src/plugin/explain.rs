@@ -77,8 +77,10 @@ pub fn failed(call: &Call, message: &str) -> PluginError {
         },
         None => (&*message, None),
     };
+    // Without a folder every file is out of reach, however the guest's library puts that.
+    let denied = is_denial(message) || (call.root.is_none() && is_missing(message));
     let (kind, hint) = match call.root {
-        _ if !is_denial(message) => {
+        _ if !denied => {
             let missing = call.root.filter(|_| is_missing(message));
             let looked = missing.map(|root| format!("files are looked for in `{root}` (`data.root`)"));
             (PluginErrorKind::Failed, own_hint.or(looked))

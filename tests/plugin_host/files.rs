@@ -111,8 +111,9 @@ fn a_data_folder_that_is_missing_is_named() {
 #[test]
 fn a_loss_sees_no_files() {
     let opened = Loss::open(&EVIL, &json!("open-read plain.txt"), LIMITS);
-    assert_snapshot!(told(&opened.err().unwrap()), @r"
-    plug-in `evil`: `open` reached for what it may not: cannot read plain.txt: Capabilities insufficient (os error 76)
-      hint: a loss sees no files; give it what it needs as parameters
-    ");
+    // The system's words are the guest's library's: they differ with the toolchain that built it.
+    let told = told(&opened.err().unwrap());
+    let denied = "plug-in `evil`: `open` reached for what it may not: cannot read plain.txt: ";
+    assert!(told.starts_with(denied), "{told}");
+    assert!(told.ends_with("\n  hint: a loss sees no files; give it what it needs as parameters"), "{told}");
 }

@@ -58,3 +58,8 @@ fn told(error: &PluginError) -> String {
     let place = error.place.as_ref().map(|place| format!(" ({place})"));
     place.map_or(error.to_string(), |place| error.to_string().replace(&place, ""))
 }
+
+/// How far a guest gets below its limit depends on the toolchain that built it.
+fn without_size(told: &str) -> String {
+    ["64.5 MiB", "64.6 MiB"].iter().fold(told.to_owned(), |told, size| told.replace(size, "64... MiB"))
+}
