@@ -64,7 +64,10 @@ fn a_file_that_is_no_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("not.wasm"), "hello").unwrap();
     let said = refused(folder.path(), None, &["data.plugin=not.wasm"], 1);
-    assert!(said.contains("plug-in `not.wasm`"), "{said}");
+    assert!(
+        said.contains("`not.wasm` is no plug-in that can be used here: it is no WebAssembly file"),
+        "{said}"
+    );
 }
 
 #[test]
