@@ -22,4 +22,6 @@ lint: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --lib --bins --quiet -- -D warnings
 	cargo clippy --workspace --tests --quiet -- -D warnings -A clippy::unwrap_used
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
+	cd plugins && cargo fmt --all --check
+	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings

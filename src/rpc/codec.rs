@@ -1,4 +1,4 @@
-//! Between [`Message`](super::Message) and the wire. A sender prepares on its own thread ([`prepare`]); the RPC thread
+//! Between [`Message`](super::Message) and the wire. A sender prepares on its own thread ([`prepare()`]); the RPC thread
 //! writes ([`write_message`]) and reads ([`read_message`], then `Draft::complete` in `payload.rs`).
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.
