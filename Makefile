@@ -1,7 +1,7 @@
 # Two commands do all the set-up they need: `make run` and `make test`.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: run test setup build lint
+.PHONY: run test setup build lint bench gpu-check
 
 run: build
 	target/debug/pstrain spawn --world-size 4
@@ -25,3 +25,11 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
 	cd plugins && cargo fmt --all --check
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+# DATA is a folder with MNIST's files: `target/debug/pstrain data fetch mnist` gets them.
+bench: build
+	bench/parameter_server.py --data $(or $(DATA),data/mnist)
+
+# Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
+gpu-check:
+	scripts/gpu-check

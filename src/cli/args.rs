@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::plugin::check::Sketch;
+
 /// Trains PyTorch-class models over many processes and machines from a TOML job file.
 #[derive(Parser)]
 #[command(
@@ -101,15 +103,9 @@ pub struct JobArgs {
     pub set: Vec<String>,
 }
 
+/// Where the results of a run go.
 #[derive(Args)]
-pub struct RunArgs {
-    /// The job file
-    pub job: PathBuf,
-    /// This process's rank; 0 is where the others meet
-    #[arg(long, value_name = "R")]
-    pub rank: Option<u32>,
-    #[command(flatten)]
-    pub values: JobArgs,
+pub struct OutputArgs {
     /// Folder for metrics, summary and model [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
@@ -119,17 +115,26 @@ pub struct RunArgs {
 }
 
 #[derive(Args)]
+pub struct RunArgs {
+    /// The job file
+    pub job: PathBuf,
+    /// This process's rank; 0 is where the others meet
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u32>,
+    #[command(flatten)]
+    pub values: JobArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args)]
 pub struct SpawnArgs {
     /// The job file; without one, the built-in `digits_ps` on the data inside the binary
     pub job: Option<PathBuf>,
     #[command(flatten)]
     pub values: JobArgs,
-    /// Folder for metrics, summary and model [default: runs/NAME-TIME]
-    #[arg(long, value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
-    /// Print the summary as JSON on stdout
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args)]
@@ -175,6 +180,12 @@ pub enum PluginCommand {
         /// The folder that a dataset may read
         #[arg(long, default_value = ".", value_name = "DIR")]
         root: PathBuf,
+        /// Shape of a model's output to try a loss with, as `float32[8,10]`; may be given several times
+        #[arg(long, value_name = "SHAPE")]
+        outputs: Vec<Sketch>,
+        /// Shape of a target, as `int64[8]`; may be given several times
+        #[arg(long, value_name = "SHAPE")]
+        targets: Vec<Sketch>,
         #[arg(long)]
         json: bool,
     },

@@ -20,10 +20,16 @@ pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<u8, Failure
     match command {
         PluginCommand::New { name, lang, kind, into } => new(name, lang, kind, into),
         PluginCommand::Build { folder, out } => build(&folder, out.as_deref()),
-        PluginCommand::Check { plugin, config, root, json } => {
+        PluginCommand::Check { plugin, config, root, outputs, targets, json } => {
             libtorch::ensure().map_err(Failure::usage)?;
             look.start_logs(None);
-            check(&plugin, &config, &root, json)
+            let config = read_config(&config)?;
+            let limits = PluginLimits::default();
+            check(
+                &plugin,
+                &Request { config: &config, root: &root, limits, batch_size: BATCH_SIZE, outputs, targets },
+                json,
+            )
         }
     }
 }
@@ -57,21 +63,12 @@ fn build(folder: &Path, out: Option<&Path>) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
-fn check(plugin: &str, config: &str, root: &Path, as_json: bool) -> Result<u8, Failure> {
-    let config = read_config(config)?;
+fn check(plugin: &str, request: &Request, as_json: bool) -> Result<u8, Failure> {
     let plugin = match Path::new(plugin).extension() {
         Some(_) => PluginRef::File(plugin.into()),
         None => PluginRef::Builtin(plugin.into()),
     };
-    let request = Request {
-        config: &config,
-        root,
-        limits: PluginLimits::default(),
-        batch_size: BATCH_SIZE,
-        outputs: Vec::new(),
-        targets: Vec::new(),
-    };
-    let report = check::check(&Host::new(None)?, &plugin, &request)?;
+    let report = check::check(&Host::new(None)?, &plugin, request)?;
     if as_json {
         println!("{}", serde_json::to_string_pretty(&report).context("the report is not JSON")?);
     } else {

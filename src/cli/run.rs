@@ -26,7 +26,8 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
 
-    let folder = (rank == Rank(0)).then(|| make_folder(&resolved, args.run_dir.as_deref())).transpose()?;
+    let folder =
+        (rank == Rank(0)).then(|| make_folder(&resolved, args.output.run_dir.as_deref())).transpose()?;
     let summary = run_rank(RankStart {
         job,
         job_hash: resolved.hash,
@@ -40,7 +41,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         started,
     });
     board.finish();
-    print_summary(summary?, folder.as_ref(), args.json)?;
+    print_summary(summary?, folder.as_ref(), args.output.json)?;
     Ok(DONE)
 }
 

@@ -19,7 +19,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
     let data_root = data_root(job)?;
-    let folder = make_folder(&resolved, args.run_dir.as_deref())?;
+    let folder = make_folder(&resolved, args.output.run_dir.as_deref())?;
     let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
     // Port 0 lets the system choose.
     let port = listen.local_addr().map_or(job.cluster.master_port, |address| address.port());
@@ -44,7 +44,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         reporter: Reporter::to_parent(progress),
         started,
     });
-    print_summary(summary.map_err(once)?, Some(&folder), args.json)?;
+    print_summary(summary.map_err(once)?, Some(&folder), args.output.json)?;
     Ok(DONE)
 }
 
