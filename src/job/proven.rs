@@ -218,6 +218,11 @@ pub struct PluginLimits {
 }
 
 impl Job {
+    /// The seed of the `position`-th module's first parameters: each module draws its own numbers.
+    pub fn module_seed(&self, position: usize) -> u64 {
+        self.seed.wrapping_add(position as u64)
+    }
+
     /// The optimizer as it runs. With `train.scale_lr` a `bsp` job follows the linear scaling rule: the learning rate
     /// times the number of trainers (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
     pub fn optimizer_in_force(&self) -> OptimizerSpec {

@@ -29,11 +29,11 @@ use crate::topology::Rank;
 
 /// The modules placed on this rank, each made once for the whole world, when the first trainer asks for it.
 pub struct ModuleServer {
-    placed: Vec<ModuleSpec>,
+    /// With the seed of its first parameters.
+    placed: Vec<(ModuleSpec, u64)>,
     devices: Vec<tch::Device>,
     trainers: Vec<Rank>,
     consistency: Consistency,
-    seed: u64,
     made: Mutex<BTreeMap<String, (Arc<HostedModule>, RRef)>>,
 }
 
@@ -49,15 +49,15 @@ struct HostedOptimizer {
 }
 
 impl ModuleServer {
-    /// `placed` are the modules that live on this rank; their layers are split over `devices`.
+    /// `placed` are the modules that live on this rank, each with the seed of its first parameters; their layers are
+    /// split over `devices`.
     pub fn new(
-        placed: Vec<ModuleSpec>,
+        placed: Vec<(ModuleSpec, u64)>,
         devices: Vec<tch::Device>,
         trainers: Vec<Rank>,
         consistency: Consistency,
-        seed: u64,
     ) -> Arc<ModuleServer> {
-        Arc::new(ModuleServer { placed, devices, trainers, consistency, seed, made: Mutex::default() })
+        Arc::new(ModuleServer { placed, devices, trainers, consistency, made: Mutex::default() })
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -97,12 +97,12 @@ impl ModuleServer {
         if let Some((_, rref)) = made.get(&name) {
             return Ok(vec![rref.clone().into()]);
         }
-        let spec = self
+        let (spec, seed) = self
             .placed
             .iter()
-            .find(|spec| spec.name == name)
+            .find(|(spec, _)| spec.name == name)
             .with_context(|| format!("module `{name}` is not placed on rank {}", scope.mesh.rank()))?;
-        let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, self.seed)?;
+        let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, *seed)?;
         tracing::info!(module = name, split = %module.module().split(), "made a module");
         let module = Arc::new(module);
         let rref = scope.mesh.objects().insert(module.clone());

@@ -32,8 +32,8 @@ impl OneProcess {
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
         let mut modules = Vec::new();
         let mut optimizers = Vec::new();
-        for spec in &job.modules {
-            let module = Module::build(spec, devices, job.seed)?;
+        for (position, spec) in job.modules.iter().enumerate() {
+            let module = Module::build(spec, devices, job.module_seed(position))?;
             let parameters = module.initial_parameters()?;
             optimizers.push(Optimizer::new(job.optimizer.clone(), &parameters)?);
             modules.push((module, parameters));

@@ -16,7 +16,7 @@ use super::run_folder::{self, RunFolder};
 use super::signals::{self, Signals};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
-use crate::job::Job;
+use crate::job::{Job, ModuleSpec};
 use crate::model;
 use crate::parallel::{ModuleServer, RemoteModule};
 use crate::rpc::{Cause, JoinError, LostRank, Mesh, MeshConfig, Methods};
@@ -184,9 +184,11 @@ fn first_line(text: &str) -> String {
 }
 
 fn module_server(job: &Job, rank: Rank) -> Arc<ModuleServer> {
-    let placed = job.modules.iter().filter(|module| module.place.ranks.contains(&rank)).cloned().collect();
+    let here = |(_, module): &(usize, &ModuleSpec)| module.place.ranks.contains(&rank);
+    let placed = job.modules.iter().enumerate().filter(here);
+    let placed = placed.map(|(position, module)| (module.clone(), job.module_seed(position))).collect();
     let trainers = job.train.trainers.ranks.clone();
-    ModuleServer::new(placed, devices(job), trainers, job.train.consistency, job.seed)
+    ModuleServer::new(placed, devices(job), trainers, job.train.consistency)
 }
 
 /// The devices that a rank's modules are split over: the GPUs that the job wants and the machine has, else the CPU.
