@@ -1,10 +1,11 @@
 # Two commands do all the set-up they need: `make run` and `make test`.
 export OMP_WAIT_POLICY ?= passive
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: run test setup build lint bench gpu-check
 
 run: build
-	target/debug/pstrain spawn --world-size 4
+	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
 
 test: build
 	cargo test --workspace --quiet

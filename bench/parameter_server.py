@@ -8,6 +8,7 @@ line with `N steps/s`; it may be given several times.
 """
 import argparse
 import json
+import os
 import re
 import shlex
 import statistics
@@ -16,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PSTRAIN = ROOT / "target/debug/pstrain"
+PSTRAIN = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/pstrain"
 JOB = ROOT / "jobs/mnist_ps.toml"
 
 

@@ -17,6 +17,7 @@ mod logs;
 mod plugin;
 mod run;
 mod spawn;
+mod stdout;
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -158,3 +158,15 @@ fn each_rank_in_a_process_of_its_own() {
     }
     assert!(summary(folder.path())["eval"]["accuracy"].as_f64().unwrap() >= 0.95);
 }
+
+/// The first job that a reader sees must be one that runs.
+#[test]
+fn the_job_in_the_readme_trains() {
+    let readme = include_str!("../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (job, _) = rest.split_once("```").unwrap();
+    let folder = folder_with(job);
+    let settings = ["cluster.world_size=3", "train.epochs=5"];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    assert_eq!(summary(folder.path())["eval"]["samples"], 297);
+}

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task;
+use std::time::Duration;
 
 use futures::future::{FutureExt, LocalBoxFuture};
 
@@ -46,7 +47,19 @@ impl Autograd {
         values: Vec<Value>,
         context: Option<&Context>,
     ) -> AutogradPending<Vec<Value>> {
-        call_in(self.mesh(), to, method, values, context.map(Context::state))
+        call_in(self.mesh(), to, method, values, context.map(Context::state), None)
+    }
+
+    /// [`call`](Autograd::call) with a deadline of its own.
+    pub fn call_within(
+        &self,
+        to: Rank,
+        method: &str,
+        values: Vec<Value>,
+        context: Option<&Context>,
+        within: Duration,
+    ) -> AutogradPending<Vec<Value>> {
+        call_in(self.mesh(), to, method, values, context.map(Context::state), Some(within))
     }
 
     /// Offers `handler` under `name`, the callee's side of [`call`](Autograd::call): the tensors it gets are connected
@@ -78,7 +91,7 @@ impl Autograd {
 impl Scope {
     /// A call within the same context.
     pub fn call(&self, to: Rank, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
-        call_in(&self.mesh, to, method, values, self.state.as_ref())
+        call_in(&self.mesh, to, method, values, self.state.as_ref(), None)
     }
 }
 
@@ -126,6 +139,7 @@ fn call_in(
     method: &str,
     mut values: Vec<Value>,
     state: Option<&Arc<ContextState>>,
+    within: Option<Duration>,
 ) -> AutogradPending<Vec<Value>> {
     let prepared = match state {
         Some(state) => state.will_call(to).and_then(|()| depart(Some(state), to, &mut values)),
@@ -134,7 +148,11 @@ fn call_in(
     if let Err(error) = prepared {
         return AutogradPending::failed(error.at(mesh.rank(), method));
     }
-    let sent = mesh.call(to, method, Message { values, context: state.map(|state| state.id()) });
+    let message = Message { values, context: state.map(|state| state.id()) };
+    let sent = match within {
+        Some(within) => mesh.call_within(to, method, message, within),
+        None => mesh.call(to, method, message),
+    };
     let (state, method) = (state.cloned(), method.to_owned());
     AutogradPending::new(sent, move |message| {
         let mut values = message.values;

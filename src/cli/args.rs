@@ -15,11 +15,11 @@ use crate::plugin::check::Sketch;
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  pstrain spawn --world-size 4                  train the built-in digits job: one server, three trainers
+  pstrain spawn --world-size 4                  train the built-in digits job
   pstrain init my_job.toml                      write a commented starter job
   pstrain check my_job.toml                     prove it and print the plan
   pstrain spawn my_job.toml --world-size 4      all ranks on this machine
-  pstrain run my_job.toml --rank 0              one rank; start the others in other terminals or machines
+  pstrain run my_job.toml --rank 0              one rank; start the others elsewhere
   pstrain plugin new my_data --lang rust        a data plug-in of your own"
 )]
 pub struct Cli {
@@ -47,8 +47,8 @@ pub enum Command {
     /// Run one rank of a job
     #[command(after_help = "\
 Every rank is a process of its own, on this machine or on several:
-  pstrain run jobs/mnist_ps.toml --rank 0 --master-addr 10.0.0.1
-  pstrain run jobs/mnist_ps.toml --rank 1 --master-addr 10.0.0.1
+  pstrain run jobs/mnist_ps.toml --world-size 2 --rank 0 --master-addr 10.0.0.1
+  pstrain run jobs/mnist_ps.toml --world-size 2 --rank 1 --master-addr 10.0.0.1
 
 Ranks on other machines need the same PSTRAIN_TOKEN everywhere; without one, rank 0 listens on this machine only.
 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the names that mpirun and srun set are understood, too.
@@ -65,6 +65,10 @@ Examples:
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
     Spawn(SpawnArgs),
     /// Prove a job without running it, and print the plan
+    #[command(after_help = "\
+Examples:
+  pstrain check job.toml --world-size 8
+  pstrain check job.toml --set optimizer.lr=0.01 --json")]
     Check(CheckArgs),
     /// Write a commented starter job
     Init {
@@ -154,8 +158,10 @@ pub enum PluginCommand {
     New {
         /// Name of the plug-in and of its folder
         name: String,
+        /// Language to write it in
         #[arg(long, default_value = "rust")]
         lang: Lang,
+        /// What it gives a job: samples, a loss over tensors, or a loss with a gradient of its own
         #[arg(long, default_value = "dataset")]
         kind: Kind,
         /// Parent folder
@@ -164,6 +170,7 @@ pub enum PluginCommand {
     },
     /// Compile a plug-in's folder to a .wasm file, with whichever toolchain is there
     Build {
+        /// The plug-in's folder
         #[arg(default_value = ".")]
         folder: PathBuf,
         /// The file to write [default: NAME.wasm in the folder]
@@ -171,6 +178,10 @@ pub enum PluginCommand {
         out: Option<PathBuf>,
     },
     /// Load a plug-in, call it, and print its shape, speed and limits
+    #[command(after_help = "\
+Examples:
+  pstrain plugin check my_data.wasm --root . --config '{ file = \"example.csv\", target = \"y\" }'
+  pstrain plugin check cross_entropy --outputs float32[8,10] --targets int64[8]")]
     Check {
         /// A .wasm file, or the name of a built-in plug-in
         plugin: String,
@@ -186,6 +197,7 @@ pub enum PluginCommand {
         /// Shape of a target, as `int64[8]`; may be given several times
         #[arg(long, value_name = "SHAPE")]
         targets: Vec<Sketch>,
+        /// Print the report as JSON
         #[arg(long)]
         json: bool,
     },
@@ -207,7 +219,9 @@ pub enum Kind {
 #[derive(Subcommand)]
 pub enum DataCommand {
     /// Fetch a data set from its public mirrors and check it
+    #[command(after_help = "Example:\n  pstrain data fetch mnist --to data/mnist")]
     Fetch {
+        /// The data set
         set: DataSet,
         /// Folder to put it in [default: data/NAME]
         #[arg(long, value_name = "DIR")]

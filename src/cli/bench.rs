@@ -1,11 +1,9 @@
 //! `pstrain bench`.
 
-use anyhow::Context as _;
-
 use super::args::{BenchCommand, BenchStepArgs};
 use super::exit::{DONE, Failure};
 use super::run::data_root;
-use super::{job, logs};
+use super::{job, logs, stdout};
 use crate::runner::worker::devices;
 use crate::runner::{libtorch, one_process};
 
@@ -20,14 +18,11 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     look.start_logs(None);
     let job = &resolved.job;
     let report = one_process::measure(job, &data_root(job)?, &devices(job), args.steps)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).context("the figures are not JSON")?);
-    } else {
-        let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
-        println!(
-            "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
-            report.steps
-        );
-    }
+    let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
+    let shown = format!(
+        "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
+        report.steps
+    );
+    stdout::result(&report, shown, args.json)?;
     Ok(DONE)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::args::{DataCommand, DataSet};
 use super::exit::{DONE, Failure};
-use super::logs;
+use super::{logs, stdout};
 use crate::runner::fetch::Fetcher;
 use crate::runner::progress::Board;
 
@@ -16,6 +16,11 @@ pub fn command(command: DataCommand, look: logs::Wanted) -> Result<u8, Failure> 
     let fetched = fetcher.fetch(&folder, &board);
     board.finish();
     let fetched = fetched.map_err(anyhow::Error::from)?;
-    println!("{}: {} files fetched, {} there already", folder.display(), fetched.fetched, fetched.kept);
+    stdout::line(format_args!(
+        "{}: {} files fetched, {} there already",
+        folder.display(),
+        fetched.fetched,
+        fetched.kept
+    ))?;
     Ok(DONE)
 }

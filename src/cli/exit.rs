@@ -4,11 +4,7 @@ use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError};
 use crate::runner::worker::RankError;
 
-pub const DONE: u8 = 0;
-pub const FAILED: u8 = 1;
-pub const USAGE: u8 = 2;
-pub const LOST: u8 = 3;
-pub const INTERRUPTED: u8 = 130;
+pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
 
 /// An exit code, and what to say; nothing when it has been said.
 #[derive(Debug)]

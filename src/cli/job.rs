@@ -8,6 +8,7 @@ use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
+use super::stdout;
 use crate::job::{self, JobText, Override, Resolved, Sources};
 
 /// The job that runs where none is named: it trains on data inside the binary.
@@ -55,11 +56,7 @@ fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let resolved = load(Some(&args.job), &args.values, None)?;
     let plan = job::plan(&resolved.job);
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&plan).context("the plan is not JSON")?);
-    } else {
-        println!("{plan}");
-    }
+    stdout::result(&plan, &plan, args.json)?;
     Ok(DONE)
 }
 
@@ -70,6 +67,6 @@ pub fn init(path: &Path) -> Result<u8, Failure> {
     file.write_all(job::starter().as_bytes())
         .with_context(|| format!("cannot write `{}`", path.display()))?;
     let path = path.display();
-    println!("wrote {path}\n\n  pstrain check {path}\n  pstrain spawn {path}");
+    stdout::line(format_args!("wrote {path}\n\n  pstrain check {path}\n  pstrain spawn {path}"))?;
     Ok(DONE)
 }

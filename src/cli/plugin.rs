@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-
 use super::args::{Kind, Lang, PluginCommand};
 use super::exit::{DONE, FAILED, Failure};
-use super::logs;
+use super::{logs, stdout};
 use crate::job::{PluginLimits, PluginRef};
 use crate::plugin::author::{self, NewPlugin};
 use crate::plugin::check::{self, Request};
@@ -47,19 +45,19 @@ fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<u8, Fail
     let folder = parent.join(&name).display().to_string();
     let written = author::new(&NewPlugin { name, lang, kind, parent }).map_err(Failure::usage)?;
     for path in written.iter().filter(|path| !path.components().any(|part| part.as_os_str() == "sdk")) {
-        println!("wrote {}", path.display());
+        stdout::line(format_args!("wrote {}", path.display()))?;
     }
-    println!("\n  pstrain plugin build {folder}");
+    stdout::line(format_args!("\n  pstrain plugin build {folder}"))?;
     Ok(DONE)
 }
 
 fn build(folder: &Path, out: Option<&Path>) -> Result<u8, Failure> {
     let built = author::build(folder, out).map_err(anyhow::Error::from)?;
     let (path, kib) = (built.path.display(), built.bytes.div_ceil(1024));
-    println!(
+    stdout::line(format_args!(
         "built {path}: {kib} KiB in {:.1} s ({})\n\n  pstrain plugin check {path}",
         built.seconds, built.toolchain
-    );
+    ))?;
     Ok(DONE)
 }
 
@@ -69,11 +67,7 @@ fn check(plugin: &str, request: &Request, as_json: bool) -> Result<u8, Failure> 
         None => PluginRef::Builtin(plugin.into()),
     };
     let report = check::check(&Host::new(None)?, &plugin, request)?;
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&report).context("the report is not JSON")?);
-    } else {
-        println!("{report}");
-    }
+    stdout::result(&report, &report, as_json)?;
     Ok(if report.is_good() { DONE } else { FAILED })
 }
 

@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context as _;
-
 use super::args::RunArgs;
 use super::exit::{DONE, Failure};
-use super::{job, logs};
+use super::{job, logs, stdout};
 use crate::job::{DataRoot, Job, Resolved};
 use crate::runner::metrics::{EndTable, Summary};
 use crate::runner::progress::{Board, Reporter};
@@ -84,10 +82,6 @@ pub fn print_summary(
     as_json: bool,
 ) -> Result<(), Failure> {
     let (Some(summary), Some(folder)) = (summary, folder) else { return Ok(()) };
-    if as_json {
-        println!("{}", serde_json::to_string_pretty(&summary).context("the summary is not JSON")?);
-    } else {
-        println!("{}", EndTable { summary: &summary, folder: folder.path() });
-    }
-    Ok(())
+    let table = EndTable { summary: &summary, folder: folder.path() };
+    Ok(stdout::result(&summary, table, as_json)?)
 }

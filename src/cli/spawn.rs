@@ -19,8 +19,8 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
     let data_root = data_root(job)?;
-    let folder = make_folder(&resolved, args.output.run_dir.as_deref())?;
     let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
+    let folder = make_folder(&resolved, args.output.run_dir.as_deref())?;
     // Port 0 lets the system choose.
     let port = listen.local_addr().map_or(job.cluster.master_port, |address| address.port());
 

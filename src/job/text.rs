@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_bare_word_is_a_string_and_a_broken_list_is_an_error() {
-        assert_eq!(parse_value("../shared/mnist"), Ok(Value::from("../shared/mnist")));
+        assert_eq!(parse_value("../data/mnist"), Ok(Value::from("../data/mnist")));
         assert_eq!(parse_value("3e-2"), Ok(Value::from(0.03)));
         assert_eq!(parse_value("true"), Ok(Value::from(true)));
         assert_eq!(parse_value("10.0.0.1"), Ok(Value::from("10.0.0.1")));

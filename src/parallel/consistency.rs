@@ -1,5 +1,5 @@
 //! Who may start a step, and when a round is complete: decisions only. State comes in, a verdict goes out;
-//! threads, tensors and waiting stay in `hosted`.
+//! threads, tensors and waiting stay in `ordered`.
 //!
 //! The models are those of "Scaling Distributed Machine Learning with the Parameter Server" (Li et al., OSDI 2014,
 //! section 3.4): sequential (`bsp`), eventual (`async`) and bounded delay (`ssp`); `hogwild` is Recht et al. 2011.

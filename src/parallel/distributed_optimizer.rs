@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-use super::Applied;
+use super::{Applied, PATIENCE};
 use crate::autograd::{Autograd, AutogradPending, Backward, Context};
 use crate::job::optimizer::OptimizerSpec;
 use crate::rpc::{RRef, Value};
@@ -50,21 +50,27 @@ impl DistributedOptimizer {
 
     /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
     /// waits for its own part of the backward, so that a step costs one network latency less.
-    pub fn step(&self, context: &Context, backward: &Backward) -> Stepping {
-        self.fan_out(context, backward.number())
+    ///
+    /// `samples` is what the loss was a mean over: a `bsp` round weighs its trainers by it.
+    ///
+    /// # Errors
+    /// When the backward could not begin.
+    pub fn step(&self, context: &Context, backward: &Backward, samples: u64) -> Result<Stepping> {
+        let number = backward.number().context("the backward could not begin")?;
+        Ok(self.fan_out(context, Some(number), samples))
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
     pub fn skip(&self, context: &Context) -> Stepping {
-        self.fan_out(context, None)
+        self.fan_out(context, None, 0)
     }
 
     /// To all owners at once.
-    fn fan_out(&self, context: &Context, backward: Option<u64>) -> Stepping {
+    fn fan_out(&self, context: &Context, backward: Option<u64>, samples: u64) -> Stepping {
         let call = |optimizer: &RRef| {
             let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
-            let values = vec![optimizer.clone().into(), after];
-            self.autograd.call(optimizer.owner(), "optimizer.step", values, Some(context))
+            let values = vec![optimizer.clone().into(), after, Value::Int(samples as i64)];
+            self.autograd.call_within(optimizer.owner(), "optimizer.step", values, Some(context), PATIENCE)
         };
         Stepping { calls: self.at_owners.iter().map(call).collect() }
     }

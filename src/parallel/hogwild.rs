@@ -1,7 +1,8 @@
 //! Updates without order: every trainer writes the parameters in place, without locks or version checks
 //! ("Hogwild!", Recht et al., NIPS 2011). A step may read numbers of several versions at once.
 //!
-//! - `H-1` A lane is used by the handlers of one trainer only, which run on one thread: its lock is never waited for.
+//! - `H-1` A lane is used by the handlers of one trainer only, which run on one thread: its lock is waited for
+//!   only while the optimizer is made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};

@@ -108,7 +108,7 @@ impl HostedModule {
 
     /// Forward without recording anything, dropout off.
     pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Tensor> {
-        let tensors = self.current(caller);
+        let (tensors, _reading) = self.current(caller);
         tch::no_grad(|| self.module.forward(&tensors, inputs, Mode::EVAL))
             .with_context(|| format!("module `{}`", self.name))
     }
@@ -135,13 +135,14 @@ impl HostedModule {
         Ok(())
     }
 
-    /// Updates the parameters with what the context's backward gave. `skip`: the step happens without an update.
-    pub async fn step(&self, context: &ContextState, trainer: Rank, skip: bool) -> Result<Applied> {
-        let gradients = if skip { None } else { Some(self.gradients_of(context)) };
+    /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
+    /// happens without an update.
+    pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        let gradients = samples.map(|_| self.gradients_of(context));
         // The snapshot goes before the update, so that the update may write in place.
         let used = self.version_read(context).context("this context has made no forward on the module")?;
         let applied = match &self.updates {
-            Updates::Ordered(ordered) => ordered.step(trainer, used, gradients).await,
+            Updates::Ordered(ordered) => ordered.step(trainer, used, samples.zip(gradients)).await,
             Updates::Hogwild(hogwild) => hogwild.step(trainer, used, gradients),
         };
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
@@ -171,14 +172,20 @@ impl HostedModule {
     /// # Errors
     /// When libtorch cannot copy a buffer.
     pub fn state(&self, caller: Rank) -> Result<Vec<(String, Tensor)>> {
-        let parameters = self.parameter_names.iter().cloned().zip(self.current(caller));
-        Ok(parameters.chain(self.module.buffers()?).collect())
+        let (tensors, _reading) = self.current(caller);
+        // They outlive the snapshot, so they are copies.
+        let copies: Vec<Tensor> = tensors.iter().map(Tensor::f_detach_copy).collect::<Result<_, _>>()?;
+        Ok(self.parameter_names.iter().cloned().zip(copies).chain(self.module.buffers()?).collect())
     }
 
-    fn current(&self, caller: Rank) -> Vec<Tensor> {
+    /// The parameters as they are now. They stay as they are for as long as the snapshot lives; hogwild has none.
+    fn current(&self, caller: Rank) -> (Vec<Tensor>, Option<Snapshot>) {
         match &self.updates {
-            Updates::Ordered(ordered) => ordered.snapshot().tensors,
-            Updates::Hogwild(hogwild) => hogwild.current(caller).1,
+            Updates::Ordered(ordered) => {
+                let snapshot = ordered.snapshot();
+                (snapshot.tensors.iter().map(Tensor::shallow_clone).collect(), Some(snapshot))
+            }
+            Updates::Hogwild(hogwild) => (hogwild.current(caller).1, None),
         }
     }
 

@@ -37,8 +37,8 @@ struct State {
 #[derive(Default)]
 struct Round {
     number: u64,
-    /// By trainer; `None` from one that skips this step.
-    given: BTreeMap<Rank, Option<Gradients>>,
+    /// By trainer, with the samples of its batch; `None` from one that skips this step.
+    given: BTreeMap<Rank, Option<(u64, Gradients)>>,
     /// Why an earlier round could not be applied. Nothing goes on after that.
     failed: Option<String>,
 }
@@ -76,21 +76,22 @@ impl Ordered {
         Ok(())
     }
 
-    /// Applies a step's gradients (`None`: the step is skipped), under `bsp` together with everyone's.
+    /// Applies a step's gradients over so many samples (`None`: the step is skipped), under `bsp` together with
+    /// everyone's.
     ///
     /// `used` is the version that the step read.
     pub(super) async fn step(
         &self,
         trainer: Rank,
         used: u64,
-        gradients: Option<Gradients>,
+        gradients: Option<(u64, Gradients)>,
     ) -> Result<Applied> {
         if self.consistency == Consistency::Bsp && self.lock().pace.trains(trainer) {
             return self.step_of_round(trainer, gradients).await;
         }
         let mut state = self.lock();
         let applied = Applied { staleness: state.parameters.version().saturating_sub(used) };
-        if let Some(gradients) = gradients {
+        if let Some((_, gradients)) = gradients {
             state.apply(&gradients)?;
         }
         state.pace.finished_step(trainer);
@@ -109,7 +110,7 @@ impl Ordered {
         closed
     }
 
-    async fn step_of_round(&self, trainer: Rank, gradients: Option<Gradients>) -> Result<Applied> {
+    async fn step_of_round(&self, trainer: Rank, gradients: Option<(u64, Gradients)>) -> Result<Applied> {
         let mut changes = self.changed.subscribe();
         let mine = {
             let mut state = self.lock();
@@ -172,14 +173,21 @@ impl State {
     }
 }
 
-/// The mean over trainers, parameter by parameter, added in the order given. A parameter that some did not use
-/// counts as zero there; one that nobody used has no gradient. None of no trainers.
-fn average(given: Vec<Gradients>) -> Result<Option<Gradients>> {
+/// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some
+/// did not use counts as zero there; one that nobody used has no gradient. None of no trainers.
+fn average(given: Vec<(u64, Gradients)>) -> Result<Option<Gradients>> {
     let trainers = given.len() as f64;
-    let mut given = given.into_iter();
-    let Some(mut sum) = given.next() else { return Ok(None) };
+    let samples: u64 = given.iter().map(|(samples, _)| samples).sum();
+    let mean_size = samples as f64 / trainers;
+    // Batches are nearly always of one size: then nothing is multiplied.
+    let weighed = |(samples, gradients): (u64, Gradients)| match samples as f64 / mean_size {
+        weight if weight == 1.0 || !weight.is_finite() => Ok(gradients),
+        weight => scaled(gradients, weight),
+    };
+    let mut given = given.into_iter().map(weighed);
+    let Some(mut sum) = given.next().transpose()? else { return Ok(None) };
     for gradients in given {
-        for (sum, gradient) in sum.iter_mut().zip(gradients) {
+        for (sum, gradient) in sum.iter_mut().zip(gradients?) {
             *sum = match (sum.take(), gradient) {
                 (Some(sum), Some(gradient)) => Some(sum.f_add(&gradient)?),
                 (one, other) => one.or(other),
@@ -188,6 +196,11 @@ fn average(given: Vec<Gradients>) -> Result<Option<Gradients>> {
     }
     let mean = sum.into_iter().map(|sum| sum.map(|sum| sum.f_div_scalar(trainers)).transpose());
     Ok(Some(mean.collect::<Result<_, _>>()?))
+}
+
+fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
+    let scale = |gradient: Option<Tensor>| gradient.map(|gradient| gradient.f_mul_scalar(by)).transpose();
+    Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]
@@ -202,9 +215,15 @@ mod tests {
     fn a_round_averages_over_the_trainers_and_counts_what_is_missing_as_zero() {
         let mut second = numbers(&[3.0, 9.0]);
         second[1] = None;
-        let mean = average(vec![numbers(&[1.0, 4.0]), second]).unwrap().unwrap();
+        let mean = average(vec![(8, numbers(&[1.0, 4.0])), (8, second)]).unwrap().unwrap();
         let values: Vec<f64> = mean.iter().map(|g| g.as_ref().unwrap().double_value(&[])).collect();
         assert_eq!(values, [2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_larger_batch_counts_for_more() {
+        let mean = average(vec![(3, numbers(&[1.0])), (1, numbers(&[5.0]))]).unwrap().unwrap();
+        assert_eq!(mean[0].as_ref().unwrap().double_value(&[]), 2.0);
     }
 
     #[test]

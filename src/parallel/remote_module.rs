@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
+use super::PATIENCE;
 use crate::autograd::{Autograd, Context};
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
@@ -109,7 +110,11 @@ impl RemoteModule {
         let Forward { train, dropout_seed } = forward;
         let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
         let values = head.into_iter().chain(inputs.into_iter().map(Value::from)).collect();
-        let answer = self.autograd.call(self.owner(), "module.forward", values, context).wait()?;
+        let answer = match context {
+            Some(_) => self.autograd.call_within(self.owner(), "module.forward", values, context, PATIENCE),
+            None => self.autograd.call(self.owner(), "module.forward", values, None),
+        };
+        let answer = answer.wait()?;
         Ok(one(answer)?.into_tensor()?)
     }
 }

@@ -9,7 +9,7 @@
 //! | `module.state` | RRef | names, then as many tensors: parameters and buffers |
 //! | `module.leave` | RRef | nothing: the caller takes no more steps |
 //! | `optimizer.create` | the options as JSON, RRefs to parameters | an RRef to the optimizer |
-//! | `optimizer.step` | RRef, the number of the backward to step after, or nil to skip; under a context | the largest staleness of the updates |
+//! | `optimizer.step` | RRef, the number of the backward to step after, or nil to skip, the samples of the batch; under a context | the largest staleness of the updates |
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -177,9 +177,10 @@ async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>
 }
 
 async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
-    let [optimizer, backward] = exactly(values)?;
+    let [optimizer, backward, samples] = exactly(values)?;
     let optimizer = local::<HostedOptimizer>(optimizer).await?;
     let context = scope.state.context("`optimizer.step` needs a context")?;
+    let samples = samples.into_int()?.max(0) as u64;
     let skip = matches!(backward, Value::Nil);
     if !skip {
         // Sent right behind the backward, whose gradients may still be on their way.
@@ -187,7 +188,8 @@ async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     }
     let mut staleness = 0;
     for module in &optimizer.modules {
-        staleness = staleness.max(module.step(&context, scope.from, skip).await?.staleness);
+        staleness =
+            staleness.max(module.step(&context, scope.from, (!skip).then_some(samples)).await?.staleness);
     }
     Ok(vec![Value::Int(staleness as i64)])
 }

@@ -29,7 +29,8 @@ mod supervise;
 mod verdict;
 
 pub use supervise::Supervisor;
-pub use verdict::Outcome;
+pub(super) use supervise::hangup_is_ignored;
+pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, Outcome, USAGE};
 
 /// Who this process is after [`fork_ranks`].
 #[derive(Debug)]

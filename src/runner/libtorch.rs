@@ -63,8 +63,12 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     if loaded_from().is_some() {
         return Ok(());
     }
-    let candidates: Vec<Candidate> = folders().into_iter().map(look_into).collect();
-    let Some(right) = candidates.iter().position(|c| c.found == Found::Version(VERSION.into())) else {
+    let is_right = |candidate: &Candidate| candidate.found == Found::Version(VERSION.into());
+    let mut candidates: Vec<Candidate> = folders().into_iter().map(look_into).collect();
+    if !candidates.iter().any(is_right) && env::var_os(FOLDER_KEY).is_none() {
+        candidates.extend(python_torch().map(look_into));
+    }
+    let Some(right) = candidates.iter().position(is_right) else {
         return Err(NoLibtorch::NotFound(candidates));
     };
     let folder = candidates[right].folder.clone();
@@ -110,7 +114,6 @@ fn folders() -> Vec<PathBuf> {
         folders.push(beside.join("libtorch/lib"));
         folders.push(beside.join("../lib"));
     }
-    folders.extend(python_torch());
     folders
 }
 

@@ -144,7 +144,7 @@ impl Throughput {
             rank,
             steps: self.total.steps,
             samples: self.total.samples,
-            train_seconds: self.elapsed_s(now),
+            train_seconds: measured,
             steps_per_s: rate(self.total.steps - before.steps, measured),
             samples_per_s: rate(self.total.samples - before.samples, measured),
             loss_final,
@@ -158,6 +158,7 @@ pub struct TrainerReport {
     pub rank: Rank,
     pub steps: u64,
     pub samples: u64,
+    /// Without the warm-up and without evaluations.
     pub train_seconds: f64,
     /// Without the warm-up.
     pub steps_per_s: f64,
@@ -177,7 +178,7 @@ pub struct Summary {
     pub steps: u64,
     /// Of all trainers together.
     pub samples: u64,
-    /// Of the trainer that took longest, evaluations not counted.
+    /// Of the trainer that took longest, without its first [`WARMUP_STEPS`] steps and without evaluations.
     pub train_seconds: f64,
     /// Summed over the trainers, each without its first [`WARMUP_STEPS`] steps.
     pub steps_per_s: f64,

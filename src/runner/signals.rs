@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, Signal, raise};
 
+use super::launch::hangup_is_ignored;
 use crate::rpc::Mesh;
 
 /// How an interrupted rank tells the others why it ends the job.
@@ -25,7 +26,9 @@ impl Signals {
     /// When the system refuses to block the signals or gives no thread.
     pub fn watch() -> Result<Signals> {
         let mut waiting = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // A blocked signal is delivered even where `nohup` ignores it.
+        let hangup = (!hangup_is_ignored()).then_some(Signal::SIGHUP);
+        for signal in [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup) {
             waiting.add(signal);
         }
         waiting.thread_block().context("cannot block signals")?;

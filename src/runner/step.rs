@@ -59,9 +59,9 @@ impl Stepper {
         }
 
         let backward = self.autograd.backward(&context, &[computed.loss], false);
-        let stepping = self.optimizer.step(&context, &backward);
+        let stepping = self.optimizer.step(&context, &backward, samples.count);
         backward.wait().context("the backward failed")?;
-        let staleness = stepping.wait().context("the optimizer's step failed")?.staleness;
+        let staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
         Ok(Stepped { loss, staleness, metrics })
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 use super::ledger::Ledger;
 use super::metrics::Summary;
@@ -65,10 +65,11 @@ pub fn run_rank(start: RankStart) -> Result<Option<Summary>, RankError> {
     let signals = Signals::watch()?;
     let mut worker = Worker::join(start)?;
     signals.joined(worker.mesh.clone());
-    match worker.work() {
-        Ok(summary) => worker.mesh.shutdown().map(|()| summary).map_err(RankError::Lost),
-        Err(error) => Err(worker.end_early(error, &signals)),
-    }
+    let done = worker.work().and_then(|summary| {
+        worker.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
+        Ok(summary)
+    });
+    done.map_err(|error| worker.end_early(error, &signals))
 }
 
 /// A rank that has joined.
@@ -168,10 +169,7 @@ impl<'a> Worker<'a> {
             Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => {
                 RankError::Interrupted
             }
-            Some(lost) => {
-                self.autograd.drop_contexts_of(lost.rank);
-                RankError::Lost(lost)
-            }
+            Some(lost) => RankError::Lost(lost),
             None => RankError::Failed(error),
         };
         self.mesh.abort(&first_line(&reason.to_string()));
@@ -186,9 +184,11 @@ fn first_line(text: &str) -> String {
 fn module_server(job: &Job, rank: Rank) -> Arc<ModuleServer> {
     let here = |(_, module): &(usize, &ModuleSpec)| module.place.ranks.contains(&rank);
     let placed = job.modules.iter().enumerate().filter(here);
-    let placed = placed.map(|(position, module)| (module.clone(), job.module_seed(position))).collect();
+    let placed =
+        placed.map(|(position, module)| (module.clone(), job.module_seed(position))).collect::<Vec<_>>();
     let trainers = job.train.trainers.ranks.clone();
-    ModuleServer::new(placed, devices(job), trainers, job.train.consistency)
+    let devices = if placed.is_empty() { vec![tch::Device::Cpu] } else { devices(job) };
+    ModuleServer::new(placed, devices, trainers, job.train.consistency)
 }
 
 /// The devices that a rank's modules are split over: the GPUs that the job wants and the machine has, else the CPU.

@@ -47,6 +47,10 @@ pub(super) async fn listen_at_master(config: &mut MeshConfig) -> Result<TcpListe
         _ => JoinError::Listen { address: master.clone(), source },
     };
     if let Some(listener) = config.listen.take() {
+        let here = listener.local_addr().map_err(failed)?;
+        if config.token.is_none() && !here.ip().is_loopback() {
+            return Err(JoinError::NoToken { address: here.to_string() });
+        }
         listener.set_nonblocking(true).map_err(failed)?;
         return TcpListener::from_std(listener).map_err(failed);
     }

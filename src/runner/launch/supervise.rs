@@ -111,7 +111,8 @@ impl Stop {
     }
 }
 
-fn hangup_is_ignored() -> bool {
+/// Whether the process was started by `nohup`.
+pub(in crate::runner) fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -22,7 +22,7 @@ fn rates_leave_out_the_first_twenty_steps_and_totals_do_not() {
     let (throughput, now) = train(20, 50);
     let report = throughput.report(now, Rank(1), 0.5);
     assert_eq!((report.steps, report.samples), (70, 70 * 32));
-    assert!(close(report.train_seconds, 25.0), "{report:?}");
+    assert!(close(report.train_seconds, 5.0), "{report:?}");
     assert!(close(report.steps_per_s, 10.0), "{report:?}");
     assert!(close(report.samples_per_s, 320.0), "{report:?}");
 }
@@ -50,7 +50,7 @@ fn an_evaluation_between_epochs_is_not_training_time() {
     throughput.pause(now);
     now += Duration::from_secs(60);
     let report = throughput.report(now, Rank(1), 0.5);
-    assert!(close(report.train_seconds, 4.0), "{report:?}");
+    assert!(close(report.train_seconds, 2.0), "{report:?}");
     assert!(close(report.steps_per_s, 10.0), "{report:?}");
 }
 
