@@ -20,7 +20,7 @@ pub fn line(text: impl Display) -> Result<()> {
 /// `value` as JSON for scripts, or as itself for people.
 ///
 /// # Errors
-/// As [`line`].
+/// As [`line()`].
 pub fn result(value: &impl Serialize, shown: impl Display, as_json: bool) -> Result<()> {
     if as_json {
         line(serde_json::to_string_pretty(value).context("the result is not JSON")?)
