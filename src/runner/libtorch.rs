@@ -13,6 +13,7 @@ pub const VERSION: &str = "2.11.0";
 /// Names a folder with `libtorch_cpu.so`, looked at before all others.
 const FOLDER_KEY: &str = "PSTRAIN_LIBTORCH";
 const PRELOAD_KEY: &str = "LD_PRELOAD";
+const WAITING_KEY: &str = "OMP_WAIT_POLICY";
 
 #[derive(Debug, thiserror::Error)]
 pub enum NoLibtorch {
@@ -79,8 +80,12 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     }
     let preload = format!("{} {already}", library.display());
     let program = env::current_exe().map_err(NoLibtorch::Restart)?;
-    let error = Command::new(program).args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).exec();
-    Err(NoLibtorch::Restart(error))
+    // OpenMP reads it when it is loaded. Ranks share their machine with other ranks: a thread that waits must not spin,
+    // or with more of them than cores a step takes many times as long.
+    let waiting = env::var(WAITING_KEY).unwrap_or_else(|_| "PASSIVE".into());
+    let mut again = Command::new(program);
+    again.args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).env(WAITING_KEY, waiting);
+    Err(NoLibtorch::Restart(again.exec()))
 }
 
 /// The folder of the libtorch in this process.
