@@ -161,7 +161,10 @@ fn stay() -> u8 {
 // The tests
 
 fn start(case: &str) -> Child {
-    Command::new(std::env::current_exe().expect("a path"))
+    // A shell's background job ignores SIGINT, and hands that down to all that it starts.
+    Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(std::env::current_exe().expect("a path"))
         .env(CASE, case)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
