@@ -1,10 +1,10 @@
 //! Datasets: a source of samples, by index.
 
 use crate::element::{DType, Element};
-use crate::{Result, bindings, config};
+use crate::slot::Slot;
+use crate::{Result, bindings};
 use anyhow::{anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
-use std::cell::RefCell;
 
 /// A source of samples. See the [crate's example](crate#a-dataset).
 pub trait Dataset: Sized + 'static {
@@ -219,40 +219,27 @@ impl Batch {
     }
 }
 
-/// What an instance holds between calls. For [`export_dataset!`](crate::export_dataset).
 #[doc(hidden)]
-pub struct Slot<D>(RefCell<Option<(D, Batch)>>);
+pub fn open<D: Dataset>(slot: &Slot<(D, Batch)>, json: &str) -> Result<Info, String> {
+    slot.open(json, |config| {
+        let dataset = D::open(config)?;
+        let fields = dataset.fields();
+        let told = fields.iter().map(|f| bindings::dataset::exports::pstrain::plugin::dataset::Field {
+            name: f.name.clone(),
+            dtype: f.dtype,
+            shape: f.shape.clone(),
+        });
+        let info = Info { samples: dataset.len(), fields: told.collect() };
+        Ok(((dataset, Batch::new(fields, to_host)), info))
+    })
+}
 
-impl<D: Dataset> Slot<D> {
-    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
-    pub const fn new() -> Self {
-        Slot(RefCell::new(None))
-    }
-
-    pub fn open(&self, json: &str) -> Result<Info, String> {
-        crate::panic::install_hook();
-        let open = || -> Result<Info> {
-            let dataset = D::open(config::parse(json)?)?;
-            let fields = dataset.fields();
-            let samples = dataset.len();
-            let told = fields.iter().map(|f| bindings::dataset::exports::pstrain::plugin::dataset::Field {
-                name: f.name.clone(),
-                dtype: f.dtype,
-                shape: f.shape.clone(),
-            });
-            let info = Info { samples, fields: told.collect() };
-            *self.0.borrow_mut() = Some((dataset, Batch::new(fields, to_host)));
-            Ok(info)
-        };
-        open().map_err(crate::error_text)
-    }
-
-    pub fn batch(&self, indices: Vec<u64>) -> Result<(), String> {
-        let mut slot = self.0.borrow_mut();
-        let (dataset, batch) = slot.as_mut().ok_or("`batch` was called before `open`")?;
+#[doc(hidden)]
+pub fn batch<D: Dataset>(slot: &Slot<(D, Batch)>, indices: Vec<u64>) -> Result<(), String> {
+    slot.call("batch", |(dataset, batch)| {
         batch.begin(indices);
-        dataset.batch(batch).and_then(|()| batch.finish()).map_err(crate::error_text)
-    }
+        dataset.batch(batch).and_then(|()| batch.finish())
+    })
 }
 
 type Info = bindings::dataset::exports::pstrain::plugin::dataset::Info;
@@ -267,7 +254,8 @@ macro_rules! export_dataset {
     ($dataset:ty) => {
         const _: () = {
             ::std::thread_local! {
-                static SLOT: $crate::dataset::Slot<$dataset> = const { $crate::dataset::Slot::new() };
+                static SLOT: $crate::slot::Slot<($dataset, $crate::dataset::Batch)> =
+                    const { $crate::slot::Slot::new() };
             }
             struct Exported;
             impl $crate::bindings::dataset::exports::pstrain::plugin::dataset::Guest for Exported {
@@ -277,12 +265,12 @@ macro_rules! export_dataset {
                     $crate::bindings::dataset::exports::pstrain::plugin::dataset::Info,
                     ::std::string::String,
                 > {
-                    SLOT.with(|slot| slot.open(&config))
+                    SLOT.with(|slot| $crate::dataset::open(slot, &config))
                 }
                 fn batch(
                     indices: ::std::vec::Vec<u64>,
                 ) -> ::std::result::Result<(), ::std::string::String> {
-                    SLOT.with(|slot| slot.batch(indices))
+                    SLOT.with(|slot| $crate::dataset::batch(slot, indices))
                 }
             }
             $crate::bindings::dataset::export_dataset_world!(Exported with_types_in $crate::bindings::dataset);

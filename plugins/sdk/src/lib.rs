@@ -136,6 +136,8 @@ pub mod log;
 pub mod loss;
 mod panic;
 pub mod raw_loss;
+#[doc(hidden)]
+pub mod slot;
 mod tensor;
 pub mod testing;
 
@@ -155,9 +157,4 @@ pub mod prelude {
         only,
     };
     pub use serde::Deserialize;
-}
-
-/// An error with what led to it, in one text.
-pub(crate) fn error_text(error: Error) -> String {
-    format!("{error:#}")
 }

@@ -1,9 +1,9 @@
 //! Losses made of tensor operations: the host differentiates them.
 
+use crate::slot::Slot;
 use crate::tensor::Tensor;
-use crate::{Result, bindings, config};
+use crate::{Result, bindings};
 use serde::de::DeserializeOwned;
-use std::cell::RefCell;
 
 mod parts;
 
@@ -38,40 +38,25 @@ pub trait Loss: Sized + 'static {
     }
 }
 
-/// What an instance holds between calls. For [`export_loss!`](crate::export_loss).
 #[doc(hidden)]
-pub struct Slot<L>(RefCell<Option<L>>);
+pub fn open<L: Loss>(slot: &Slot<L>, json: &str) -> Result<(), String> {
+    slot.open(json, |config| Ok((L::open(config)?, ())))
+}
 
-impl<L: Loss> Slot<L> {
-    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
-    pub const fn new() -> Self {
-        Slot(RefCell::new(None))
-    }
-
-    pub fn open(&self, json: &str) -> Result<(), String> {
-        crate::panic::install_hook();
-        let loss = config::parse(json).and_then(L::open).map_err(crate::error_text)?;
-        *self.0.borrow_mut() = Some(loss);
-        Ok(())
-    }
-
-    pub fn compute(
-        &self,
-        outputs: Vec<Handle>,
-        targets: Vec<Handle>,
-        want_metrics: bool,
-    ) -> Result<Computed, String> {
-        let mut slot = self.0.borrow_mut();
-        let loss = slot.as_mut().ok_or("`compute` was called before `open`")?;
-        let outputs: Vec<Tensor> = outputs.into_iter().map(Tensor).collect();
-        let targets: Vec<Tensor> = targets.into_iter().map(Tensor).collect();
-        let mut compute = || -> Result<Computed> {
-            let value = loss.compute(&outputs, &targets)?;
-            let metrics = if want_metrics { loss.metrics(&outputs, &targets)? } else { Metrics::new() };
-            Ok(Computed { loss: value.0, metrics })
-        };
-        compute().map_err(crate::error_text)
-    }
+#[doc(hidden)]
+pub fn compute<L: Loss>(
+    slot: &Slot<L>,
+    outputs: Vec<Handle>,
+    targets: Vec<Handle>,
+    want_metrics: bool,
+) -> Result<Computed, String> {
+    let outputs: Vec<Tensor> = outputs.into_iter().map(Tensor).collect();
+    let targets: Vec<Tensor> = targets.into_iter().map(Tensor).collect();
+    slot.call("compute", |loss| {
+        let value = loss.compute(&outputs, &targets)?;
+        let metrics = if want_metrics { loss.metrics(&outputs, &targets)? } else { Metrics::new() };
+        Ok(Computed { loss: value.0, metrics })
+    })
 }
 
 type Handle = bindings::loss::pstrain::plugin::tensors::Tensor;
@@ -83,12 +68,12 @@ macro_rules! export_loss {
     ($loss:ty) => {
         const _: () = {
             ::std::thread_local! {
-                static SLOT: $crate::loss::Slot<$loss> = const { $crate::loss::Slot::new() };
+                static SLOT: $crate::slot::Slot<$loss> = const { $crate::slot::Slot::new() };
             }
             struct Exported;
             impl $crate::bindings::loss::exports::pstrain::plugin::loss::Guest for Exported {
                 fn open(config: ::std::string::String) -> ::std::result::Result<(), ::std::string::String> {
-                    SLOT.with(|slot| slot.open(&config))
+                    SLOT.with(|slot| $crate::loss::open(slot, &config))
                 }
                 fn compute(
                     outputs: ::std::vec::Vec<$crate::bindings::loss::pstrain::plugin::tensors::Tensor>,
@@ -98,7 +83,7 @@ macro_rules! export_loss {
                     $crate::bindings::loss::exports::pstrain::plugin::loss::Computed,
                     ::std::string::String,
                 > {
-                    SLOT.with(|slot| slot.compute(outputs, targets, want_metrics))
+                    SLOT.with(|slot| $crate::loss::compute(slot, outputs, targets, want_metrics))
                 }
             }
     $crate::bindings::loss::export_loss_world!(Exported with_types_in $crate::bindings::loss);

@@ -2,11 +2,11 @@
 
 use crate::element::{DType, Element};
 use crate::loss::Metrics;
-use crate::{Result, bindings, config};
+use crate::slot::Slot;
+use crate::{Result, bindings};
 use anyhow::{bail, ensure};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
-use std::cell::RefCell;
 
 /// A loss that works out its gradient itself. See the [crate's example](crate#a-raw-loss).
 pub trait RawLoss: Sized + 'static {
@@ -176,41 +176,27 @@ impl Value {
     }
 }
 
-/// What an instance holds between calls. For [`export_raw_loss!`](crate::export_raw_loss).
 #[doc(hidden)]
-pub struct Slot<L>(RefCell<Option<L>>);
+pub fn open<L: RawLoss>(slot: &Slot<L>, json: &str) -> Result<(), String> {
+    slot.open(json, |config| Ok((L::open(config)?, ())))
+}
 
-impl<L: RawLoss> Slot<L> {
-    #[expect(clippy::new_without_default, reason = "made by the macro only, in a constant")]
-    pub const fn new() -> Self {
-        Slot(RefCell::new(None))
-    }
-
-    pub fn open(&self, json: &str) -> Result<(), String> {
-        crate::panic::install_hook();
-        let loss = config::parse(json).and_then(L::open).map_err(crate::error_text)?;
-        *self.0.borrow_mut() = Some(loss);
-        Ok(())
-    }
-
-    pub fn compute(
-        &self,
-        outputs: Vec<Given>,
-        targets: Vec<Given>,
-        gradient: bool,
-        metrics: bool,
-    ) -> Result<Computed, String> {
-        let mut slot = self.0.borrow_mut();
-        let loss = slot.as_mut().ok_or("`compute` was called before `open`")?;
-        let buffer = |given: Given| Buffer { dtype: given.dtype, shape: given.shape, bytes: given.bytes };
-        let outputs: Vec<Buffer> = outputs.into_iter().map(buffer).collect();
-        let targets: Vec<Buffer> = targets.into_iter().map(buffer).collect();
-        let want = Want { gradient, metrics };
-        let value = loss.compute(&outputs, &targets, want).map_err(crate::error_text)?;
-        value.check(&outputs, want).map_err(crate::error_text)?;
+#[doc(hidden)]
+pub fn compute<L: RawLoss>(
+    slot: &Slot<L>,
+    outputs: Vec<Given>,
+    targets: Vec<Given>,
+    want: Want,
+) -> Result<Computed, String> {
+    let buffer = |given: Given| Buffer { dtype: given.dtype, shape: given.shape, bytes: given.bytes };
+    let outputs: Vec<Buffer> = outputs.into_iter().map(buffer).collect();
+    let targets: Vec<Buffer> = targets.into_iter().map(buffer).collect();
+    slot.call("compute", |loss| {
+        let value = loss.compute(&outputs, &targets, want)?;
+        value.check(&outputs, want)?;
         let gradients = value.gradients.into_iter().map(|gradient| gradient.bytes).collect();
         Ok(Computed { loss: value.loss, gradients, metrics: value.metrics })
-    }
+    })
 }
 
 type Given = bindings::raw_loss::exports::pstrain::plugin::raw_loss::Buffer;
@@ -223,12 +209,12 @@ macro_rules! export_raw_loss {
         const _: () = {
             use $crate::bindings::raw_loss::exports::pstrain::plugin::raw_loss as world;
             ::std::thread_local! {
-                static SLOT: $crate::raw_loss::Slot<$loss> = const { $crate::raw_loss::Slot::new() };
+                static SLOT: $crate::slot::Slot<$loss> = const { $crate::slot::Slot::new() };
             }
             struct Exported;
             impl world::Guest for Exported {
                 fn open(config: ::std::string::String) -> ::std::result::Result<(), ::std::string::String> {
-                    SLOT.with(|slot| slot.open(&config))
+                    SLOT.with(|slot| $crate::raw_loss::open(slot, &config))
                 }
                 fn compute(
                     outputs: ::std::vec::Vec<world::Buffer>,
@@ -236,7 +222,8 @@ macro_rules! export_raw_loss {
                     want_gradient: bool,
                     want_metrics: bool,
                 ) -> ::std::result::Result<world::Computed, ::std::string::String> {
-                    SLOT.with(|slot| slot.compute(outputs, targets, want_gradient, want_metrics))
+                    let want = $crate::raw_loss::Want { gradient: want_gradient, metrics: want_metrics };
+                    SLOT.with(|slot| $crate::raw_loss::compute(slot, outputs, targets, want))
                 }
             }
             $crate::bindings::raw_loss::export_raw_loss_world!(Exported with_types_in $crate::bindings::raw_loss);
