@@ -1,13 +1,13 @@
 //! Batch normalisation that several threads may train at once.
 //!
 //! PyTorch's kernel writes the running statistics while it computes. Here it writes into fresh tensors with momentum
-//! 1, that is, it hands the batch's own statistics out, and these are folded in afterwards under the module's lock
-//! (M-2). Nor can one thread's update then change what another thread's backward reads.
+//! 1, that is, it hands the batch's own statistics out, and [`Module::fold`] takes them in afterwards under the
+//! module's lock (M-2). Nor can one thread's update then change what another thread's backward reads.
 
-use tch::{Kind, TchError, Tensor, no_grad};
+use tch::{Kind, TchError, Tensor};
 
-use super::Module;
 use super::plan::Node;
+use super::{Module, Statistics};
 
 pub(super) struct Options {
     pub eps: f64,
@@ -16,13 +16,14 @@ pub(super) struct Options {
     pub train: bool,
 }
 
-/// `x` (N, C, ...) normalised per channel.
+/// `x` (N, C, ...) normalised per channel. A training forward adds what it saw to `statistics`.
 pub(super) fn apply(
     module: &Module,
     node: &Node,
     params: &[Tensor],
     x: &Tensor,
     options: &Options,
+    statistics: &mut Statistics,
 ) -> Result<Tensor, TchError> {
     let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
         x.f_batch_norm(params.first(), params.get(1), mean, var, train, 1.0, options.eps, true)
@@ -45,14 +46,7 @@ pub(super) fn apply(
     let mean = Tensor::f_zeros(features, (Kind::Float, node.device))?;
     let var = Tensor::f_zeros(features, (Kind::Float, node.device))?;
     let y = normalise(Some(&mean), Some(&var), true)?;
-    no_grad(|| {
-        let mut buffers = module.lock_buffers();
-        let own = &mut buffers[node.buffers.clone()];
-        let _ = own[0].f_lerp_(&mean, options.momentum)?;
-        let _ = own[1].f_lerp_(&var, options.momentum)?;
-        let _ = own[2].f_add_scalar_(1)?;
-        Ok::<_, TchError>(())
-    })?;
+    statistics.add(node.buffers.clone(), mean, var, options.momentum);
     Ok(y)
 }
 

@@ -5,7 +5,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::dropout::{self, MaskSource};
 use super::error::torch_message;
 use super::plan::Node;
-use super::{ModelError, Module, attention, batch_norm, lstm};
+use super::{ModelError, Module, Statistics, attention, batch_norm, lstm};
 use crate::job::layer::{BagMode, Conv, GeluApproximation, LayerOp};
 
 /// How a forward runs.
@@ -36,14 +36,30 @@ impl Module {
     /// # Errors
     /// The layer that failed, with its input's shape and libtorch's message.
     pub fn forward(&self, params: &[Tensor], inputs: &[Tensor], mode: Mode) -> Result<Tensor, ModelError> {
+        let (output, statistics) = self.observe(params, inputs, mode)?;
+        self.fold(&statistics)?;
+        Ok(output)
+    }
+
+    /// As [`Module::forward`], but leaves it to the caller when the running statistics take in what this batch showed.
+    ///
+    /// # Errors
+    /// As [`Module::forward`].
+    pub fn observe(
+        &self,
+        params: &[Tensor],
+        inputs: &[Tensor],
+        mode: Mode,
+    ) -> Result<(Tensor, Statistics), ModelError> {
         if params.len() != self.parameters().len() {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
         }
+        let mut seen = Statistics::default();
         let (x, offsets) = self.take_inputs(inputs)?;
-        let Some(first) = self.nodes.first() else { return Ok(x) };
+        let Some(first) = self.nodes.first() else { return Ok((x, seen)) };
         let x = match offsets {
-            None => self.step(first, params, x, mode)?,
+            None => self.step(first, params, x, mode, &mut seen)?,
             Some(offsets) => {
                 let failed = |error| self.layer_error(first, &x, &error);
                 let x = on(&x, first.device).map_err(failed)?;
@@ -51,7 +67,8 @@ impl Module {
                 bags(&first.op, &params[first.parameters.start], &x, Some(&offsets)).map_err(failed)?
             }
         };
-        self.chain(&self.nodes[1..], params, x, mode)
+        let output = self.chain(&self.nodes[1..], params, x, mode, &mut seen)?;
+        Ok((output, seen))
     }
 
     fn take_inputs(&self, inputs: &[Tensor]) -> Result<(Tensor, Option<Tensor>), ModelError> {
@@ -74,21 +91,29 @@ impl Module {
         params: &[Tensor],
         mut x: Tensor,
         mode: Mode,
+        seen: &mut Statistics,
     ) -> Result<Tensor, ModelError> {
         for node in nodes {
-            x = self.step(node, params, x, mode)?;
+            x = self.step(node, params, x, mode, seen)?;
         }
         Ok(x)
     }
 
-    fn step(&self, node: &Node, params: &[Tensor], x: Tensor, mode: Mode) -> Result<Tensor, ModelError> {
+    fn step(
+        &self,
+        node: &Node,
+        params: &[Tensor],
+        x: Tensor,
+        mode: Mode,
+        seen: &mut Statistics,
+    ) -> Result<Tensor, ModelError> {
         let failed = |error| self.layer_error(node, &x, &error);
         let x = on(&x, node.device).map_err(failed)?;
         if matches!(node.op, LayerOp::Residual { .. }) {
-            let y = self.chain(&node.inner, params, x.shallow_clone(), mode)?;
+            let y = self.chain(&node.inner, params, x.shallow_clone(), mode, seen)?;
             return x.f_add(&y).map_err(failed);
         }
-        apply(self, node, &params[node.parameters.clone()], &x, mode).map_err(failed)
+        apply(self, node, &params[node.parameters.clone()], &x, mode, seen).map_err(failed)
     }
 
     fn layer_error(&self, node: &Node, x: &Tensor, error: &TchError) -> ModelError {
@@ -112,6 +137,7 @@ fn apply(
     params: &[Tensor],
     x: &Tensor,
     mode: Mode,
+    seen: &mut Statistics,
 ) -> Result<Tensor, TchError> {
     let masks = || MaskSource::new(mode.dropout_seed, &module.name, node.index);
     match &node.op {
@@ -128,7 +154,7 @@ fn apply(
         LayerOp::EmbeddingBag { .. } => bags(&node.op, &params[0], x, None),
         &LayerOp::BatchNorm { eps, momentum, track_running_stats, .. } => {
             let options = batch_norm::Options { eps, momentum, track_running_stats, train: mode.train };
-            batch_norm::apply(module, node, params, x, &options)
+            batch_norm::apply(module, node, params, x, &options, seen)
         }
         LayerOp::LayerNorm { normalized_shape, eps, .. } => {
             x.f_layer_norm(normalized_shape, params.first(), params.get(1), *eps, true)

@@ -26,9 +26,11 @@ mod plan;
 pub mod rng;
 mod safetensors;
 pub mod split;
+mod statistics;
 
 pub use error::{ModelError, torch_message};
 pub use forward::Mode;
 pub use module::{Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
+pub use statistics::Statistics;

@@ -110,14 +110,15 @@ impl Module {
             .zip(&*buffers)
             .map(|(name, tensor)| Ok((name.clone(), tensor.f_detach_copy()?)))
             .collect::<Result<_, TchError>>()
-            .map_err(|error| self.buffer_error(&error))
+            .map_err(|error| self.buffer_error("a copy of the running statistics", &error))
     }
 
     /// Takes over running statistics, in the order of [`Module::buffers`].
     pub(super) fn set_buffers(&self, tensors: &[Tensor]) -> Result<(), ModelError> {
         let mut buffers = self.lock_buffers();
         for (buffer, tensor) in buffers.iter_mut().zip(tensors) {
-            no_grad(|| buffer.f_copy_(tensor)).map_err(|error| self.buffer_error(&error))?;
+            no_grad(|| buffer.f_copy_(tensor))
+                .map_err(|error| self.buffer_error("a copy of the running statistics", &error))?;
         }
         Ok(())
     }
@@ -131,12 +132,8 @@ impl Module {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn buffer_error(&self, error: &TchError) -> ModelError {
-        ModelError::Build {
-            module: self.name.clone(),
-            what: "a copy of the running statistics".into(),
-            message: torch_message(error),
-        }
+    pub(super) fn buffer_error(&self, what: &str, error: &TchError) -> ModelError {
+        ModelError::Build { module: self.name.clone(), what: what.into(), message: torch_message(error) }
     }
 }
 

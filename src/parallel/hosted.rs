@@ -1,26 +1,26 @@
 //! A module at its owner: the one instance that all trainers share, its forward, and how their updates meet.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::hogwild::Hogwild;
-use super::ordered::Ordered;
+use super::ordered::{Given, Ordered};
 use super::versioned::Snapshot;
 use super::{Applied, Gradients};
 use crate::autograd::ContextState;
 use crate::autograd::optimizer::Optimizer;
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
-use crate::model::{Mode, Module};
+use crate::model::{Mode, Module, Statistics};
 use crate::topology::Rank;
 
 /// One module, hosted for the whole world.
 pub struct HostedModule {
     name: String,
-    module: Module,
+    module: Arc<Module>,
     /// Of the parameters, in the order of the module.
     parameter_names: Vec<String>,
     updates: Updates,
@@ -45,6 +45,8 @@ struct Read {
     version: u64,
     /// What autograd watches: they share the snapshot's storage, with a version counter of their own.
     leaves: Vec<Tensor>,
+    /// What its forwards saw, where that waits for the end of a round (O-2).
+    seen: Statistics,
     /// Keeps the storage from being written; hogwild has none.
     _snapshot: Option<Snapshot>,
 }
@@ -60,11 +62,12 @@ impl HostedModule {
         seed: u64,
     ) -> Result<HostedModule> {
         let module = Module::build(spec, devices, seed).with_context(|| format!("module `{}`", spec.name))?;
+        let module = Arc::new(module);
         let parameter_names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
         let tensors = module.initial_parameters()?;
         let updates = match consistency {
             Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
-            ordered => Updates::Ordered(Ordered::new(tensors, trainers, ordered)),
+            ordered => Updates::Ordered(Ordered::new(module.clone(), tensors, trainers, ordered)),
         };
         Ok(HostedModule {
             name: spec.name.clone(),
@@ -103,7 +106,14 @@ impl HostedModule {
             ordered.turn(trainer).await?;
         }
         let leaves = self.leaves_for(context, trainer)?;
-        self.module.forward(&leaves, inputs, mode).with_context(|| format!("module `{}`", self.name))
+        let observed = self.module.observe(&leaves, inputs, mode).and_then(|(output, seen)| {
+            match &self.updates {
+                Updates::Ordered(ordered) if ordered.has_rounds() => self.keep(context, seen),
+                _ => self.module.fold(&seen)?,
+            }
+            Ok(output)
+        });
+        observed.with_context(|| format!("module `{}`", self.name))
     }
 
     /// Forward without recording anything, dropout off.
@@ -140,9 +150,14 @@ impl HostedModule {
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
         let gradients = samples.map(|_| self.gradients_of(context));
         // The snapshot goes before the update, so that the update may write in place.
-        let used = self.version_read(context).context("this context has made no forward on the module")?;
+        let (used, seen) =
+            self.take_read(context).context("this context has made no forward on the module")?;
         let applied = match &self.updates {
-            Updates::Ordered(ordered) => ordered.step(trainer, used, samples.zip(gradients)).await,
+            Updates::Ordered(ordered) => {
+                let given = samples.zip(gradients);
+                let given = given.map(|(samples, gradients)| Given { samples, gradients, seen });
+                ordered.step(trainer, used, given).await
+            }
             Updates::Hogwild(hogwild) => hogwild.step(trainer, used, gradients),
         };
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
@@ -216,20 +231,35 @@ impl HostedModule {
             context.watch(self.watched_name(name), leaf)?;
         }
         let handed_out = leaves.iter().map(Tensor::shallow_clone).collect();
-        reads.push(Read { module: self.name.clone(), version, leaves, _snapshot: snapshot });
+        reads.push(Read {
+            module: self.name.clone(),
+            version,
+            leaves,
+            seen: Statistics::default(),
+            _snapshot: snapshot,
+        });
         Ok(handed_out)
     }
 
-    /// The version that the context's step read. Lets its snapshot go if nothing can read it any more.
-    fn version_read(&self, context: &ContextState) -> Option<u64> {
+    fn keep(&self, context: &ContextState, seen: Statistics) {
+        let reads = context.get_or_insert_with(Reads::default);
+        let mut reads = reads.0.lock().expect("no handler panics taking a snapshot");
+        if let Some(read) = reads.iter_mut().find(|read| read.module == self.name) {
+            read.seen.append(seen);
+        }
+    }
+
+    /// The version that the context's step read, and what it saw. Lets its snapshot go if nothing can read it any
+    /// more.
+    fn take_read(&self, context: &ContextState) -> Option<(u64, Statistics)> {
         let reads = context.get_or_insert_with(Reads::default);
         let mut reads = reads.0.lock().expect("no handler panics taking a snapshot");
         let at = reads.iter().position(|read| read.module == self.name)?;
-        let version = reads[at].version;
+        let (version, seen) = (reads[at].version, std::mem::take(&mut reads[at].seen));
         if context.is_spent() {
             reads.swap_remove(at);
         }
-        Some(version)
+        Some((version, seen))
     }
 
     fn gradients_of(&self, context: &ContextState) -> Gradients {

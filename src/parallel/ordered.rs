@@ -1,11 +1,12 @@
 //! Updates that come one after another: `async`, `bsp` and `ssp`.
 //!
 //! - `O-1` Every step reads one version, whole: a snapshot, or nothing.
-//! - `O-2` A `bsp` round adds the gradients in the order of the ranks, so that the sum has the same bits in each run.
+//! - `O-2` A `bsp` round adds the gradients, and takes in running statistics, in the order of the ranks, so that both
+//!   have the same bits in each run.
 //! - `O-3` Waiting never holds the lock: a handler looks, lets go, waits for `changed`, looks again.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use tch::Tensor;
@@ -16,9 +17,11 @@ use super::versioned::{Snapshot, Versioned};
 use super::{Applied, Gradients};
 use crate::autograd::optimizer::Optimizer;
 use crate::job::Consistency;
+use crate::model::{Module, Statistics};
 use crate::topology::Rank;
 
 pub(super) struct Ordered {
+    module: Arc<Module>,
     consistency: Consistency,
     state: Mutex<State>,
     /// Counts changes of the state that somebody may wait for.
@@ -37,21 +40,40 @@ struct State {
 #[derive(Default)]
 struct Round {
     number: u64,
-    /// By trainer, with the samples of its batch; `None` from one that skips this step.
-    given: BTreeMap<Rank, Option<(u64, Gradients)>>,
+    /// By trainer; `None` from one that skips this step.
+    given: BTreeMap<Rank, Option<Given>>,
     /// Why an earlier round could not be applied. Nothing goes on after that.
     failed: Option<String>,
 }
 
+/// What a trainer's step brings.
+pub(super) struct Given {
+    /// Of its batch.
+    pub samples: u64,
+    pub gradients: Gradients,
+    /// What its forwards saw, if that is to be taken in with the round.
+    pub seen: Statistics,
+}
+
 impl Ordered {
-    pub(super) fn new(parameters: Vec<Tensor>, trainers: &[Rank], consistency: Consistency) -> Ordered {
+    pub(super) fn new(
+        module: Arc<Module>,
+        parameters: Vec<Tensor>,
+        trainers: &[Rank],
+        consistency: Consistency,
+    ) -> Ordered {
         let state = State {
             parameters: Versioned::new(parameters),
             optimizer: None,
             pace: Pace::new(trainers),
             round: Round::default(),
         };
-        Ordered { consistency, state: Mutex::new(state), changed: watch::Sender::new(0) }
+        Ordered { module, consistency, state: Mutex::new(state), changed: watch::Sender::new(0) }
+    }
+
+    /// Are steps gathered into rounds?
+    pub(super) fn has_rounds(&self) -> bool {
+        self.consistency == Consistency::Bsp
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -76,23 +98,18 @@ impl Ordered {
         Ok(())
     }
 
-    /// Applies a step's gradients over so many samples (`None`: the step is skipped), under `bsp` together with
-    /// everyone's.
+    /// Applies what a step brings (`None`: the step is skipped), under `bsp` together with everyone's.
     ///
     /// `used` is the version that the step read.
-    pub(super) async fn step(
-        &self,
-        trainer: Rank,
-        used: u64,
-        gradients: Option<(u64, Gradients)>,
-    ) -> Result<Applied> {
-        if self.consistency == Consistency::Bsp && self.lock().pace.trains(trainer) {
-            return self.step_of_round(trainer, gradients).await;
+    pub(super) async fn step(&self, trainer: Rank, used: u64, given: Option<Given>) -> Result<Applied> {
+        if self.has_rounds() && self.lock().pace.trains(trainer) {
+            return self.step_of_round(trainer, given).await;
         }
         let mut state = self.lock();
         let applied = Applied { staleness: state.parameters.version().saturating_sub(used) };
-        if let Some((_, gradients)) = gradients {
-            state.apply(&gradients)?;
+        if let Some(given) = given {
+            state.apply(&given.gradients)?;
+            self.module.fold(&given.seen)?;
         }
         state.pace.finished_step(trainer);
         drop(state);
@@ -104,22 +121,23 @@ impl Ordered {
     pub(super) fn leave(&self, trainer: Rank) -> Result<()> {
         let mut state = self.lock();
         state.pace.leave(trainer);
-        let closed = if state.round.given.is_empty() { Ok(()) } else { state.close_round_if_complete() };
+        let closed =
+            if state.round.given.is_empty() { Ok(()) } else { state.close_round_if_complete(&self.module) };
         drop(state);
         self.changed.send_modify(|count| *count += 1);
         closed
     }
 
-    async fn step_of_round(&self, trainer: Rank, gradients: Option<(u64, Gradients)>) -> Result<Applied> {
+    async fn step_of_round(&self, trainer: Rank, given: Option<Given>) -> Result<Applied> {
         let mut changes = self.changed.subscribe();
         let mine = {
             let mut state = self.lock();
-            if state.round.given.insert(trainer, gradients).is_some() {
+            if state.round.given.insert(trainer, given).is_some() {
                 bail!("rank {trainer} gave its gradients twice in round {}", state.round.number);
             }
             let mine = state.round.number;
             // What went wrong is kept in the round, for all who wait for it.
-            let _ = state.close_round_if_complete();
+            let _ = state.close_round_if_complete(&self.module);
             mine
         };
         self.changed.send_modify(|count| *count += 1);
@@ -153,14 +171,13 @@ impl State {
         self.parameters.update(|tensors| optimizer.step(tensors, gradients).map_err(anyhow::Error::from))
     }
 
-    fn close_round_if_complete(&mut self) -> Result<()> {
+    fn close_round_if_complete(&mut self, module: &Module) -> Result<()> {
         if !self.pace.is_round_complete(|rank| self.round.given.contains_key(&rank)) {
             return Ok(());
         }
         let given = std::mem::take(&mut self.round.given);
         let trainers: Vec<Rank> = given.keys().copied().collect();
-        let outcome = average(given.into_values().flatten().collect())
-            .and_then(|mean| mean.map_or(Ok(0), |mean| self.apply(&mean)));
+        let outcome = self.apply_round(module, given.into_values().flatten().collect());
         if let Err(error) = outcome {
             self.round.failed = Some(format!("{error:#}"));
             return Err(error);
@@ -169,6 +186,19 @@ impl State {
             self.pace.finished_step(trainer);
         }
         self.round.number += 1;
+        Ok(())
+    }
+
+    /// `given` in the order of the ranks (O-2).
+    fn apply_round(&mut self, module: &Module, given: Vec<Given>) -> Result<()> {
+        let (given, seen): (Vec<_>, Vec<_>) =
+            given.into_iter().map(|given| ((given.samples, given.gradients), given.seen)).unzip();
+        if let Some(mean) = average(given)? {
+            self.apply(&mean)?;
+        }
+        for seen in &seen {
+            module.fold(seen)?;
+        }
         Ok(())
     }
 }
