@@ -73,7 +73,7 @@ fn launch(case: &str) -> ExitCode {
             let look = Look::detect(ColorChoice::Auto, false);
             assert_eq!(look.mode, Mode::Plain);
             let board = Board::new(names, look);
-            ExitCode::from(supervisor.supervise(&board, GRACE).expect("supervise").code)
+            ExitCode::from(supervisor.supervise(&board, GRACE).expect("supervise"))
         }
         Forked::Rank(rank) => ExitCode::from(be_rank(case, rank, address)),
     }

@@ -57,9 +57,9 @@ fn supervise(
     let board = Board::new(names, look.look());
     // A rank needs this long to find another one lost, and a little more to end in order.
     let grace = job.cluster.lost_after + Duration::from_secs(3);
-    let outcome = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
+    let code = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
     board.finish();
-    Ok(outcome.code)
+    Ok(code)
 }
 
 /// The rank that ended the job has said why on the same terminal: the others do not say it again.

@@ -10,7 +10,7 @@ use crate::autograd::{Autograd, Context};
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
 
-/// A handle on a module hosted by some rank. Cheap to clone; may be passed to other ranks as its [`RRef`].
+/// A handle on a module hosted by some rank. Cheap to clone.
 #[derive(Clone)]
 pub struct RemoteModule {
     autograd: Arc<Autograd>,
@@ -35,10 +35,6 @@ impl RemoteModule {
         let answer = autograd.call(owner, "module.get", vec![name.into()], None).wait()?;
         let rref = one(answer)?.into_rref()?;
         Ok(RemoteModule { autograd: autograd.clone(), rref })
-    }
-
-    pub fn rref(&self) -> &RRef {
-        &self.rref
     }
 
     pub fn owner(&self) -> Rank {

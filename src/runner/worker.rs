@@ -169,7 +169,10 @@ impl<'a> Worker<'a> {
             Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => {
                 RankError::Interrupted
             }
-            Some(lost) => RankError::Lost(lost),
+            Some(lost) => {
+                self.autograd.drop_contexts_of(lost.rank);
+                RankError::Lost(lost)
+            }
             None => RankError::Failed(error),
         };
         self.mesh.abort(&first_line(&reason.to_string()));

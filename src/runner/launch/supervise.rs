@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Children;
 use super::lines::Lines;
-use super::verdict::{self, Context, End, Outcome, worst};
+use super::verdict::{self, Context, End, worst};
 use crate::runner::progress::{Board, Update};
 
 /// A longer line is shown in pieces.
@@ -47,7 +47,7 @@ impl Supervisor {
         Supervisor { children }
     }
 
-    /// Returns when all ranks have ended. Shows on `board` what they write and report.
+    /// Returns the worst of the ranks' exit codes when all have ended. Shows on `board` what they write and report.
     ///
     /// SIGINT, SIGTERM and SIGHUP are passed on; a second one kills the ranks. When a rank fails, the others have
     /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
@@ -55,7 +55,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// When the system gives no event loop or signal handler; the ranks are killed then.
-    pub fn supervise(self, board: &Board, grace: Duration) -> io::Result<Outcome> {
+    pub fn supervise(self, board: &Board, grace: Duration) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let (sender, events) = mpsc::channel(QUEUED);
@@ -65,7 +65,7 @@ impl Supervisor {
             drop(sender); // the readers' clones tell when all pipes are closed
             let mut watch = Watch::new(children, board, grace);
             watch.run(events, signals).await;
-            Ok(watch.outcome())
+            Ok(watch.worst)
         })
     }
 }
@@ -251,10 +251,6 @@ impl Watch<'_> {
 
     fn all_reaped(&self) -> bool {
         self.children.list.iter().all(|child| child.reaped)
-    }
-
-    fn outcome(&self) -> Outcome {
-        Outcome { code: self.worst, interrupted: self.interrupted }
     }
 }
 

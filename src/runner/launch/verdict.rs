@@ -31,14 +31,6 @@ pub struct Context {
     pub killed: bool,
 }
 
-/// How the launch ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The worst of the ranks' exit codes.
-    pub code: u8,
-    pub interrupted: bool,
-}
-
 /// The exit code that a rank's end counts as.
 ///
 /// A rank that some signal killed is lost. One that we killed says nothing: what made us do it counts already.

@@ -80,11 +80,6 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
-
-    /// Batches that are not taken yet.
-    pub fn remaining(&self) -> u64 {
-        if self.ended { 0 } else { self.schedule.total_steps() - self.next_step }
-    }
 }
 
 impl<T, E> Iterator for Prefetcher<T, E> {
@@ -305,7 +300,6 @@ mod tests {
         });
         let first = prefetcher.next().unwrap().unwrap();
         assert!(first.waited >= Duration::from_millis(20), "{:?}", first.waited);
-        assert_eq!(prefetcher.remaining(), 1);
         opener.join().unwrap();
     }
 }

@@ -156,10 +156,6 @@ impl Schedule {
         self.total_steps
     }
 
-    pub fn epochs(&self) -> u32 {
-        self.spec.epochs
-    }
-
     /// The epoch of `step`, both counted from 0.
     pub fn epoch_of(&self, step: u64) -> u32 {
         // At most `epochs`, which is a u32.
