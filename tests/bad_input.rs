@@ -138,11 +138,16 @@ fn a_rank_that_never_comes_is_named() {
     let folder = tempfile::tempdir().unwrap();
     digits_job(folder.path());
     let port = free_port().to_string();
-    let mut command = pstrain(folder.path());
-    command.args(["run", "job.toml", "--rank", "0", "--world-size", "2", "--master-port", &port]);
-    let output = finish(command.args(["--set", "cluster.join_timeout_ms=500"]));
-    assert_code(&output, 3);
-    assert!(stderr(&output).contains("rank 1 did not come within 500ms"), "{}", stderr(&output));
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "3", "--master-port", &port]);
+        start(command.args(["--set", "cluster.join_timeout_ms=3000"]))
+    };
+    let (came, keeper) = (run("1"), run("0"));
+    for (output, waits) in [(wait(keeper), "rank 2 did not come within 3s"), (wait(came), "refused rank 1")] {
+        assert_code(&output, 3);
+        assert!(stderr(&output).contains(waits), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How a command ends when it does not succeed.
 
 use crate::job::JobErrors;
-use crate::rpc::{Cause, JoinError};
+use crate::rpc::{Cause, JoinError, RefusalReason};
 use crate::runner::worker::RankError;
 
 pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
@@ -59,12 +59,37 @@ fn code_of_join(error: &JoinError) -> u8 {
         JoinError::Missing { .. }
         | JoinError::Unreachable { .. }
         | JoinError::MasterLeft { .. }
-        | JoinError::PeerLeft { .. } => LOST,
+        | JoinError::PeerLeft { .. }
+        // Rank 0 gave up waiting for others, and told this rank.
+        | JoinError::Refused { reason: RefusalReason::Timeout, .. }
+        | JoinError::Unconnected => LOST,
         JoinError::Config(_)
         | JoinError::Refused { .. }
         | JoinError::Unproven { .. }
         | JoinError::NoToken { .. }
         | JoinError::NotPstrain { .. } => USAGE,
         _ => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Rank;
+
+    #[test]
+    fn a_rank_that_others_did_not_reach_is_lost_and_one_that_is_not_wanted_is_bad_usage() {
+        let refused = |reason| {
+            code_of_join(&JoinError::Refused {
+                by: "rank 0".into(),
+                rank: Rank(1),
+                reason,
+                message: String::new(),
+            })
+        };
+        assert_eq!(refused(RefusalReason::Timeout), LOST);
+        assert_eq!(refused(RefusalReason::Token), USAGE);
+        assert_eq!(refused(RefusalReason::Job), USAGE);
+        assert_eq!(code_of_join(&JoinError::Unconnected), LOST);
     }
 }
