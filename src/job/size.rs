@@ -51,6 +51,27 @@ pub fn parameter_bytes(op: &LayerOp) -> u64 {
     parameters(op).saturating_mul(BYTES_PER_PARAMETER)
 }
 
+/// Bytes of the largest one of a layer's parameters.
+pub fn largest_tensor_bytes(op: &LayerOp) -> u64 {
+    let elements = match op {
+        LayerOp::Linear { in_features, out_features, .. } => product(&[*in_features, *out_features]),
+        LayerOp::Conv1d(conv) => conv_weights(conv),
+        LayerOp::Conv2d(conv) => conv_weights(conv),
+        LayerOp::Residual { layers } => {
+            return layers.iter().map(|layer| largest_tensor_bytes(&layer.op)).max().unwrap_or(0);
+        }
+        LayerOp::Lstm(Lstm { input_size, hidden_size, num_layers, bidirectional, .. }) => {
+            let directions = if *bidirectional && *num_layers > 1 { 2 } else { 1 };
+            product(&[4, *hidden_size])
+                .saturating_mul(product(&[directions, *hidden_size]).max(*input_size as u64))
+        }
+        LayerOp::MultiheadAttention { embed_dim, .. } => product(&[3, *embed_dim, *embed_dim]),
+        // Embeddings have one. Those of norms are small, and as well counted together.
+        op => parameters(op),
+    };
+    elements.saturating_mul(BYTES_PER_PARAMETER)
+}
+
 /// Tensors of the size of a parameter that an optimizer keeps for it.
 pub fn optimizer_tensors(optimizer: &OptimizerSpec) -> u64 {
     match optimizer {
@@ -77,9 +98,12 @@ fn given(there: bool, count: i64) -> u64 {
 }
 
 fn conv_parameters<const N: usize>(conv: &Conv<N>) -> u64 {
+    conv_weights(conv).saturating_add(given(conv.bias, conv.out_channels))
+}
+
+fn conv_weights<const N: usize>(conv: &Conv<N>) -> u64 {
     let kernel = product(&conv.kernel_size);
-    let weights = product(&[conv.out_channels, conv.in_channels / conv.groups]).saturating_mul(kernel);
-    weights.saturating_add(given(conv.bias, conv.out_channels))
+    product(&[conv.out_channels, conv.in_channels / conv.groups]).saturating_mul(kernel)
 }
 
 fn lstm_parameters(lstm: &Lstm) -> u64 {

@@ -51,6 +51,31 @@ struct Read {
     _snapshot: Option<Snapshot>,
 }
 
+/// A module's parameters and buffers as they were at one moment; under hogwild, which has no snapshots, the parameters
+/// go on.
+pub struct ModuleState {
+    tensors: Vec<(String, Tensor)>,
+    _snapshot: Option<Snapshot>,
+}
+
+impl ModuleState {
+    /// In PyTorch's order: the parameters, then the buffers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// A copy of one of them, which may outlive this.
+    ///
+    /// # Errors
+    /// When there is no such one, or libtorch cannot copy it.
+    pub fn tensor(&self, index: usize) -> Result<Tensor> {
+        let tensors = self.tensors.len();
+        let (_, tensor) =
+            self.tensors.get(index).with_context(|| format!("there is no tensor {index} of {tensors}"))?;
+        Ok(tensor.f_detach_copy()?)
+    }
+}
+
 impl HostedModule {
     /// # Errors
     /// When the module cannot be built on these devices.
@@ -186,11 +211,10 @@ impl HostedModule {
     ///
     /// # Errors
     /// When libtorch cannot copy a buffer.
-    pub fn state(&self, caller: Rank) -> Result<Vec<(String, Tensor)>> {
-        let (tensors, _reading) = self.current(caller);
-        // They outlive the snapshot, so they are copies.
-        let copies: Vec<Tensor> = tensors.iter().map(Tensor::f_detach_copy).collect::<Result<_, _>>()?;
-        Ok(self.parameter_names.iter().cloned().zip(copies).chain(self.module.buffers()?).collect())
+    pub fn state(&self, caller: Rank) -> Result<ModuleState> {
+        let (tensors, snapshot) = self.current(caller);
+        let parameters = self.parameter_names.iter().cloned().zip(tensors);
+        Ok(ModuleState { tensors: parameters.chain(self.module.buffers()?).collect(), _snapshot: snapshot })
     }
 
     /// The parameters as they are now. They stay as they are for as long as the snapshot lives; hogwild has none.

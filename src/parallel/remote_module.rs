@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tch::Tensor;
 
 use super::PATIENCE;
@@ -69,23 +69,19 @@ impl RemoteModule {
         Ok(answer.into_iter().map(Value::into_rref).collect::<Result<_, _>>()?)
     }
 
-    /// Parameters and buffers under PyTorch's names, as they are now.
+    /// Parameters and buffers under PyTorch's names, as they are now. Each comes in a message of its own.
     ///
     /// # Errors
-    /// When the call fails.
+    /// When a call fails.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let answer =
-            self.autograd.call(self.owner(), "module.state", vec![self.rref.clone().into()], None).wait()?;
-        let mut values = answer.into_iter();
-        let names = values.next().context("`module.state` gave nothing")?.into_list()?;
-        if names.len() != values.len() {
-            bail!("`module.state` gave {} names and {} tensors", names.len(), values.len());
-        }
-        names
-            .into_iter()
-            .zip(values)
-            .map(|(name, tensor)| Ok((name.into_text()?, tensor.into_tensor()?)))
-            .collect()
+        let call = |method, values| self.autograd.call(self.owner(), method, values, None).wait();
+        let [state, names] = exactly(call("module.state", vec![self.rref.clone().into()])?)?;
+        let state = state.into_rref()?;
+        let tensor = |(index, name): (i64, Value)| {
+            let tensor = one(call("module.tensor", vec![state.clone().into(), index.into()])?)?;
+            Ok((name.into_text()?, tensor.into_tensor()?))
+        };
+        (0..).zip(names.into_list()?).map(tensor).collect()
     }
 
     /// Tells the owner that this rank takes no more steps.
@@ -116,8 +112,11 @@ impl RemoteModule {
 }
 
 fn one(values: Vec<Value>) -> Result<Value> {
-    let came = values.len();
-    let [value] =
-        <[Value; 1]>::try_from(values).ok().with_context(|| format!("{came} values came instead of one"))?;
+    let [value] = exactly(values)?;
     Ok(value)
+}
+
+fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
+    let came = values.len();
+    values.try_into().ok().with_context(|| format!("{came} values came where {N} are the answer"))
 }

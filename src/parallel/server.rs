@@ -6,7 +6,8 @@
 //! | `module.get` | the module's name | an RRef to the one instance, made by the first who asks |
 //! | `module.forward` | RRef, train, dropout seed, input tensors | the output, on the CPU |
 //! | `module.parameters` | RRef | an RRef to each parameter |
-//! | `module.state` | RRef | names, then as many tensors: parameters and buffers |
+//! | `module.state` | RRef | an RRef to the parameters and buffers as they are now, and their names |
+//! | `module.tensor` | RRef to such a state, a position among its names | the tensor |
 //! | `module.leave` | RRef | nothing: the caller takes no more steps |
 //! | `optimizer.create` | the options as JSON, RRefs to parameters | an RRef to the optimizer |
 //! | `optimizer.step` | RRef, the number of the backward to step after, or nil to skip, the samples of the batch; under a context | the largest staleness of the updates |
@@ -17,9 +18,8 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context as _, Result, anyhow, bail};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use tch::Tensor;
 
-use super::hosted::HostedModule;
+use super::hosted::{HostedModule, ModuleState};
 use crate::autograd::{Autograd, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
@@ -72,6 +72,7 @@ impl ModuleServer {
             parameters(scope, values).boxed_local()
         });
         serve(autograd, methods, "module.state", |scope, values| state(scope, values).boxed_local());
+        serve(autograd, methods, "module.tensor", |_, values| state_tensor(values).boxed_local());
         serve(autograd, methods, "module.leave", |scope, values| leave(scope, values).boxed_local());
         serve(autograd, methods, "optimizer.create", |scope, values| {
             create_optimizer(scope, values).boxed_local()
@@ -137,9 +138,18 @@ async fn parameters(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
 async fn state(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let [module] = exactly(values)?;
     let module = local::<HostedModule>(module).await?;
-    let (names, tensors): (Vec<String>, Vec<Tensor>) = module.state(scope.from)?.into_iter().unzip();
-    let names = names.into_iter().map(Value::from).collect::<Vec<_>>();
-    Ok([Value::from(names)].into_iter().chain(tensors.into_iter().map(Value::from)).collect())
+    let state = module.state(scope.from)?;
+    let names: Vec<Value> = state.names().map(Value::from).collect();
+    Ok(vec![scope.mesh.objects().insert(Arc::new(Mutex::new(state))).into(), names.into()])
+}
+
+/// One at a time: a message takes less than a large model.
+async fn state_tensor(values: Vec<Value>) -> Result<Vec<Value>> {
+    let [state, index] = exactly(values)?;
+    let index = usize::try_from(index.into_int()?)?;
+    let state = local::<Mutex<ModuleState>>(state).await?;
+    let tensor = state.lock().expect("no handler panics copying a tensor").tensor(index)?;
+    Ok(vec![tensor.into()])
 }
 
 async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {

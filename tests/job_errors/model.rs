@@ -1,6 +1,6 @@
 //! Modules, layers, optimizers and what of them does not fit together.
 
-use super::{errors, replaced, set, sound};
+use super::{SOUND, errors, replaced, set, sound};
 
 #[test]
 fn placements_of_later_versions_are_refused_with_a_way_on() {
@@ -197,6 +197,22 @@ fn batches_that_fit_no_message() {
       from: option --set train.batch_size=16777216
       hint: a sample has 512 bytes there; use at most 8388608
     ");
+}
+
+#[test]
+fn a_parameter_that_fits_no_message() {
+    let settings =
+        ["modules.net.layers[1].out_features=33554432", "modules.net.layers[3].in_features=33554432"];
+    insta::assert_snapshot!(set(&settings), @r"
+    error: job `x.toml`: `modules.net.layers[1]` has a parameter of 8589934592 bytes, and a message takes 4 GiB
+      from: option --set modules.net.layers[1].out_features=33554432
+      hint: make the layer smaller: a model is fetched from its rank parameter by parameter
+    ");
+    sound(
+        SOUND,
+        &[],
+        &["modules.net.layers[1].out_features=16777216", "modules.net.layers[3].in_features=16777216"],
+    );
 }
 
 const TWO_MODULES: &str = r#"

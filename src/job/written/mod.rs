@@ -14,6 +14,7 @@ use super::error::JobError;
 use super::proven::{InputDtype, Job, ModuleSpec, Normalize};
 use super::read::{Item, Reader, Table};
 use super::shape::{self, Signal};
+use super::size;
 use super::sources::Merged;
 use crate::topology::{Rank, Role};
 
@@ -84,6 +85,7 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
         let item = root.section(section).get("batch_size")?;
         check_messages(&item, batch, &job.modules);
     }
+    check_tensors(&root, &job.modules);
     if let (Some(item), Some(values)) = (&normalize, &job.data.normalize) {
         check_normalize(item, values, &job.modules[0]);
     }
@@ -164,6 +166,25 @@ fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
                 most => format!("a sample has {bytes} bytes there; use at most {most}"),
             };
             batch_size.wrong(problem, hint);
+        }
+    }
+}
+
+/// Whether each parameter fits a message: the model is fetched one by one to be saved.
+fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
+    let written = root.section("modules");
+    for (name, item) in written.entries() {
+        let layers = item.table().and_then(|module| module.get("layers"));
+        let (Some(layers), Some(module)) = (layers, modules.iter().find(|module| module.name == name)) else {
+            continue;
+        };
+        for (index, layer) in module.layers.iter().enumerate() {
+            let bytes = size::largest_tensor_bytes(&layer.op);
+            if let Some(item) = layers.at(&[index]).filter(|_| bytes > LARGEST_MESSAGE) {
+                let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
+                let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
+                item.reader().report(item.error_without_value(problem).hint(hint));
+            }
         }
     }
 }

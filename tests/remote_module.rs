@@ -1,0 +1,65 @@
+//! A module on another rank, as its users see it.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop where it stands")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use pstrain::autograd::Autograd;
+use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
+use pstrain::model::Module;
+use pstrain::parallel::{ModuleServer, RemoteModule};
+use pstrain::rpc::Methods;
+use pstrain::topology::Rank;
+use support::{shut_down, within, world_with};
+
+const SEED: u64 = 7;
+
+/// The built-in job's model, and its name.
+fn spec() -> ModuleSpec {
+    let file = JobText { name: "digits_ps", text: include_str!("../jobs/digits_ps.toml") };
+    let job = job::load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
+    job.modules.into_iter().next().unwrap()
+}
+
+#[test]
+fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
+    let spec = spec();
+    let module = Module::build(&spec, &[tch::Device::Cpu], SEED).unwrap();
+    let initial = module.initial_parameters().unwrap();
+    let bytes = |tensor: &tch::Tensor| 4 * tensor.numel() as u64;
+    let largest = initial.iter().map(bytes).max().unwrap();
+    assert!(initial.iter().map(bytes).sum::<u64>() > largest + 1024, "one message would do");
+
+    let autograds = Mutex::new(Vec::new());
+    let methods = |rank| {
+        let (autograd, mut methods) = (Autograd::new(), Methods::new());
+        autograd.register(&mut methods);
+        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
+        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
+        server.register(&autograd, &mut methods);
+        autograds.lock().unwrap().push(autograd);
+        methods
+    };
+    // With a little room for what is not the tensor.
+    let meshes = world_with(2, methods, |config| config.max_payload_bytes = largest + 1024);
+    let autograds: Vec<Arc<Autograd>> = autograds.into_inner().unwrap();
+    for (autograd, mesh) in autograds.iter().zip(&meshes) {
+        autograd.bind(mesh.clone());
+    }
+    // Over the wire, and on the owner itself.
+    for autograd in autograds.iter().rev() {
+        let (autograd, name) = (autograd.clone(), spec.name.clone());
+        let state = support::later(move || RemoteModule::get(&autograd, Rank(0), &name)?.state());
+        let state = within(state).unwrap();
+        let names: Vec<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
+        let wanted: Vec<&str> = module.parameters().iter().map(|info| info.name.as_str()).collect();
+        assert_eq!(names[..wanted.len()], wanted);
+        for ((name, came), sent) in state.iter().zip(&initial) {
+            assert_eq!(came, sent, "{name}");
+        }
+    }
+    drop(autograds);
+    shut_down(meshes);
+}
