@@ -162,6 +162,23 @@ fn a_rank_without_a_number_is_told_how_to_get_one() {
     ");
 }
 
+/// An interactive Slurm job is one task, and so is a rank of MPI.
+#[test]
+fn a_launchers_rank_and_world_are_not_those_of_spawn_and_check() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    for args in [&["check", "job.toml"][..], &["spawn", "--master-port", "0", "--set", "train.steps=1"]] {
+        let mut command = pstrain(folder.path());
+        for variable in ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "LOCAL_RANK"] {
+            command.env(variable, "7");
+        }
+        for variable in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+            command.env(variable, "1");
+        }
+        assert_code(&finish(command.args(args)), 0);
+    }
+}
+
 #[test]
 fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
     let folder = tempfile::tempdir().unwrap();

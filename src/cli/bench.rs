@@ -13,7 +13,7 @@ pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure>
 }
 
 fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
-    let resolved = job::load(args.job.as_deref(), &args.values, None)?;
+    let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     look.start_logs(None);
     let job = &resolved.job;

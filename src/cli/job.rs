@@ -15,11 +15,23 @@ use crate::job::{self, JobText, Override, Resolved, Sources};
 const BUILTIN: JobText<'static> =
     JobText { name: "digits_ps.toml (built in)", text: include_str!("../../jobs/digits_ps.toml") };
 
-/// Reads and proves the job at `path`, or the built-in one.
-pub fn load(path: Option<&Path>, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
-    let overrides = overrides(args, rank)?;
+/// The job at `path`, or the built-in one, for a command that is no rank of it.
+pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
+    read(path, job::environment_of_all_ranks(), overrides(args, None)?)
+}
+
+/// The job at `path`, for the rank that this process is.
+pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
+    read(Some(path), job::environment(), overrides(args, rank)?)
+}
+
+fn read(
+    path: Option<&Path>,
+    env: Vec<(String, String)>,
+    overrides: Vec<Override>,
+) -> Result<Resolved, Failure> {
     let Some(path) = path else {
-        return Ok(job::load(&Sources { file: BUILTIN, env: job::environment(), overrides: &overrides })?);
+        return Ok(job::load(&Sources { file: BUILTIN, env, overrides: &overrides })?);
     };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -27,11 +39,7 @@ pub fn load(path: Option<&Path>, args: &JobArgs, rank: Option<u32>) -> Result<Re
             "cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"
         ))
     })?;
-    Ok(job::load(&Sources {
-        file: JobText { name: &name, text: &text },
-        env: job::environment(),
-        overrides: &overrides,
-    })?)
+    Ok(job::load(&Sources { file: JobText { name: &name, text: &text }, env, overrides: &overrides })?)
 }
 
 fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure> {
@@ -54,7 +62,7 @@ fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure
 }
 
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let resolved = load(Some(&args.job), &args.values, None)?;
+    let resolved = load(Some(&args.job), &args.values)?;
     let plan = job::plan(&resolved.job);
     stdout::result(&plan, &plan, args.json)?;
     Ok(DONE)

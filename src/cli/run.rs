@@ -15,7 +15,7 @@ use crate::runner::{builtin, libtorch};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
-    let resolved = job::load(Some(&args.job), &args.values, args.rank)?;
+    let resolved = job::load_for_rank(&args.job, &args.values, args.rank)?;
     let rank = resolved.rank.ok_or_else(|| {
         Failure::usage("this process has no rank\n  hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs")
     })?;

@@ -15,7 +15,7 @@ use crate::runner::worker::{RankError, RankStart, run_rank};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
-    let resolved = job::load(args.job.as_deref(), &args.values, None)?;
+    let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
     let data_root = data_root(job)?;

@@ -23,7 +23,9 @@ mod written;
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use plan::{Plan, plan};
 pub use proven::*;
-pub use sources::{JobText, NOT_KEYS, NoSetting, Override, PREFIX, Sources, environment};
+pub use sources::{
+    JobText, NOT_KEYS, NoSetting, Override, PREFIX, Sources, environment, environment_of_all_ranks,
+};
 pub use starter::starter;
 pub use written::data::{BUILTIN_DATA, DATASETS, LOSSES};
 

@@ -75,6 +75,18 @@ pub fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The same for a command that is no rank itself but starts or judges all of them. Which rank of which world a launcher
+/// takes this process for does not count then; WORLD_SIZE, which no launcher but PyTorch's sets, does.
+pub fn environment_of_all_ranks() -> Vec<(String, String)> {
+    environment().into_iter().filter(|(name, _)| !is_of_one_rank(name)).collect()
+}
+
+fn is_of_one_rank(name: &str) -> bool {
+    let launchers = &WELL_KNOWN[PYTORCH.end..];
+    launchers.iter().any(|(known, _)| *known == name)
+        || WELL_KNOWN.iter().any(|(known, key)| *known == name && [RANK, LOCAL_RANK].contains(key))
+}
+
 /// Before the key in the name of a variable: `PSTRAIN_TRAIN__BATCH_SIZE` is `train.batch_size`.
 pub const PREFIX: &str = "PSTRAIN_";
 
@@ -353,6 +365,16 @@ mod tests {
             ("SLURM_NTASKS", "1"),
         ];
         assert_eq!(world_size(&merged(&mpi, &[])), (Value::from(4), variable("OMPI_COMM_WORLD_SIZE")));
+    }
+
+    #[test]
+    fn what_a_launcher_says_of_one_rank_does_not_count_for_all() {
+        let of_one: Vec<_> =
+            WELL_KNOWN.iter().map(|(name, _)| *name).filter(|name| is_of_one_rank(name)).collect();
+        assert_eq!(of_one.len(), WELL_KNOWN.len() - 3, "{of_one:?}");
+        for name in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PSTRAIN_CLUSTER__WORLD_SIZE"] {
+            assert!(!is_of_one_rank(name), "{name}");
+        }
     }
 
     #[test]
