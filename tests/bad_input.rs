@@ -97,6 +97,17 @@ fn a_port_in_use_is_said_once() {
     assert_eq!(stderr(&output).matches("is in use").count(), 1, "{}", stderr(&output));
 }
 
+#[test]
+fn an_address_for_others_without_a_token_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        finish(pstrain(folder.path()).args(["spawn", "--master-addr", "0.0.0.0", "--master-port", "0"]));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(said.starts_with("error: 0.0.0.0:") && said.ends_with("as the master's address\n"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it left a run folder");
+}
+
 /// Rank 0 of a world of two, and another process that wants in.
 fn rejected(configure: impl Fn(&mut std::process::Command, &str)) -> String {
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use crate::job::{DataRoot, Job, Resolved};
 use crate::runner::metrics::{EndTable, Summary};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::run_folder::RunFolder;
-use crate::runner::worker::{RankStart, run_rank};
+use crate::runner::worker::{RankStart, rank_name, run_rank};
 use crate::runner::{builtin, libtorch};
 use crate::topology::Rank;
 
@@ -30,7 +30,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         job,
         job_hash: resolved.hash,
         rank,
-        master: master(job, job.cluster.master_port),
+        master: job.cluster.master(),
         listen: None,
         token: token(),
         data_root: data_root(job)?,
@@ -41,11 +41,6 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     board.finish();
     print_summary(summary?, folder.as_ref(), args.output.json)?;
     Ok(DONE)
-}
-
-/// `ROLE` and the rank: `server0`, `trainer2`.
-pub fn rank_name(job: &Job, rank: Rank) -> String {
-    format!("{}{rank}", job.role_of(rank).name)
 }
 
 /// The run folder with the job in it.
@@ -62,12 +57,6 @@ pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
         DataRoot::Builtin(name) => builtin::unpack(name)?,
         DataRoot::Nothing => builtin::empty()?,
     })
-}
-
-/// `host:port`, with brackets around an IPv6 address.
-pub fn master(job: &Job, port: u16) -> String {
-    let addr = &job.cluster.master_addr;
-    if addr.contains(':') { format!("[{addr}]:{port}") } else { format!("{addr}:{port}") }
 }
 
 /// The join token. It is no key of the job: it would end up in run folders.

@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
+
 use super::args::SpawnArgs;
 use super::exit::{DONE, Failure};
-use super::run::{data_root, make_folder, master, print_summary, rank_name, token};
+use super::run::{data_root, make_folder, print_summary, token};
 use super::{job, logs};
 use crate::job::Job;
-use crate::rpc::Cause;
+use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
 use crate::runner::libtorch;
 use crate::runner::progress::{Board, Reporter};
-use crate::runner::worker::{RankError, RankStart, run_rank};
+use crate::runner::worker::{RankError, RankStart, rank_name, run_rank};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -20,9 +22,12 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let job = &resolved.job;
     let data_root = data_root(job)?;
     let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
+    // Where it really listens: port 0 lets the system choose, and a name may have several addresses.
+    let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
+    if token().is_none() && !master.ip().is_loopback() {
+        return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
+    }
     let folder = make_folder(&resolved, args.output.run_dir.as_deref())?;
-    // Port 0 lets the system choose.
-    let port = listen.local_addr().map_or(job.cluster.master_port, |address| address.port());
 
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
@@ -36,7 +41,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         job,
         job_hash: resolved.hash,
         rank,
-        master: master(job, port),
+        master: master.to_string(),
         listen,
         token: token(),
         data_root,

@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -76,10 +76,24 @@ pub enum LaunchError {
 /// # Errors
 /// When the port is taken, or `addr` is not of this machine.
 pub fn bind_master(addr: &str, port: u16) -> Result<TcpListener, LaunchError> {
-    TcpListener::bind((addr, port)).map_err(|cause| match cause.kind() {
+    let resolved = (addr, port).to_socket_addrs().and_then(bind_first);
+    resolved.map_err(|cause| match cause.kind() {
         io::ErrorKind::AddrInUse => LaunchError::PortInUse { addr: addr.into(), port },
         _ => LaunchError::Listen { addr: addr.into(), port, cause },
     })
+}
+
+/// At the first of `addresses` that this machine has. One that is taken is not passed over: a rank that tries them in
+/// the same order would find whoever took it.
+fn bind_first(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpListener> {
+    let mut refused = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+    for address in addresses {
+        match TcpListener::bind(address) {
+            Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => refused = cause,
+            bound => return bound,
+        }
+    }
+    Err(refused)
 }
 
 /// Forks one process for each of `names`, in the order of the ranks. `listen` goes to rank 0.
@@ -247,6 +261,18 @@ mod tests {
         port PORT on 127.0.0.1 is in use
           hint: is another job running? Choose another with --master-port, or 0 to have one chosen
         ");
+    }
+
+    #[test]
+    fn a_taken_address_is_not_passed_over_for_the_next_one() {
+        let taken = bind_master("127.0.0.2", 0).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let at = |host: &str| SocketAddr::new(host.parse().unwrap(), port);
+        let both = bind_first([at("127.0.0.2"), at("127.0.0.3")].into_iter());
+        assert_eq!(both.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // One that this machine has not, as `::1` where IPv6 is off, stands in nobody's way.
+        let second = bind_first([at("192.0.2.1"), at("127.0.0.3")].into_iter()).unwrap();
+        assert_eq!(second.local_addr().unwrap(), at("127.0.0.3"));
     }
 
     #[test]

@@ -224,12 +224,16 @@ fn threads(cores: usize, trains: bool, job: &Job) -> i32 {
     share.max(1) as i32
 }
 
+/// The role and the rank: `server0`, `trainer2`.
+pub fn rank_name(job: &Job, rank: Rank) -> String {
+    format!("{}{rank}", job.role_of(rank).name)
+}
+
 fn mesh_config(start: &mut RankStart) -> MeshConfig {
     let cluster = &start.job.cluster;
-    let role = start.job.role_of(start.rank).name.clone();
     MeshConfig {
-        name: format!("{role}{}", start.rank),
-        role,
+        name: rank_name(start.job, start.rank),
+        role: start.job.role_of(start.rank).name.clone(),
         token: start.token.take(),
         job_hash: start.job_hash,
         listen: start.listen.take(),
