@@ -124,7 +124,9 @@ impl Prepare {
         let shape: Vec<i64> = [count].into_iter().chain(self.input_shape.iter().copied()).collect();
         let mut input = input.f_reshape(&shape)?.f_to_kind(self.input_kind)?;
         if let Some(normalize) = &self.normalize {
-            input = normalized(input, normalize)?;
+            // The target may be the same field.
+            let own = if input.data_ptr() == target.data_ptr() { input.f_detach_copy()? } else { input };
+            input = normalized(own, normalize)?;
         }
         Ok(Samples { input, target, count: count as u64 })
     }
@@ -196,6 +198,16 @@ mod tests {
         let by = Normalize { scale: 1.0, mean: vec![1.0, 2.0], std: vec![2.0, 4.0] };
         let values = normalized(Tensor::from_slice(&[3.0f32, 10.0]).reshape([1, 2, 1]), &by).unwrap();
         assert_eq!(Vec::<f32>::try_from(values.flatten(0, -1)).unwrap(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_target_that_is_the_input_stays_as_the_data_have_it() {
+        let normalize = Some(Normalize { scale: 10.0, mean: vec![1.0], std: vec![2.0] });
+        let prepare =
+            Prepare { input: 0, target: 0, input_shape: vec![2], input_kind: Kind::Float, normalize };
+        let samples = prepare.samples(vec![Tensor::from_slice(&[10.0f32, 30.0]).reshape([1, 2])]).unwrap();
+        assert_eq!(Vec::<f32>::try_from(samples.target.flatten(0, -1)).unwrap(), [10.0, 30.0]);
+        assert_eq!(Vec::<f32>::try_from(samples.input.flatten(0, -1)).unwrap(), [0.0, 1.0]);
     }
 
     #[test]
