@@ -24,6 +24,12 @@ pub enum NoLibtorch {
     NotFound(Vec<Candidate>),
     #[error("libtorch {VERSION} in `{}` did not load\n  hint: `ldd {}/libtorch_cpu.so` tells which library it misses", .0.display(), .0.display())]
     NotLoaded(PathBuf),
+    #[error(
+        "libtorch {VERSION} in `{}` cannot be loaded from there: the path has a space or a colon, at which the loader \
+         cuts {PRELOAD_KEY}\n  \
+         hint: make a link without them to that folder, and name the link in {FOLDER_KEY}", .0.display()
+    )]
+    CutPath(PathBuf),
     #[error("could not start again with libtorch {VERSION}: {0}")]
     Restart(io::Error),
 }
@@ -73,6 +79,9 @@ pub fn ensure() -> Result<(), NoLibtorch> {
         return Err(NoLibtorch::NotFound(candidates));
     };
     let folder = candidates[right].folder.clone();
+    if is_cut(&folder) {
+        return Err(NoLibtorch::CutPath(folder));
+    }
     let library = folder.join("libtorch_cpu.so");
     let already = env::var(PRELOAD_KEY).unwrap_or_default();
     if already.contains(&*library.to_string_lossy()) {
@@ -136,13 +145,19 @@ fn python_torch() -> Option<PathBuf> {
 }
 
 fn look_into(folder: PathBuf) -> Candidate {
-    // Its own libraries are searched relative to where it really is, not to a link to it.
-    let folder = match folder.join("libtorch_cpu.so").canonicalize() {
-        Ok(library) => library.parent().map(Path::to_owned).unwrap_or(folder),
-        Err(_) => return Candidate { folder, found: Found::Nothing },
+    let Ok(library) = folder.join("libtorch_cpu.so").canonicalize() else {
+        return Candidate { folder, found: Found::Nothing };
     };
-    let found = version_of(&folder).map_or(Found::UnknownVersion, Found::Version);
-    Candidate { folder, found }
+    // Its own libraries are searched beside it, and a link to it alone has none there.
+    let real = library.parent().unwrap_or(&folder).to_owned();
+    let found = version_of(&real).map_or(Found::UnknownVersion, Found::Version);
+    let is_link_to_all = folder.canonicalize().is_ok_and(|folder| folder == real);
+    Candidate { folder: if is_cut(&real) && is_link_to_all { folder } else { real }, found }
+}
+
+/// ld.so(8): the entries of LD_PRELOAD are separated by spaces or colons, and there is no way to escape them.
+fn is_cut(folder: &Path) -> bool {
+    folder.to_string_lossy().contains([' ', ':'])
 }
 
 /// From `version.py` of a wheel, or `build-version` of an unpacked libtorch; without a suffix such as `+cu130`.
@@ -172,6 +187,22 @@ mod tests {
     fn a_wheels_version_is_read_without_its_suffix() {
         let root = folder_with("__version__ = '2.11.0+cu130'\n");
         assert_eq!(look_into(root.path().join("lib")).found, Found::Version("2.11.0".into()));
+    }
+
+    #[test]
+    fn a_path_at_which_the_loader_would_cut_is_left_for_a_link_to_it() {
+        let root = folder_with("__version__ = '2.11.0'\n");
+        let cut = root.path().join("a b:c");
+        fs::create_dir(&cut).unwrap();
+        for name in ["lib", "version.py"] {
+            fs::rename(root.path().join(name), cut.join(name)).unwrap();
+        }
+        let real = look_into(cut.join("lib"));
+        assert_eq!(real.found, Found::Version("2.11.0".into()));
+        assert!(is_cut(&real.folder));
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(cut.join("lib"), &link).unwrap();
+        assert_eq!(look_into(link.clone()), Candidate { folder: link, found: real.found });
     }
 
     #[test]
