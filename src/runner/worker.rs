@@ -86,8 +86,8 @@ impl<'a> Worker<'a> {
     /// Registers what this rank answers, then meets the others.
     fn join(mut start: RankStart<'a>) -> Result<Worker<'a>, RankError> {
         let job = start.job;
-        let trains = job.train.trainers.ranks.contains(&start.rank);
-        tch::set_num_threads(threads(available_parallelism().map_or(1, usize::from), trains, job));
+        let cores = available_parallelism().map_or(1, usize::from);
+        tch::set_num_threads(threads(cores, job, start.rank));
 
         let mut methods = Methods::new();
         let autograd = Autograd::new();
@@ -99,7 +99,11 @@ impl<'a> Worker<'a> {
             ledger.register(&mut methods);
         }
 
-        start.reporter.doing(format!("waiting for {} ranks", job.cluster.world_size));
+        match job.cluster.world_size.0 {
+            0 | 1 => {}
+            2 => start.reporter.doing("waiting for the other rank"),
+            ranks => start.reporter.doing(format!("waiting for {} other ranks", ranks - 1)),
+        }
         let mesh = Mesh::join(mesh_config(&mut start), methods)?;
         autograd.bind(mesh.clone());
         Ok(Worker { start, mesh, autograd, modules, ledger })
@@ -218,9 +222,10 @@ pub fn devices(job: &Job) -> Vec<tch::Device> {
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
-/// with its share of the cores; a trainer whose modules are elsewhere has little to compute.
-fn threads(cores: usize, trains: bool, job: &Job) -> i32 {
-    let share = if trains { 1 } else { cores / job.train.trainers.ranks.len().max(1) };
+/// with its share of the cores; one without modules has little to compute.
+fn threads(cores: usize, job: &Job, rank: Rank) -> i32 {
+    let serves = job.modules.iter().any(|module| module.place.ranks.contains(&rank));
+    let share = if serves { cores / job.train.trainers.ranks.len().max(1) } else { 1 };
     share.max(1) as i32
 }
 
@@ -267,4 +272,23 @@ fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
         .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
     let (updates, staleness) = counts;
     (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobText, Sources, load, starter};
+
+    #[test]
+    fn a_rank_computes_with_as_many_threads_as_its_modules_give_work_for() {
+        let file = JobText { name: "starter", text: starter() };
+        let two_trainers = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
+        assert_eq!(threads(8, &two_trainers, Rank(0)), 4);
+        assert_eq!(threads(8, &two_trainers, Rank(1)), 1);
+        assert_eq!(threads(1, &two_trainers, Rank(0)), 1);
+        let mut alone = two_trainers;
+        alone.train.trainers.ranks.truncate(1);
+        alone.modules[0].place = alone.train.trainers.clone();
+        assert_eq!(threads(8, &alone, Rank(1)), 8);
+    }
 }

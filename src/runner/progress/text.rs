@@ -9,7 +9,7 @@ use crate::runner::metrics::{grouped, seconds};
 /// What a rank is at. Travels as a line of JSON from a forked rank to its parent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Update {
-    /// Something that cannot be counted: "waiting for 3 ranks".
+    /// Something that cannot be counted: "waiting for 3 other ranks".
     Doing(String),
     Training(Training),
     /// A rank that others call.
