@@ -22,10 +22,10 @@ mod sgd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
 use crate::job::optimizer::OptimizerSpec;
-use crate::model::torch_message;
 
 /// What updates parameters by their gradients.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
-//! What can go wrong with a module, and libtorch's messages cut to what a user can read.
+//! What can go wrong with a module.
 
 use std::path::PathBuf;
-
-use tch::TchError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -35,13 +33,4 @@ pub enum ModelError {
 
     #[error("{file}: tensor `{tensor}` belongs to no layer of module `{module}`", file = file.display())]
     Unknown { file: PathBuf, tensor: String, module: String },
-}
-
-/// The first line of libtorch's message; the rest is a C++ stack trace.
-pub fn torch_message(error: &TchError) -> String {
-    let text = match error {
-        TchError::Torch(text) => text.clone(),
-        other => other.to_string(),
-    };
-    text.lines().next().unwrap_or_default().trim().to_owned()
 }

@@ -1,9 +1,9 @@
 //! A forward through a module, functional in its parameters.
 
+use c10d::torch_message;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::dropout::{self, MaskSource};
-use super::error::torch_message;
 use super::plan::Node;
 use super::{ModelError, Module, Statistics, attention, batch_norm, lstm};
 use crate::job::layer::{BagMode, Conv, GeluApproximation, LayerOp};

@@ -28,7 +28,7 @@ mod safetensors;
 pub mod split;
 mod statistics;
 
-pub use error::{ModelError, torch_message};
+pub use error::ModelError;
 pub use forward::Mode;
 pub use module::{Module, ParameterInfo};
 pub use safetensors::{load, save};

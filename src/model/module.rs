@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use c10d::torch_message;
 use tch::{TchError, Tensor, no_grad};
 
-use super::error::torch_message;
 use super::plan::{Node, Plan};
 use super::split::Split;
 use super::{ModelError, init, rng};

@@ -4,9 +4,9 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use c10d::torch_message;
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
-use super::error::torch_message;
 use super::{ModelError, Module};
 
 /// Writes `tensors` to `path`. The file appears whole or not at all.

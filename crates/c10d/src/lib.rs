@@ -8,8 +8,11 @@
 
 pub mod cuda;
 pub mod engine;
+mod message;
 pub mod process;
 mod shim;
+
+pub use message::torch_message;
 
 /// What libtorch threw, without its backtrace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,6 +5,7 @@
 mod budget;
 mod ops;
 
+use c10d::torch_message;
 use tch::{TchError, Tensor};
 use wasmtime::component::Resource;
 
@@ -86,12 +87,5 @@ impl State {
 /// libtorch's message in short, with what the operation was given.
 fn refused(op: &str, operands: &[&Tensor], error: &TchError) -> wasmtime::Error {
     let given: Vec<String> = operands.iter().map(|t| describe(t.kind(), &t.size())).collect();
-    Refusal::operation(format!("{op}({}): {}", given.join(", "), libtorch_message(error)))
-}
-
-/// Without the C++ stack below it.
-fn libtorch_message(error: &TchError) -> String {
-    let message = error.to_string();
-    let message = message.strip_prefix("Internal torch error: ").unwrap_or(&message);
-    message.split("\nException raised from").next().unwrap_or_default().trim().to_owned()
+    Refusal::operation(format!("{op}({}): {}", given.join(", "), torch_message(error)))
 }
