@@ -93,7 +93,7 @@ fn one_value_per_channel_is_no_batch_to_normalise() {
     let error = module.forward(&params, &[x()], Mode::train(0)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "module `net`, layer `bn`, input of shape [1, 3, 1, 1]: invalid shape: batch normalisation trains on more than 1 value per channel"
+        "module `net`, layer `bn`, input of shape [1, 3, 1, 1]: invalid shape: batch normalisation trains on more than 1 value per channel\n  hint: set data.drop_last = true, or another train.batch_size"
     );
     assert!(module.forward(&params, &[x()], Mode::EVAL).is_ok());
     assert_eq!(module.buffers().unwrap()[2].1.int64_value(&[]), 0);

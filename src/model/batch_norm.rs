@@ -57,6 +57,10 @@ fn enough_values(x: &Tensor) -> Result<(), TchError> {
         size.iter().enumerate().filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product();
     match per_channel {
         2.. => Ok(()),
-        _ => Err(TchError::Shape("batch normalisation trains on more than 1 value per channel".into())),
+        _ => Err(TchError::Shape(
+            "batch normalisation trains on more than 1 value per channel\n  \
+             hint: set data.drop_last = true, or another train.batch_size"
+                .into(),
+        )),
     }
 }
