@@ -82,7 +82,7 @@ Examples:
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Measure
+    /// Measure a job's model in one process
     #[command(subcommand)]
     Bench(BenchCommand),
 }
