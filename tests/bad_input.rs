@@ -20,8 +20,14 @@ fn digits_job(folder: &Path) {
 #[test]
 fn all_errors_of_a_job_are_said_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp"];
+    let settings =
+        ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp", "no-setting", "data.train=["];
     insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @r#"
+    error: job `digits_ps.toml (built in)`: `no-setting` is no setting
+      from: option --set no-setting
+      hint: write it as KEY=VALUE, for example train.epochs=3
+    error: job `digits_ps.toml (built in)`: `data.train`: the value is no TOML: unclosed array, expected `]`
+      from: option --set data.train=[
     error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
       from: option --set train.consistency=ssp
       hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
@@ -31,6 +37,11 @@ fn all_errors_of_a_job_are_said_at_once() {
     error: job `digits_ps.toml (built in)`: `optimizer.lr` = -1 is not above 0
       from: option --set optimizer.lr=-1
       hint: use a number above 0
+    error: job `digits_ps.toml (built in)`: `no-setting` is no setting
+      from: option --set no-setting
+      hint: write it as KEY=VALUE, for example train.epochs=3
+    error: job `digits_ps.toml (built in)`: `data.train`: the value is no TOML: unclosed array, expected `]`
+      from: option --set data.train=[
     "#);
 }
 

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
-use crate::job::{self, JobText, Override, Resolved, Sources};
+use crate::job::{self, JobError, JobErrors, JobText, Override, Resolved, Sources};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -17,48 +17,77 @@ const BUILTIN: JobText<'static> =
 
 /// The job at `path`, or the built-in one, for a command that is no rank of it.
 pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
-    read(path, job::environment_of_all_ranks(), overrides(args, None)?)
+    let env = job::environment_of_all_ranks();
+    match path {
+        Some(path) => read(path, env, args, None),
+        None => prove(BUILTIN, env, args, None),
+    }
 }
 
 /// The job at `path`, for the rank that this process is.
 pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
-    read(Some(path), job::environment(), overrides(args, rank)?)
+    read(path, job::environment(), args, rank)
 }
 
 fn read(
-    path: Option<&Path>,
+    path: &Path,
     env: Vec<(String, String)>,
-    overrides: Vec<Override>,
+    args: &JobArgs,
+    rank: Option<u32>,
 ) -> Result<Resolved, Failure> {
-    let Some(path) = path else {
-        return Ok(job::load(&Sources { file: BUILTIN, env, overrides: &overrides })?);
-    };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!(
             "cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"
         ))
     })?;
-    Ok(job::load(&Sources { file: JobText { name: &name, text: &text }, env, overrides: &overrides })?)
+    prove(JobText { name: &name, text: &text }, env, args, rank)
 }
 
-fn overrides(args: &JobArgs, rank: Option<u32>) -> Result<Vec<Override>, Failure> {
-    let JobArgs { world_size, master_addr, master_port, num_gpus, set } = args;
-    let mut overrides = Vec::new();
-    for setting in set {
-        overrides.push(Override::set(setting).map_err(Failure::usage)?);
+fn prove(
+    file: JobText<'_>,
+    env: Vec<(String, String)>,
+    args: &JobArgs,
+    rank: Option<u32>,
+) -> Result<Resolved, Failure> {
+    let (mut overrides, mut wrong) = settings(&args.set);
+    overrides.extend(options(args, rank));
+    let loaded = job::load(&Sources { file, env, overrides: &overrides });
+    match loaded {
+        Ok(resolved) if wrong.is_empty() => return Ok(resolved),
+        Ok(_) => {}
+        Err(more) => wrong.extend(more.errors),
     }
+    Err(JobErrors::new(file.name, wrong).into())
+}
+
+/// What `--set` gives, and what of it is no setting.
+fn settings(set: &[String]) -> (Vec<Override>, Vec<JobError>) {
+    let (mut settings, mut wrong) = (Vec::new(), Vec::new());
+    for setting in set {
+        match Override::set(setting) {
+            Ok(setting) => settings.push(setting),
+            Err(error) => wrong.push(error),
+        }
+    }
+    (settings, wrong)
+}
+
+/// What the options with names of their own give.
+fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
+    let JobArgs { world_size, master_addr, master_port, num_gpus, set: _ } = args;
+    let mut options = Vec::new();
     let mut number = |option: &str, key: &str, value: Option<u32>| {
-        overrides.extend(value.map(|value| Override::option(option, key, value)));
+        options.extend(value.map(|value| Override::option(option, key, value)));
     };
     number("--world-size", "cluster.world_size", *world_size);
     number("--master-port", "cluster.master_port", master_port.map(u32::from));
     number("--num-gpus", "cluster.num_gpus", *num_gpus);
     number("--rank", "cluster.rank", rank);
-    overrides.extend(
+    options.extend(
         master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)),
     );
-    Ok(overrides)
+    options
 }
 
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {

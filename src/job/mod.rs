@@ -23,9 +23,7 @@ mod written;
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use plan::{Plan, plan};
 pub use proven::*;
-pub use sources::{
-    JobText, NOT_KEYS, NoSetting, Override, PREFIX, Sources, environment, environment_of_all_ranks,
-};
+pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::starter;
 pub use written::data::{BUILTIN_DATA, DATASETS, LOSSES};
 
@@ -52,9 +50,16 @@ pub struct Resolved {
 /// Everything that is wrong with it, at once.
 pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
     let refused = |errors| JobErrors::new(sources.file.name, errors);
-    let merged = sources::merge(sources).map_err(refused)?;
+    let (merged, mut errors) = sources::merge(sources).map_err(refused)?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
-    let read = written::read(&merged, stem.filter(|stem| written::is_name(stem))).map_err(refused)?;
+    let read = match written::read(&merged, stem.filter(|stem| written::is_name(stem))) {
+        Ok(read) if errors.is_empty() => read,
+        Ok(_) => return Err(refused(errors)),
+        Err(more) => {
+            errors.extend(more);
+            return Err(refused(errors));
+        }
+    };
     Ok(Resolved {
         toml: resolved::toml(&read.job, &merged.dict),
         hash: resolved::hash(&read.job),

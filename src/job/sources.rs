@@ -35,23 +35,20 @@ pub struct Override {
     pub typed: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no setting: write it as KEY=VALUE, for example train.epochs=3")]
-pub struct NoSetting(String);
-
 impl Override {
     /// From what stands after `--set`: `KEY=VALUE`.
     ///
     /// # Errors
     /// Where there is no `=` or no key.
-    pub fn set(setting: &str) -> Result<Override, NoSetting> {
+    pub fn set(setting: &str) -> Result<Override, JobError> {
+        let typed = format!("--set {setting}");
         match setting.split_once('=') {
-            Some((key, value)) if !key.trim().is_empty() => Ok(Override {
-                key: key.trim().into(),
-                value: value.into(),
-                typed: format!("--set {setting}"),
-            }),
-            _ => Err(NoSetting(setting.into())),
+            Some((key, value)) if !key.trim().is_empty() => {
+                Ok(Override { key: key.trim().into(), value: value.into(), typed })
+            }
+            _ => Err(JobError::new(format!("`{setting}` is no setting"))
+                .from(Origin::Option { typed })
+                .hint("write it as KEY=VALUE, for example train.epochs=3")),
         }
     }
 
@@ -151,9 +148,12 @@ const FILE: &str = "file";
 const ENVIRONMENT: &str = "environment";
 const OPTION: &str = "option";
 
+/// Also gives what is wrong with single values from outside the file: text that is no TOML, names of no key. The rest is
+/// merged without them.
+///
 /// # Errors
-/// All that keeps a layer from being read at all: text that is no TOML, names of no key.
-pub(super) fn merge(sources: &Sources<'_>) -> Result<Merged, Vec<JobError>> {
+/// When the file is no TOML.
+pub(super) fn merge(sources: &Sources<'_>) -> Result<(Merged, Vec<JobError>), Vec<JobError>> {
     let defaults = text::parse(include_str!("defaults.toml")).ok().expect("defaults.toml is TOML");
     let file = text::parse(sources.file.text).map_err(|error| vec![syntax_error(&error)])?;
     let origin = Origin::File { name: sources.file.name.into(), line: None };
@@ -171,11 +171,9 @@ pub(super) fn merge(sources: &Sources<'_>) -> Result<Merged, Vec<JobError>> {
             }
         }
     }
-    if errors.is_empty() {
-        Ok(Merged { dict: root(&figment), places: file.places, file: sources.file.name.into(), figment })
-    } else {
-        Err(errors)
-    }
+    let merged =
+        Merged { dict: root(&figment), places: file.places, file: sources.file.name.into(), figment };
+    Ok((merged, errors))
 }
 
 impl Merged {
@@ -322,7 +320,9 @@ mod tests {
             text: "[cluster]\nworld_size = 3\n[modules.net]\nlayers = [\"relu\", { type = \"dropout\", p = 0.5 }]",
         };
         let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        merge(&Sources { file, env, overrides }).expect("all layers are readable")
+        let (merged, errors) = merge(&Sources { file, env, overrides }).expect("the file is TOML");
+        assert_eq!(errors, [], "all layers are readable");
+        merged
     }
 
     fn world_size(merged: &Merged) -> (Value, Origin) {
