@@ -37,11 +37,6 @@ fn all_errors_of_a_job_are_said_at_once() {
     error: job `digits_ps.toml (built in)`: `optimizer.lr` = -1 is not above 0
       from: option --set optimizer.lr=-1
       hint: use a number above 0
-    error: job `digits_ps.toml (built in)`: `no-setting` is no setting
-      from: option --set no-setting
-      hint: write it as KEY=VALUE, for example train.epochs=3
-    error: job `digits_ps.toml (built in)`: `data.train`: the value is no TOML: unclosed array, expected `]`
-      from: option --set data.train=[
     "#);
 }
 
@@ -68,6 +63,22 @@ fn a_cut_data_file_is_named() {
     }
     let said = refused(folder.path(), None, &["data.root=data"], 1);
     assert!(said.contains("train-images-idx3-ubyte"), "{said}");
+}
+
+/// Nothing comes from a pipe that nobody writes to, and no limit of the sandbox ends a wait for a file.
+#[test]
+fn a_pipe_among_the_data_files_holds_the_job_up_for_a_while_only() {
+    let folder = tempfile::tempdir().unwrap();
+    nix::unistd::mkfifo(&folder.path().join("pipe.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let idx = "images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"";
+    let digits = include_str!("../jobs/digits_ps.toml");
+    assert!(digits.contains(idx));
+    let job = digits.replace(idx, "file = \"pipe.csv\"\ntarget = \"y\"");
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let settings = ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=1500"];
+    let said = refused(folder.path(), Some("job.toml"), &settings, 1);
+    assert!(said.contains("plug-in `csv` has not come back from `open` within 6.5s"), "{said}");
+    assert!(said.contains("hint: is there a pipe or a dead network drive in the data folder?"), "{said}");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! - W-1: whatever a guest hands over (lengths, shapes, indices, text) is checked before it is used.
 //! - W-2: a guest that trapped is never entered again; the next call gets a fresh instance.
 //! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`]. Reading a file is
-//!   not bounded: a pipe or a dead network drive in the data folder can hold it up.
+//!   not bounded: a pipe or a dead network drive in the data folder can hold it up. `runner` gives up waiting then.
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
 
 pub mod author;

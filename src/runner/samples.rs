@@ -1,12 +1,15 @@
 //! From a dataset plug-in's fields to what the model and the loss take.
 
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
 use super::loader::{Prefetcher, Schedule};
-use crate::job::{InputDtype, Job, ModuleSpec, Normalize};
+use crate::job::{InputDtype, Job, ModuleSpec, Normalize, PluginLimits};
 use crate::plugin::{Component, Dataset, DatasetInfo, Host};
 
 /// One batch as a step takes it.
@@ -39,7 +42,7 @@ impl Split {
             );
         }
         let component = host.load_ref(&job.data.plugin)?;
-        let first = Dataset::open(&component, config, root, job.plugin_limits)?;
+        let first = open_in_time(&component, config, root, job.plugin_limits)?;
         let prepare = Prepare::new(job, first.info())?;
         Ok(Split { component, config: config.clone(), first, prepare })
     }
@@ -68,15 +71,48 @@ impl Split {
     ) -> Result<Prefetcher<Samples, anyhow::Error>> {
         let mut datasets = vec![self.first];
         while datasets.len() < job.data.threads {
-            datasets.push(Dataset::open(&self.component, &self.config, root, job.plugin_limits)?);
+            datasets.push(open_in_time(&self.component, &self.config, root, job.plugin_limits)?);
         }
         let fetcher = |mut dataset: Dataset| {
             let prepare = self.prepare.clone();
             move |indices: &[u64]| prepare.samples(dataset.batch(indices)?)
         };
         let fetchers = datasets.into_iter().map(fetcher).collect();
-        Prefetcher::start(schedule, fetchers, job.data.prefetch)
+        let name = format!("plug-in `{}`", self.component.name());
+        Prefetcher::start(schedule, fetchers, job.data.prefetch, name, job.plugin_limits.time + HOSTS_OWN)
             .context("cannot start the threads that read data")
+    }
+}
+
+/// Beyond a plug-in's limit: the host's own work on what it gave.
+const HOSTS_OWN: Duration = Duration::from_secs(5);
+
+/// As `Dataset::open`, which ends in time unless it reads a file that never answers. On a thread of its own, which is left
+/// behind then.
+fn open_in_time(
+    component: &Component,
+    config: &serde_json::Value,
+    root: &Path,
+    limits: PluginLimits,
+) -> Result<Dataset> {
+    let limit = limits.open_time + HOSTS_OWN;
+    let (give, take) = sync_channel(1);
+    let (plugin, config, root) = (component.clone(), config.clone(), root.to_owned());
+    let open = move || {
+        let _ = give.send(Dataset::open(&plugin, &config, &root, limits));
+    };
+    thread::Builder::new()
+        .name("open".into())
+        .spawn(open)
+        .context("cannot start a thread to open the data")?;
+    match take.recv_timeout(limit) {
+        Ok(opened) => Ok(opened?),
+        Err(RecvTimeoutError::Disconnected) => bail!("the thread that opens the data panicked"),
+        Err(RecvTimeoutError::Timeout) => bail!(
+            "plug-in `{}` has not come back from `open` within {limit:?}\n  \
+             hint: is there a pipe or a dead network drive in the data folder? `plugins.open_time_ms` is for slow ones",
+            component.name()
+        ),
     }
 }
 

@@ -5,10 +5,11 @@
 //! - P-2 At most `depth` batches (rounded up to a multiple of the threads) are fetched and not yet taken.
 //! - P-3 A failed fetch is reported at its place in the order, and ends the sequence.
 //! - P-4 Dropping the prefetcher ends its threads; it waits for the fetches that are under way.
+//! - P-5 A fetch that does not come back is an error and no endless wait. Its thread is left behind.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,23 @@ use super::schedule::{EpochOrder, Planned, Schedule};
 pub struct Prefetcher<T, E> {
     schedule: Arc<Schedule>,
     /// One for each thread, in turn (P-1). Emptied to end the threads.
-    lanes: Vec<Receiver<Result<T, E>>>,
+    lanes: Vec<Lane<T, E>>,
     threads: Vec<JoinHandle<()>>,
+    /// What fetches, for messages.
+    fetcher: String,
+    /// Of one fetch.
+    limit: Duration,
     next_step: u64,
     ended: bool,
 }
+
+struct Lane<T, E> {
+    batches: Receiver<Result<T, E>>,
+    under_way: UnderWay,
+}
+
+/// When the fetch began that a thread is at. Written by that thread.
+type UnderWay = Arc<Mutex<Option<Instant>>>;
 
 /// One fetched batch.
 #[derive(Debug)]
@@ -43,19 +56,32 @@ pub enum LoadError<E> {
     Fetch { step: u64, epoch: u32, cause: E },
     #[error("epoch {}, step {}: the thread that reads the data panicked", .epoch + 1, .step + 1)]
     Died { step: u64, epoch: u32 },
+    #[error(
+        "epoch {}, step {}: {fetcher} has not come back with the batch within {limit:?}\n  \
+         hint: is there a pipe or a dead network drive in the data folder? `plugins.time_ms` is for slow ones",
+        .epoch + 1, .step + 1
+    )]
+    Stuck { step: u64, epoch: u32, fetcher: String, limit: Duration },
 }
 
 impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
     /// Starts one thread for each of `fetchers`. Each gets the positions of a batch's samples.
     ///
-    /// `depth`: batches fetched ahead, at least one for each thread.
+    /// `depth`: batches fetched ahead, at least one for each thread. `fetcher`: what they are, for messages. `limit`: how
+    /// long one fetch may take.
     ///
     /// # Errors
     /// When the system gives no more threads.
     ///
     /// # Panics
     /// Without a fetcher.
-    pub fn start<F>(schedule: Schedule, fetchers: Vec<F>, depth: usize) -> std::io::Result<Prefetcher<T, E>>
+    pub fn start<F>(
+        schedule: Schedule,
+        fetchers: Vec<F>,
+        depth: usize,
+        fetcher: String,
+        limit: Duration,
+    ) -> std::io::Result<Prefetcher<T, E>>
     where
         F: FnMut(&[u64]) -> Result<T, E> + Send + 'static,
     {
@@ -65,14 +91,29 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
         let lanes = fetchers.len();
         // A thread holds one batch in its hand while the channel is full.
         let queued = depth.div_ceil(lanes).max(1) - 1;
-        let mut started = Prefetcher { schedule, lanes: vec![], threads: vec![], next_step: 0, ended: false };
+        let mut started = Prefetcher {
+            schedule,
+            lanes: vec![],
+            threads: vec![],
+            fetcher,
+            limit,
+            next_step: 0,
+            ended: false,
+        };
         for (lane, mut fetch) in fetchers.into_iter().enumerate() {
-            let (give, take) = sync_channel(queued);
+            let (give, batches) = sync_channel(queued);
+            let under_way = UnderWay::default();
+            started.lanes.push(Lane { batches, under_way: under_way.clone() });
             let (schedule, orders) = (started.schedule.clone(), orders.clone());
             let steps = (lane as u64..schedule.total_steps()).step_by(lanes);
-            let run = move || fetch_all(steps, &schedule, &orders, &mut fetch, &give);
+            let timed = move |indices: &[u64]| {
+                *lock(&under_way) = Some(Instant::now());
+                let fetched = fetch(indices);
+                *lock(&under_way) = None;
+                fetched
+            };
+            let run = move || fetch_all(steps, &schedule, &orders, timed, &give);
             started.threads.push(std::thread::Builder::new().name(format!("data{lane}")).spawn(run)?);
-            started.lanes.push(take);
         }
         Ok(started)
     }
@@ -80,6 +121,30 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
+}
+
+impl<T, E> Lane<T, E> {
+    /// The next batch, as soon as it is there. Timeout: its fetch has been under way for `limit`.
+    fn take(&self, limit: Duration) -> Result<Result<T, E>, RecvTimeoutError> {
+        let mut patience = limit;
+        loop {
+            match self.batches.recv_timeout(patience) {
+                // The thread may have come to the fetch only now: it puts a whole epoch in order before.
+                Err(RecvTimeoutError::Timeout) => {
+                    let taken = lock(&self.under_way).map_or(Duration::ZERO, |began| began.elapsed());
+                    patience = limit.saturating_sub(taken);
+                    if patience.is_zero() {
+                        return Err(RecvTimeoutError::Timeout);
+                    }
+                }
+                taken => return taken,
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T, E> Iterator for Prefetcher<T, E> {
@@ -93,13 +158,18 @@ impl<T, E> Iterator for Prefetcher<T, E> {
         let epoch = self.schedule.epoch_of(step);
         let lane = &self.lanes[(step % self.lanes.len() as u64) as usize];
         let asked = Instant::now();
-        let fetched = lane.recv();
+        let fetched = lane.take(self.limit);
         let waited = asked.elapsed();
         self.next_step += 1;
         let batch = match fetched {
             Ok(Ok(data)) => Ok(Batch { step, epoch, data, waited }),
             Ok(Err(cause)) => Err(LoadError::Fetch { step, epoch, cause }),
-            Err(_) => Err(LoadError::Died { step, epoch }),
+            Err(RecvTimeoutError::Disconnected) => Err(LoadError::Died { step, epoch }),
+            Err(RecvTimeoutError::Timeout) => {
+                // Nobody waits for that thread any more (P-5), and the others end with it.
+                self.threads.clear();
+                Err(LoadError::Stuck { step, epoch, fetcher: self.fetcher.clone(), limit: self.limit })
+            }
         };
         self.ended = batch.is_err();
         Some(batch)
@@ -122,7 +192,7 @@ fn fetch_all<T, E>(
     steps: impl Iterator<Item = u64>,
     schedule: &Schedule,
     orders: &Orders,
-    fetch: &mut impl FnMut(&[u64]) -> Result<T, E>,
+    mut fetch: impl FnMut(&[u64]) -> Result<T, E>,
     give: &SyncSender<Result<T, E>>,
 ) {
     for step in steps {
@@ -152,7 +222,7 @@ impl Orders {
 
     /// Computed under the lock: the other threads want the same permutation.
     fn order(&self, schedule: &Schedule, epoch: u32) -> Arc<EpochOrder> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = lock(&self.recent);
         if let Some((_, order)) = recent.iter().find(|(of, _)| *of == epoch) {
             return order.clone();
         }
@@ -191,6 +261,18 @@ mod tests {
         .unwrap()
     }
 
+    /// With a limit that no fetch here comes near.
+    fn start<T: Send + 'static, E: Send + 'static, F>(
+        schedule: Schedule,
+        fetchers: Vec<F>,
+        depth: usize,
+    ) -> std::io::Result<Prefetcher<T, E>>
+    where
+        F: FnMut(&[u64]) -> Result<T, E> + Send + 'static,
+    {
+        Prefetcher::start(schedule, fetchers, depth, "the test".into(), Duration::from_secs(60))
+    }
+
     type Fetch = Box<dyn FnMut(&[u64]) -> Result<Vec<u64>, String> + Send>;
 
     fn echo() -> Fetch {
@@ -212,7 +294,7 @@ mod tests {
             (0..50).for_each(|_| std::thread::yield_now());
             Ok(indices.to_vec())
         });
-        let prefetcher = Prefetcher::start(schedule.clone(), vec![echo(), slow, echo()], 4).unwrap();
+        let prefetcher = start(schedule.clone(), vec![echo(), slow, echo()], 4).unwrap();
         let fetched: Vec<Batch<Vec<u64>>> = prefetcher.map(Result::unwrap).collect();
         assert!(fetched.iter().map(|batch| &batch.data).eq(&planned));
         assert!(fetched.iter().map(|batch| batch.step).eq(0..schedule.total_steps()));
@@ -232,8 +314,7 @@ mod tests {
                 Ok::<_, String>(indices.to_vec())
             }
         };
-        let mut prefetcher =
-            Prefetcher::start(schedule(100, 1, 1), (0..2).map(counting).collect(), 6).unwrap();
+        let mut prefetcher = start(schedule(100, 1, 1), (0..2).map(counting).collect(), 6).unwrap();
         for _ in 0..6 {
             told.recv_timeout(Duration::from_secs(20)).unwrap();
         }
@@ -250,7 +331,7 @@ mod tests {
         let place = schedule.batches().position(|batch| batch.indices.contains(&0)).unwrap();
         let fail: fn() -> Result<Vec<u64>, String> = || Err("file is cut".into());
         let fetchers = (0..3).map(|_| at_sample_zero(fail)).collect();
-        let results: Vec<_> = Prefetcher::start(schedule, fetchers, 6).unwrap().collect();
+        let results: Vec<_> = start(schedule, fetchers, 6).unwrap().collect();
         assert_eq!(results.len(), place + 1);
         assert!(results[..place].iter().all(Result::is_ok));
         let message = results[place].as_ref().unwrap_err().to_string();
@@ -261,7 +342,7 @@ mod tests {
     fn a_panic_in_a_fetch_is_an_error_and_not_a_hang() {
         let schedule = schedule(20, 4, 1);
         let fetchers = (0..2).map(|_| at_sample_zero(|| panic!("boom"))).collect();
-        let last = Prefetcher::start(schedule, fetchers, 2).unwrap().last().unwrap();
+        let last = start(schedule, fetchers, 2).unwrap().last().unwrap();
         assert!(matches!(last, Err(LoadError::Died { .. })), "{last:?}");
     }
 
@@ -278,10 +359,34 @@ mod tests {
                 }
             })
             .collect();
-        let mut prefetcher = Prefetcher::start(schedule(1_000, 1, 1), fetchers, 3).unwrap();
+        let mut prefetcher = start(schedule(1_000, 1, 1), fetchers, 3).unwrap();
         prefetcher.next().unwrap().unwrap();
         drop(prefetcher);
         assert_eq!(Arc::strong_count(&alive), 1, "a thread still holds its fetcher");
+    }
+
+    /// P-5
+    #[test]
+    fn a_fetch_that_does_not_come_back_is_an_error_and_not_a_hang() {
+        let (_go, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let stuck: Fetch = Box::new(move |indices| {
+            if indices.contains(&2) {
+                let _ = gate.lock().unwrap().recv();
+            }
+            Ok(indices.to_vec())
+        });
+        let in_order = Schedule::for_evaluation(4, 1).unwrap();
+        let limit = Duration::from_millis(50);
+        let mut prefetcher =
+            Prefetcher::start(in_order, vec![stuck], 1, "plug-in `x`".into(), limit).unwrap();
+        assert!(prefetcher.next().unwrap().is_ok() && prefetcher.next().unwrap().is_ok());
+        let error = prefetcher.next().unwrap().unwrap_err().to_string();
+        insta::assert_snapshot!(error, @r"
+        epoch 1, step 3: plug-in `x` has not come back with the batch within 50ms
+          hint: is there a pipe or a dead network drive in the data folder? `plugins.time_ms` is for slow ones
+        ");
+        assert!(prefetcher.next().is_none());
     }
 
     #[test]
@@ -292,7 +397,7 @@ mod tests {
             gate.lock().unwrap().recv().unwrap();
             Ok::<_, String>(indices.to_vec())
         };
-        let mut prefetcher = Prefetcher::start(schedule(2, 1, 1), vec![blocked], 1).unwrap();
+        let mut prefetcher = start(schedule(2, 1, 1), vec![blocked], 1).unwrap();
         let opener = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(30));
             go.send(()).unwrap();
