@@ -215,6 +215,8 @@ pub struct PluginLimits {
     pub memory_bytes: u64,
     /// Bytes that one batch may hand over.
     pub batch_bytes: u64,
+    /// Files, streams and tensors that an instance holds at one time.
+    pub max_files: usize,
 }
 
 impl Job {
@@ -260,6 +262,7 @@ impl Default for PluginLimits {
             open_time: Duration::from_secs(60),
             memory_bytes: 512 << 20,
             batch_bytes: 256 << 20,
+            max_files: 4096,
         }
     }
 }

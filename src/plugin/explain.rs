@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
@@ -13,6 +14,7 @@ pub struct Call<'a> {
     pub what: &'static str,
     pub limit: Duration,
     pub memory_limit_bytes: u64,
+    pub max_files: usize,
     /// The size that the guest's memory would have had, if it was refused more.
     pub refused_bytes: Option<u64>,
     pub stderr: &'a str,
@@ -47,6 +49,11 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
         let key = if call.what == "open" { "plugins.open_time_ms" } else { "plugins.time_ms" };
         let hint = format!("it may be in an endless loop; if it needs longer, raise `{key}`");
         return (PluginErrorKind::TimedOut { limit: call.limit }, String::new(), Some(hint));
+    }
+    if let Some(ResourceTableError::Full) = error.downcast_ref() {
+        let message = format!("it holds {} files, tensors and other handles, its limit", call.max_files);
+        let hint = "close what is read; if it needs more at one time, raise `plugins.max_files`".into();
+        return (PluginErrorKind::BadOperation, message, Some(hint));
     }
     if let Some(wanted) = call.refused_bytes {
         let kind = PluginErrorKind::OutOfMemory { limit_bytes: call.memory_limit_bytes };

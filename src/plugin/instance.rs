@@ -19,6 +19,7 @@ pub struct Instance<G> {
     name: String,
     root: Option<String>,
     memory_limit_bytes: u64,
+    max_files: usize,
     trapped: bool,
 }
 
@@ -46,11 +47,11 @@ impl<G> Instance<G> {
         store.set_epoch_deadline(ticks(limits.open_time));
         store.data_mut().begin_call(limits.open_time);
         let started = pre.instantiate(&mut store).and_then(|instance| guest(&mut store, &instance));
-        let memory_limit_bytes = limits.memory_bytes;
+        let (memory_limit_bytes, max_files) = (limits.memory_bytes, limits.max_files);
         match started {
             Ok(guest) => {
-                let trapped = false;
-                Ok(Instance { store, guest, name: name.into(), root: root_name, memory_limit_bytes, trapped })
+                let (name, root) = (name.into(), root_name);
+                Ok(Instance { store, guest, name, root, memory_limit_bytes, max_files, trapped: false })
             }
             Err(error) => {
                 let state = store.data();
@@ -61,6 +62,7 @@ impl<G> Instance<G> {
                         what: "start",
                         limit: limits.open_time,
                         memory_limit_bytes,
+                        max_files,
                         refused_bytes: state.limiter.refused,
                         stderr: &stderr,
                         root: root_name.as_deref(),
@@ -96,6 +98,7 @@ impl<G> Instance<G> {
             what,
             limit,
             memory_limit_bytes: self.memory_limit_bytes,
+            max_files: self.max_files,
             refused_bytes: state.limiter.refused,
             stderr: &stderr,
             root: self.root.as_deref(),

@@ -13,8 +13,6 @@ use super::emit::Batch;
 use super::tensors::Budget;
 use crate::job::PluginLimits;
 
-/// Handles of tensors, files and streams that an instance may hold at one time.
-const MOST_HANDLES: usize = 4096;
 /// Messages that one call may send to the host's log.
 const MOST_MESSAGES: u32 = 100;
 
@@ -53,7 +51,7 @@ impl State {
             }
         }
         let mut table = ResourceTable::new();
-        table.set_max_capacity(MOST_HANDLES);
+        table.set_max_capacity(limits.max_files);
         Ok(State {
             name: name.into(),
             wasi: wasi.build(),

@@ -109,6 +109,17 @@ fn a_data_folder_that_is_missing_is_named() {
 }
 
 #[test]
+fn files_that_are_never_closed_come_to_an_end() {
+    let dir = folder();
+    let limits = pstrain::job::PluginLimits { max_files: 32, ..LIMITS };
+    let opened = Dataset::open(&EVIL, &json!("open-hoard-files plain.txt"), &dir.path().join("data"), limits);
+    assert_snapshot!(told(&opened.err().unwrap()), @r"
+    plug-in `evil`: `open`: an operation was refused: it holds 32 files, tensors and other handles, its limit
+      hint: close what is read; if it needs more at one time, raise `plugins.max_files`
+    ");
+}
+
+#[test]
 fn a_loss_sees_no_files() {
     let opened = Loss::open(&EVIL, &json!("open-read plain.txt"), LIMITS);
     // The system's words are the guest's library's: they differ with the toolchain that built it.

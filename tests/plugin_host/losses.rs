@@ -99,7 +99,10 @@ fn what_libtorch_refuses_is_told_in_its_words() {
 
 #[test]
 fn handles_that_are_never_dropped_come_to_an_end() {
-    assert_snapshot!(compute_error("hoard"), @"plug-in `evil`: `compute`: an operation was refused: it holds 4096 tensors and other handles, the most that are possible");
+    assert_snapshot!(compute_error("hoard"), @r"
+    plug-in `evil`: `compute`: an operation was refused: it holds 4096 files, tensors and other handles, its limit
+      hint: close what is read; if it needs more at one time, raise `plugins.max_files`
+    ");
 }
 
 #[test]

@@ -22,6 +22,7 @@ const LIMITS: PluginLimits = PluginLimits {
     open_time: Duration::from_secs(20),
     memory_bytes: 64 << 20,
     batch_bytes: 4 << 20,
+    max_files: 4096,
 };
 /// For guests that never come back.
 const SHORT: PluginLimits = PluginLimits { time: Duration::from_millis(200), ..LIMITS };

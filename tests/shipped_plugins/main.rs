@@ -19,6 +19,7 @@ const LIMITS: PluginLimits = PluginLimits {
     open_time: Duration::from_secs(60),
     memory_bytes: 512 << 20,
     batch_bytes: 256 << 20,
+    max_files: 4096,
 };
 
 static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(None).expect("this machine runs WebAssembly"));

@@ -144,11 +144,14 @@ pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {
     // A guest has 32-bit addresses; a batch travels in one message.
     let memory = t.get("memory_mb").and_then(|item| item.integer(1..=4096));
     let batch = t.get("batch_mb").and_then(|item| item.integer(1..=4096));
+    // A few are taken from the start: the data folder and the standard streams.
+    let files = t.get("max_files").and_then(|item| item.integer(16..=1 << 20));
     t.finish();
     Some(PluginLimits {
         time: Duration::from_millis(time? as u64),
         open_time: Duration::from_millis(open_time? as u64),
         memory_bytes: memory? as u64 * MB,
         batch_bytes: batch? as u64 * MB,
+        max_files: files? as usize,
     })
 }

@@ -45,12 +45,7 @@ impl State {
     }
 
     fn keep(&mut self, tensor: Tensor) -> Made {
-        self.table.push(tensor).map_err(|_| {
-            let most = self.table.max_capacity();
-            Refusal::operation(format!(
-                "it holds {most} tensors and other handles, the most that are possible"
-            ))
-        })
+        Ok(self.table.push(tensor)?)
     }
 
     /// An operation whose result shares the operand's storage.

@@ -23,6 +23,10 @@ pub fn commit(sin: &str, argument: &str) -> Result<(), String> {
                 fs::read_to_string(argument).map_err(|error| format!("cannot read {argument}: {error}"))?;
             return Err(format!("read {}", text.trim()));
         }
+        "hoard-files" => {
+            let hoard: Result<Vec<fs::File>, _> = (0..100).map(|_| fs::File::open(argument)).collect();
+            return Err(format!("holds {} files", hoard.map_err(|error| error.to_string())?.len()));
+        }
         "write" => {
             fs::write(argument, "mine").map_err(|error| format!("cannot write {argument}: {error}"))?;
             return Err(format!("wrote {argument}"));
