@@ -29,31 +29,30 @@ def log_probabilities(scores):
     return F.log_softmax(scores, 1)
 
 
-CASES = []
-for reduction in ["mean", "sum"]:
-    r = dict(reduction=reduction)
+# A job trains with means only.
+R = dict(reduction="mean")
+CASES = [
+    ("nll", R, log_probabilities(SCORES), CLASSES, lambda o, t: F.nll_loss(o, t, **R)),
+    ("nll", R, log_probabilities(PIXELS), PIXEL_CLASSES, lambda o, t: F.nll_loss(o, t, **R)),
+    ("cross_entropy", R, SCORES, CLASSES, lambda o, t: F.cross_entropy(o, t, **R)),
+    ("cross_entropy", R, PIXELS, PIXEL_CLASSES, lambda o, t: F.cross_entropy(o, t, **R)),
+    ("mse", R, VALUES, TARGETS, lambda o, t: F.mse_loss(o.squeeze(1), t, **R)),
+    ("mse", R, LOGITS, PARTS, lambda o, t: F.mse_loss(o, t, **R)),
+    ("bce_with_logits", R, LOGITS, PARTS, lambda o, t: F.binary_cross_entropy_with_logits(o, t, **R)),
+]
+for smoothing in [0.1, 1.0]:
+    s = dict(R, label_smoothing=smoothing)
     CASES += [
-        ("nll", r, log_probabilities(SCORES), CLASSES, lambda o, t, r=r: F.nll_loss(o, t, **r)),
-        ("nll", r, log_probabilities(PIXELS), PIXEL_CLASSES, lambda o, t, r=r: F.nll_loss(o, t, **r)),
-        ("cross_entropy", r, SCORES, CLASSES, lambda o, t, r=r: F.cross_entropy(o, t, **r)),
-        ("cross_entropy", r, PIXELS, PIXEL_CLASSES, lambda o, t, r=r: F.cross_entropy(o, t, **r)),
-        ("mse", r, VALUES, TARGETS, lambda o, t, r=r: F.mse_loss(o.squeeze(1), t, **r)),
-        ("mse", r, LOGITS, PARTS, lambda o, t, r=r: F.mse_loss(o, t, **r)),
-        ("bce_with_logits", r, LOGITS, PARTS, lambda o, t, r=r: F.binary_cross_entropy_with_logits(o, t, **r)),
+        ("cross_entropy", s, SCORES, CLASSES, lambda o, t, s=s: F.cross_entropy(o, t, **s)),
+        ("cross_entropy", s, PIXELS, PIXEL_CLASSES, lambda o, t, s=s: F.cross_entropy(o, t, **s)),
     ]
-    for smoothing in [0.1, 1.0]:
-        s = dict(r, label_smoothing=smoothing)
-        CASES += [
-            ("cross_entropy", s, SCORES, CLASSES, lambda o, t, s=s: F.cross_entropy(o, t, **s)),
-            ("cross_entropy", s, PIXELS, PIXEL_CLASSES, lambda o, t, s=s: F.cross_entropy(o, t, **s)),
-        ]
-    for weight in [2.5, [0.5, 2.0, 3.0]]:
-        w = dict(r, pos_weight=weight)
+for weight in [2.5, [0.5, 2.0, 3.0]]:
+    w = dict(R, pos_weight=weight)
 
-        def weighted(o, t, r=r, weight=weight):
-            return F.binary_cross_entropy_with_logits(o, t, pos_weight=torch.tensor(weight, dtype=o.dtype), **r)
+    def weighted(o, t, weight=weight):
+        return F.binary_cross_entropy_with_logits(o, t, pos_weight=torch.tensor(weight, dtype=o.dtype), **R)
 
-        CASES.append(("bce_with_logits", w, LOGITS, PARTS, weighted))
+    CASES.append(("bce_with_logits", w, LOGITS, PARTS, weighted))
 
 
 def tensor(t):

@@ -23,7 +23,8 @@ pub trait Loss: Sized + 'static {
     /// What the person who wrote the job should read.
     fn open(config: Self::Config) -> Result<Self>;
 
-    /// The loss of a batch: a floating-point scalar made from `outputs`. The batch is dimension 0 of all tensors.
+    /// The loss of a batch, the mean over its samples: a floating-point scalar made from `outputs`. The batch is dimension
+    /// 0 of all tensors.
     ///
     /// # Errors
     /// What the person who wrote the job should read, such as shapes that do not go together.

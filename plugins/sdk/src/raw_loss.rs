@@ -19,7 +19,7 @@ pub trait RawLoss: Sized + 'static {
     /// What the person who wrote the job should read.
     fn open(config: Self::Config) -> Result<Self>;
 
-    /// The loss of a batch and, where `want.gradient`, its gradient with respect to each output.
+    /// The loss of a batch, the mean over its samples, and, where `want.gradient`, its gradient with respect to each output.
     ///
     /// Floating-point outputs come as float32, or as float64 if they are that; targets as the dataset gave them.
     /// `pstrain plugin check` compares the gradient with finite differences.
