@@ -167,6 +167,17 @@ fn a_different_job_is_refused() {
 }
 
 #[test]
+fn a_different_plugin_of_the_same_name_is_refused() {
+    let said = rejected(|command, rank| {
+        let folder = command.get_current_dir().unwrap().join(rank);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("mine.wasm"), rank).unwrap();
+        command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
+    });
+    assert!(said.contains("it runs job "), "{said}");
+}
+
+#[test]
 fn a_rank_that_never_comes_is_named() {
     let folder = tempfile::tempdir().unwrap();
     digits_job(folder.path());

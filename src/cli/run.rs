@@ -11,7 +11,7 @@ use crate::runner::metrics::{EndTable, Summary};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::run_folder::RunFolder;
 use crate::runner::worker::{RankStart, rank_name, run_rank};
-use crate::runner::{builtin, libtorch};
+use crate::runner::{agreement, builtin, libtorch};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -21,6 +21,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     })?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
+    let job_hash = agreement::hash(&resolved)?;
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
 
@@ -28,7 +29,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         (rank == Rank(0)).then(|| make_folder(&resolved, args.output.run_dir.as_deref())).transpose()?;
     let summary = run_rank(RankStart {
         job,
-        job_hash: resolved.hash,
+        job_hash,
         rank,
         master: job.cluster.master(),
         listen: None,

@@ -11,15 +11,16 @@ use super::{job, logs};
 use crate::job::Job;
 use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
-use crate::runner::libtorch;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::worker::{RankError, RankStart, rank_name, run_rank};
+use crate::runner::{agreement, libtorch};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
+    let job_hash = agreement::hash(&resolved)?;
     let data_root = data_root(job)?;
     let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
     // Where it really listens: port 0 lets the system choose, and a name may have several addresses.
@@ -39,7 +40,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let LocalRank { rank, listen, progress } = local;
     let summary = run_rank(RankStart {
         job,
-        job_hash: resolved.hash,
+        job_hash,
         rank,
         master: master.to_string(),
         listen,

@@ -36,7 +36,7 @@ pub struct Resolved {
     /// The job as TOML with every source merged in: for the run folder. Loading it gives the same job.
     pub toml: String,
     /// SHA-256 over what all ranks have to agree on: neither the rank nor where the data lie, where rank 0
-    /// listens, or how many GPUs there are.
+    /// listens, or how many GPUs there are. Of a plug-in that is a file only its name: `runner::agreement` adds its bytes.
     pub hash: [u8; 32],
     /// Who this process is, if an option or the environment says so.
     pub rank: Option<Rank>,

@@ -72,10 +72,7 @@ impl Host {
                 })?;
                 self.load(name, bytes)
             }
-            PluginRef::File(path) => {
-                let name = path.display().to_string();
-                self.load(&name, &read(&name, path)?)
-            }
+            PluginRef::File(path) => self.load(&path.display().to_string(), &read_file(path)?),
         }
     }
 
@@ -130,8 +127,13 @@ fn tick(engine: EngineWeak) -> std::io::Result<()> {
     Ok(())
 }
 
-fn read(name: &str, path: &Path) -> Result<Vec<u8>, PluginError> {
-    let failed = |message: String| PluginError::new(name, "load", PluginErrorKind::Host, message);
+/// The bytes of a plug-in's file.
+///
+/// # Errors
+/// When there is none, or it is far too large.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, PluginError> {
+    let name = path.display().to_string();
+    let failed = |message: String| PluginError::new(&name, "load", PluginErrorKind::Host, message);
     let meta = std::fs::metadata(path).map_err(|error| {
         failed(format!("cannot read the file: {error}")).with_hint("`pstrain plugin build` makes it")
     })?;

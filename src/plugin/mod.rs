@@ -38,5 +38,5 @@ pub use builtin::builtin_names;
 pub use component::{Component, World};
 pub use dataset::{Dataset, DatasetInfo, Field};
 pub use error::{PluginError, PluginErrorKind};
-pub use host::Host;
+pub use host::{Host, read_file};
 pub use loss::{Loss, LossValue};

@@ -3,6 +3,7 @@
 //! [`worker`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
 //! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
 
+pub mod agreement;
 pub mod builtin;
 mod evaluate;
 pub mod fetch;
