@@ -1,9 +1,10 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] <
+//! Floors, imports downward only: [`topology`], `cache`, [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] <
 //! [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
 
 pub mod autograd;
+mod cache;
 pub mod cli;
 pub mod job;
 pub mod model;

@@ -14,6 +14,7 @@ use super::component::{self, Component};
 use super::error::{PluginError, PluginErrorKind};
 use super::state::State;
 use super::{clock, emit};
+use crate::cache;
 use crate::job::PluginRef;
 
 /// The resolution of time limits.
@@ -38,7 +39,7 @@ impl Host {
     /// # Errors
     /// If this machine cannot run WebAssembly: an unknown architecture, no thread to be had.
     pub fn new(cache_dir: Option<&Path>) -> Result<Host, PluginError> {
-        let cache_dir = cache_dir.map(Path::to_path_buf).or_else(user_cache_dir).filter(|dir| can_write(dir));
+        let cache_dir = cache_dir.map(Path::to_path_buf).or_else(cache::folder).filter(|dir| can_write(dir));
         let failed = |error: wasmtime::Error| {
             PluginError::new(
                 "any",
@@ -144,12 +145,6 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, PluginError> {
         return Err(failed(format!("the file has {} bytes; the limit is {LARGEST_FILE}", meta.len())));
     }
     std::fs::read(path).map_err(|error| failed(format!("cannot read the file: {error}")))
-}
-
-fn user_cache_dir() -> Option<PathBuf> {
-    let from = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("pstrain"))
 }
 
 fn can_write(dir: &Path) -> bool {

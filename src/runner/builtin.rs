@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::cache;
+
 /// The only data set, and the name of its folder.
 pub const DIGITS: &str = "digits";
 
@@ -63,10 +65,7 @@ struct Places {
 
 impl Places {
     fn of_this_user() -> Places {
-        let variable =
-            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-        Places { cache: cache.map(|cache| cache.join("pstrain")), temporary: std::env::temp_dir() }
+        Places { cache: cache::folder(), temporary: std::env::temp_dir() }
     }
 
     fn unpack(&self, name: &str, files: &[DataFile]) -> Result<PathBuf> {

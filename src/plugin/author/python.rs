@@ -135,11 +135,8 @@ fn run(command: std::process::Command, doing: &str, hint: &'static str) -> Resul
     }
 }
 
-/// The folder `pstrain` of the user's cache.
 fn cache() -> Result<PathBuf, AuthorError> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    base.map(|base| base.join("pstrain")).ok_or_else(|| AuthorError::Toolchain {
+    crate::cache::folder().ok_or_else(|| AuthorError::Toolchain {
         what: "there is no place for componentize-py: neither XDG_CACHE_HOME nor HOME is set".into(),
         hint: "set one of them to a folder that can be written".into(),
     })
