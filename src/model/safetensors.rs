@@ -1,7 +1,5 @@
 //! Parameters and buffers in safetensors files, under PyTorch's names.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use c10d::torch_message;
@@ -9,7 +7,8 @@ use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::{ModelError, Module};
 
-/// Writes `tensors` to `path`. The file appears whole or not at all.
+/// Writes `tensors` to `path`. Whoever wants the file whole or not at all gives a path beside it and renames, as the run
+/// folder does.
 ///
 /// # Errors
 /// The file cannot be written, or a tensor is of a dtype that safetensors has not.
@@ -22,17 +21,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError>
             Err(error) => Err(failed(format!("tensor `{name}`: {}", torch_message(&error)))),
         })
         .collect::<Result<_, _>>()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let unfinished = tempfile::Builder::new()
-        .prefix(".saving-")
-        .suffix(".safetensors")
-        // As any file: whoever the umask lets read it. A temporary file alone would be for its owner only.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| failed(error.to_string()))?;
-    Tensor::write_safetensors(&plain, unfinished.path()).map_err(|error| failed(torch_message(&error)))?;
-    unfinished.persist(path).map_err(|error| failed(error.error.to_string()))?;
-    Ok(())
+    Tensor::write_safetensors(&plain, path).map_err(|error| failed(torch_message(&error)))
 }
 
 /// Reads all tensors of `path`, on the CPU, in the order of their names.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::job::thousands;
 use crate::topology::Rank;
 
 /// One line of `metrics.jsonl`. Also travels from the trainers to the rank that keeps the run folder.
@@ -244,8 +245,8 @@ impl fmt::Display for EndTable<'_> {
             writeln!(
                 f,
                 "accuracy  {percent:.2} %  ({} of {} test samples)",
-                grouped(right),
-                grouped(*samples)
+                thousands(right),
+                thousands(*samples)
             )?;
         }
         match eval {
@@ -266,22 +267,10 @@ impl fmt::Display for EndTable<'_> {
             f,
             "speed     {:.1} steps/s, {} samples/s, {trainers}",
             self.summary.steps_per_s,
-            grouped(self.summary.samples_per_s.round() as u64)
+            thousands(self.summary.samples_per_s.round() as u64)
         )?;
         write!(f, "run       {}", self.folder.display())
     }
-}
-
-/// 1234567 as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("ASCII digits"))
-        .collect();
-    groups.join(",")
 }
 
 /// `12.3 s`, `2 min 05 s`, `1 h 02 min`.

@@ -18,5 +18,7 @@ pub mod run_folder;
 pub mod samples;
 mod signals;
 mod step;
+#[cfg(test)]
+mod testing;
 mod trainer;
 pub mod worker;

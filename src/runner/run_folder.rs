@@ -185,6 +185,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::runner::testing::names;
     use crate::topology::Rank;
 
     fn record(rank: u32, step: u64) -> StepRecord {
@@ -199,15 +200,6 @@ mod tests {
             time_s: 1.0,
             metrics: BTreeMap::new(),
         }
-    }
-
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
     }
 
     /// F-3

@@ -4,6 +4,8 @@
 
 mod show;
 
+pub use show::thousands;
+
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};

@@ -131,7 +131,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// 1,199,882.
-fn thousands(number: u64) -> String {
+pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();

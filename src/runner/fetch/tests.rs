@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::runner::progress::{Look, Mode};
+use crate::runner::testing::names;
 
 /// An HTTP server that gives fixed answers, one to a connection.
 struct Mirror {
@@ -104,17 +105,8 @@ fn fetcher(mirrors: &[&Mirror]) -> Fetcher {
 }
 
 fn fetch(fetcher: &Fetcher, folder: &Path) -> Result<Fetched, FetchError> {
-    let look = Look { mode: Mode::Quiet, color: false, unicode: false };
+    let look = Look { mode: Mode::Plain, color: false, unicode: false };
     fetcher.fetch(folder, &Board::new(fetcher.names(), look))
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 /// What fetching says when its only mirror answers so for the first file. D-1: nothing is left behind.

@@ -158,7 +158,7 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
 
 #[test]
 fn numbers_are_written_for_people() {
-    assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
     assert_eq!(
         [0.04, 59.4, 60.0, 125.2, 3_725.0].map(seconds),
         ["0.0 s", "59.4 s", "1 min 00 s", "2 min 05 s", "1 h 02 min"]

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::runner::metrics::{grouped, seconds};
+use crate::job::thousands;
+use crate::runner::metrics::seconds;
 
 /// What a rank is at. Travels as a line of JSON from a forked rank to its parent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,7 +87,7 @@ impl Update {
                     format!("loss {:.4}", t.loss),
                 ];
                 if t.samples_per_s > 0.0 {
-                    parts.push(format!("{} samples/s", grouped(t.samples_per_s.round() as u64)));
+                    parts.push(format!("{} samples/s", thousands(t.samples_per_s.round() as u64)));
                 }
                 parts.extend(t.staleness.map(|staleness| format!("staleness {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
@@ -94,12 +95,12 @@ impl Update {
             }
             Update::Serving { updates, updates_per_s, staleness } => {
                 let mut parts =
-                    vec![format!("{} updates", grouped(*updates)), format!("{updates_per_s:.1} updates/s")];
+                    vec![format!("{} updates", thousands(*updates)), format!("{updates_per_s:.1} updates/s")];
                 parts.extend(staleness.map(|staleness| format!("staleness {staleness:.1}")));
                 parts.join("  ")
             }
             Update::Evaluating { done, total } => {
-                format!("evaluating {} of {}", grouped(*done), grouped(*total))
+                format!("evaluating {} of {}", thousands(*done), thousands(*total))
             }
             Update::Fetching { done, total: Some(total) } => {
                 format!("{} of {}", megabytes(*done), megabytes(*total))
@@ -116,7 +117,7 @@ impl Update {
                 let mut parts =
                     vec![format!("epoch {}/{}", t.epoch, t.epochs), format!("loss {:.4}", t.loss)];
                 if t.samples_per_s > 0.0 {
-                    parts.push(format!("{} samples/s", grouped(t.samples_per_s.round() as u64)));
+                    parts.push(format!("{} samples/s", thousands(t.samples_per_s.round() as u64)));
                 }
                 parts.extend(t.staleness.map(|staleness| format!("stale {staleness:.1}")));
                 parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
