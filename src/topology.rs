@@ -3,7 +3,6 @@
 //! The lowest floor: plain values that every other module shares. It imports nothing of the crate.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,27 +65,6 @@ impl fmt::Display for Device {
         match self {
             Device::Cpu => f.write_str("cpu"),
             Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no device: use cpu, cuda or cuda:N")]
-pub struct NoDevice(String);
-
-impl FromStr for Device {
-    type Err = NoDevice;
-
-    fn from_str(text: &str) -> Result<Device, NoDevice> {
-        match text.strip_prefix("cuda") {
-            Some("") => Ok(Device::Cuda(0)),
-            Some(rest) => rest
-                .strip_prefix(':')
-                .and_then(|ordinal| ordinal.parse().ok())
-                .map(Device::Cuda)
-                .ok_or_else(|| NoDevice(text.into())),
-            None if text == "cpu" => Ok(Device::Cpu),
-            None => Err(NoDevice(text.into())),
         }
     }
 }

@@ -70,7 +70,7 @@ fn launch(case: &str) -> ExitCode {
     let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
     match fork_ranks(names.clone(), listen).expect("fork") {
         Forked::Parent(supervisor) => {
-            let look = Look::detect(ColorChoice::Auto, false);
+            let look = Look::detect(ColorChoice::Auto);
             assert_eq!(look.mode, Mode::Plain);
             let board = Board::new(names, look);
             ExitCode::from(supervisor.supervise(&board, GRACE).expect("supervise"))

@@ -31,7 +31,6 @@ use crate::job::optimizer::OptimizerSpec;
 #[derive(Debug)]
 pub struct Optimizer {
     spec: OptimizerSpec,
-    lr: f64,
     /// One for each parameter, in the order in which they were given.
     states: Vec<State>,
 }
@@ -77,9 +76,6 @@ pub enum OptimizerError {
     )]
     Sparse { optimizer: &'static str, index: usize, why: &'static str },
 
-    #[error("optimizer {optimizer}: the checkpoint has no `{slot}`")]
-    Missing { optimizer: &'static str, slot: String },
-
     #[error("optimizer {optimizer}, parameter {index}: {message}")]
     Torch { optimizer: &'static str, index: usize, message: String },
 }
@@ -104,7 +100,7 @@ impl Optimizer {
             Ok(State { slots, steps: Arc::default() })
         };
         let states = params.iter().enumerate().map(state).collect::<Result<_, _>>()?;
-        Ok(Optimizer { lr: lr(&spec), spec, states })
+        Ok(Optimizer { spec, states })
     }
 
     /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`]. No gradient: the
@@ -139,7 +135,7 @@ impl Optimizer {
         let step = state.steps.fetch_add(1, Ordering::Relaxed) + 1;
         let grad = if maximizes(&self.spec) { grad.f_neg()? } else { grad.shallow_clone() };
         let update =
-            Update { param: param.shallow_clone(), grad, slots: &mut state.slots, step, lr: self.lr };
+            Update { param: param.shallow_clone(), grad, slots: &mut state.slots, step, lr: lr(&self.spec) };
         match self.spec {
             OptimizerSpec::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
                 sgd::update(update, momentum, dampening, weight_decay, nesterov)
@@ -172,75 +168,7 @@ impl Optimizer {
             slots: state.slots.iter().map(|(name, slot)| (*name, slot.shallow_clone())).collect(),
             steps: state.steps.clone(),
         };
-        Optimizer { spec: self.spec.clone(), lr: self.lr, states: self.states.iter().map(share).collect() }
-    }
-
-    pub fn spec(&self) -> &OptimizerSpec {
-        &self.spec
-    }
-
-    pub fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    /// The learning rate from the next step on, of this optimizer only.
-    pub fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    /// A copy of the state for a checkpoint: `INDEX.SLOT` with PyTorch's names of slots, and `INDEX.step` (a scalar).
-    ///
-    /// # Errors
-    /// Libtorch could not copy a tensor (memory).
-    pub fn state(&self) -> Result<Vec<(String, Tensor)>, OptimizerError> {
-        let mut all = Vec::new();
-        for (index, state) in self.states.iter().enumerate() {
-            let failed = |error: TchError| torch(name(&self.spec), index, &error);
-            let steps = state.steps.load(Ordering::Relaxed);
-            all.push((format!("{index}.step"), Tensor::from(steps.cast_signed())));
-            for (slot, tensor) in &state.slots {
-                all.push((format!("{index}.{slot}"), tensor.f_detach_copy().map_err(failed)?));
-            }
-        }
-        Ok(all)
-    }
-
-    /// Takes over what [`Optimizer::state`] gave, in any order; more entries than needed do no harm. The tensors are
-    /// copied into place, so optimizers that share this one's state see them too.
-    ///
-    /// # Errors
-    /// An entry is missing or of another shape; nothing is taken over then.
-    pub fn load_state(&mut self, saved: &[(String, Tensor)]) -> Result<(), OptimizerError> {
-        let optimizer = name(&self.spec);
-        let find = |slot: String| match saved.iter().find(|(name, _)| *name == slot) {
-            Some((_, tensor)) => Ok(tensor),
-            None => Err(OptimizerError::Missing { optimizer, slot }),
-        };
-        for (index, state) in self.states.iter().enumerate() {
-            for (slot, tensor) in &state.slots {
-                let (wanted, got) = (tensor.size(), find(format!("{index}.{slot}"))?.size());
-                if wanted != got {
-                    return Err(OptimizerError::Shape {
-                        optimizer,
-                        index,
-                        what: (*slot).into(),
-                        wanted,
-                        got,
-                    });
-                }
-            }
-            find(format!("{index}.step"))?;
-        }
-        for (index, state) in self.states.iter_mut().enumerate() {
-            let failed = |error: TchError| torch(optimizer, index, &error);
-            for (slot, tensor) in &mut state.slots {
-                let saved = find(format!("{index}.{slot}"))?;
-                no_grad(|| tensor.f_copy_(saved)).map_err(failed)?;
-            }
-            let steps = find(format!("{index}.step"))?.f_int64_value(&[]).map_err(failed)?;
-            state.steps.store(steps.max(0).cast_unsigned(), Ordering::Relaxed);
-        }
-        Ok(())
+        Optimizer { spec: self.spec.clone(), states: self.states.iter().map(share).collect() }
     }
 }
 

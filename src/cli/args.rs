@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::plugin::author::{Kind, Lang};
 use crate::plugin::check::Sketch;
+use crate::runner::progress::ColorChoice;
 
 /// Trains PyTorch-class models over many processes and machines from a TOML job file.
 #[derive(Parser)]
@@ -28,18 +30,11 @@ pub struct Cli {
 
     /// When to use colours and redrawn lines.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
-    pub color: Color,
+    pub color: ColorChoice,
 
     /// More of what happens inside, on stderr (twice: everything).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    Auto,
-    Always,
-    Never,
 }
 
 #[derive(Subcommand)]
@@ -201,19 +196,6 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Lang {
-    Rust,
-    Python,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    Dataset,
-    Loss,
-    RawLoss,
 }
 
 #[derive(Subcommand)]

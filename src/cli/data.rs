@@ -1,16 +1,14 @@
 //! `pstrain data`.
 
-use std::path::PathBuf;
-
 use super::args::{DataCommand, DataSet};
 use super::exit::{DONE, Failure};
 use super::{logs, stdout};
-use crate::runner::fetch::Fetcher;
+use crate::runner::fetch::{Fetcher, MNIST_FOLDER};
 use crate::runner::progress::Board;
 
 pub fn command(command: DataCommand, look: logs::Wanted) -> Result<u8, Failure> {
     let DataCommand::Fetch { set: DataSet::Mnist, to } = command;
-    let folder = to.unwrap_or_else(|| PathBuf::from("data/mnist"));
+    let folder = to.unwrap_or_else(|| MNIST_FOLDER.into());
     let fetcher = Fetcher::mnist();
     let board = Board::new(fetcher.names(), look.look());
     let fetched = fetcher.fetch(&folder, &board);

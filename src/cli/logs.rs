@@ -5,24 +5,18 @@ use std::sync::Mutex;
 
 use tracing_subscriber::EnvFilter;
 
-use super::args::Color;
 use crate::runner::progress::{Board, ColorChoice, Look};
 
 /// The options that every command has.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    pub color: Color,
+    pub color: ColorChoice,
     pub verbose: u8,
 }
 
 impl Wanted {
     pub fn look(self) -> Look {
-        let choice = match self.color {
-            Color::Auto => ColorChoice::Auto,
-            Color::Always => ColorChoice::Always,
-            Color::Never => ColorChoice::Never,
-        };
-        Look::detect(choice, false)
+        Look::detect(self.color)
     }
 
     /// Sends logs to stderr, through `board` where progress is drawn there. The first call in a process counts.
@@ -30,13 +24,8 @@ impl Wanted {
         let level = ["info", "debug", "trace"][usize::from(self.verbose.min(2))];
         let filter = EnvFilter::try_from_env("PSTRAIN_LOG")
             .unwrap_or_else(|_| EnvFilter::new(format!("warn,pstrain={level}")));
-        let color = match self.color {
-            Color::Auto => {
-                std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-            }
-            Color::Always => true,
-            Color::Never => false,
-        };
+        let no_color = std::env::var("NO_COLOR").ok();
+        let color = self.color.resolve(std::io::stderr().is_terminal(), no_color.as_deref());
         let format = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_ansi(color)

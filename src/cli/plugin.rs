@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::args::{Kind, Lang, PluginCommand};
+use super::args::PluginCommand;
 use super::exit::{DONE, FAILED, Failure};
 use super::{logs, stdout};
 use crate::job::{PluginLimits, PluginRef};
-use crate::plugin::author::{self, NewPlugin};
+use crate::plugin::author::{self, Kind, Lang, NewPlugin};
 use crate::plugin::check::{self, Request};
 use crate::plugin::{Host, PluginError};
 use crate::runner::libtorch;
@@ -33,15 +33,6 @@ pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<u8, Failure
 }
 
 fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<u8, Failure> {
-    let lang = match lang {
-        Lang::Rust => author::Lang::Rust,
-        Lang::Python => author::Lang::Python,
-    };
-    let kind = match kind {
-        Kind::Dataset => author::Kind::Dataset,
-        Kind::Loss => author::Kind::Loss,
-        Kind::RawLoss => author::Kind::RawLoss,
-    };
     let folder = parent.join(&name).display().to_string();
     let written = author::new(&NewPlugin { name, lang, kind, parent }).map_err(Failure::usage)?;
     for path in written.iter().filter(|path| !path.components().any(|part| part.as_os_str() == "sdk")) {

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::job::layer::Layer;
-use crate::job::{Devices, size, split};
+use crate::job::{Devices, split};
 use crate::topology::Device;
 
 /// Consecutive top-level layers on one device.
@@ -15,16 +15,12 @@ pub struct Part {
     pub first: String,
     pub last: String,
     pub layers: usize,
-    /// Of the parameters.
-    pub bytes: u64,
 }
 
 /// How a module's layers are laid over devices, from the first to the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     pub parts: Vec<Part>,
-    /// Devices that the job asks for; where there are fewer, `parts` has fewer.
-    pub wanted: usize,
 }
 
 impl Split {
@@ -33,23 +29,20 @@ impl Split {
         let available = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         let mut parts: Vec<Part> = Vec::new();
         for (layer, part) in layers.iter().zip(split::devices(layers, asked, available)) {
-            let bytes = size::parameter_bytes(&layer.op);
             match parts.last_mut().filter(|last| last.device == devices[part]) {
                 Some(part) => {
                     part.last.clone_from(&layer.name);
                     part.layers += 1;
-                    part.bytes += bytes;
                 }
                 None => parts.push(Part {
                     device: devices[part],
                     first: layer.name.clone(),
                     last: layer.name.clone(),
                     layers: 1,
-                    bytes,
                 }),
             }
         }
-        Split { parts, wanted: split::wanted(asked) }
+        Split { parts }
     }
 
     /// The device of each top-level layer, in order.
@@ -116,10 +109,9 @@ mod tests {
     fn fewer_devices_than_wanted_are_told_apart() {
         let split = Split::new(&conv_net(), &Devices::Count(2), &[Device::Cpu]);
         assert_eq!(split.to_string(), "layers conv1..log_softmax on cpu");
-        assert_eq!((split.parts.len(), split.wanted), (1, 2));
+        assert_eq!(split.parts.len(), 1);
         let split = Split::new(&conv_net(), &Devices::At(vec!["conv2".into(), "fc2".into()]), &GPUS[..2]);
         assert_eq!(split.to_string(), "layers conv1..relu1 on cuda:0, conv2..log_softmax on cuda:1");
-        assert_eq!(split.wanted, 3);
     }
 
     #[test]
@@ -131,11 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn every_layer_has_a_device_and_every_byte_is_counted() {
+    fn every_layer_has_a_device() {
         let split = Split::new(&conv_net(), &Devices::Count(3), &GPUS);
         assert_eq!(split.devices().count(), conv_net().len());
-        let bytes: u64 = split.parts.iter().map(|part| part.bytes).sum();
-        assert_eq!(bytes, 4 * (32 * 10 + 64 * 289 + 128 * 9217 + 10 * 129));
     }
 
     #[test]

@@ -19,14 +19,14 @@ use std::str::FromStr;
 use std::time::Instant;
 
 /// The language of a plug-in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Lang {
     Rust,
     Python,
 }
 
 /// What a plug-in is, after the WIT package's worlds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     Dataset,
     Loss,
@@ -187,27 +187,6 @@ impl FromStr for Kind {
             "loss" => Ok(Kind::Loss),
             "raw-loss" | "raw_loss" => Ok(Kind::RawLoss),
             _ => Err(format!("`{text}` is no kind of plug-in; there are dataset, loss and raw-loss")),
-        }
-    }
-}
-
-impl fmt::Display for Lang {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Lang::Rust => "rust",
-            Lang::Python => "python",
-        })
-    }
-}
-
-impl FromStr for Lang {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "rust" => Ok(Lang::Rust),
-            "python" => Ok(Lang::Python),
-            _ => Err(format!("`{text}` is no language of plug-ins; there are rust and python")),
         }
     }
 }

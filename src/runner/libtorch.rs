@@ -105,11 +105,6 @@ pub fn loaded_from() -> Option<PathBuf> {
     Path::new(path).parent().map(Path::to_owned)
 }
 
-/// A child that is no pstrain must not inherit the preloaded library.
-pub fn without_preload(command: &mut Command) -> &mut Command {
-    command.env_remove(PRELOAD_KEY)
-}
-
 /// Where libtorch may be, the most telling first.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();

@@ -50,13 +50,11 @@ pub struct Look {
 pub enum Mode {
     Bars,
     Plain,
-    /// Logs and results only.
-    Quiet,
 }
 
 impl Look {
     /// As stderr and the environment want it.
-    pub fn detect(color: ColorChoice, quiet: bool) -> Look {
+    pub fn detect(color: ColorChoice) -> Look {
         let terminal = io::stderr().is_terminal();
         let variable = |name| std::env::var(name).ok();
         let drawable = terminal && variable("TERM").is_none_or(|term| term != "dumb");
@@ -64,13 +62,7 @@ impl Look {
             ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_lowercase();
         Look {
-            mode: if quiet {
-                Mode::Quiet
-            } else if drawable {
-                Mode::Bars
-            } else {
-                Mode::Plain
-            },
+            mode: if drawable { Mode::Bars } else { Mode::Plain },
             color: color.resolve(drawable, variable("NO_COLOR").as_deref()),
             unicode: locale.contains("utf-8") || locale.contains("utf8"),
         }
@@ -101,6 +93,7 @@ enum Surface {
     Bars(Box<Bars>),
     /// When the next line of each rank is due, and what its last one was about.
     Plain(Vec<(Pace, Option<Update>)>),
+    /// The bars are finished.
     Quiet,
 }
 
@@ -111,7 +104,6 @@ impl Board {
         let surface = match look.mode {
             Mode::Bars => Surface::Bars(Box::new(Bars::new(&names, look))),
             Mode::Plain => Surface::Plain(names.iter().map(|_| (Pace::new(Instant::now()), None)).collect()),
-            Mode::Quiet => Surface::Quiet,
         };
         Board { inner: Arc::new(Mutex::new(Inner { names, width, look, surface, held: Vec::new() })) }
     }

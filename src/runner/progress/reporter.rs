@@ -22,7 +22,6 @@ enum Sink {
     Pipe(File),
     /// A rank on its own draws for itself.
     Board(Board),
-    Nowhere,
 }
 
 impl Reporter {
@@ -39,10 +38,6 @@ impl Reporter {
     /// Draws on `board`, which has this rank alone.
     pub fn to_board(board: Board) -> Reporter {
         Reporter::new(Sink::Board(board))
-    }
-
-    pub fn nowhere() -> Reporter {
-        Reporter::new(Sink::Nowhere)
     }
 
     fn new(sink: Sink) -> Reporter {
@@ -73,7 +68,6 @@ impl Reporter {
         match &mut self.sink {
             Sink::Pipe(pipe) => send(pipe, &update),
             Sink::Board(board) => board.update(0, &update),
-            Sink::Nowhere => {}
         }
         self.last = Some((now, update));
     }
