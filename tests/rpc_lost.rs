@@ -89,6 +89,20 @@ fn shutting_down_waits_for_everyone_and_serves_meanwhile() {
 }
 
 #[test]
+fn a_shutdown_that_cannot_be_agreed_on_ends_the_job_instead_of_waiting_for_ever() {
+    let meshes = world(3, |_| echo());
+    // Rank 1 waits at so many barriers that rank 0 does not let it come to one more.
+    (0..1024).for_each(|number| drop(meshes[1].barrier(&format!("barrier {number}"))));
+    let all: Vec<_> = meshes.into_iter().map(|mesh| later(move || mesh.shutdown())).collect();
+    for one in all {
+        let lost = within(one).expect_err("not in order");
+        assert_eq!((lost.rank, lost.cause), (Rank(1), Cause::Aborted));
+        let why = "it could not shut down: rank 1 waits at 1024 other barriers, which is the limit";
+        assert_eq!(lost.why, why);
+    }
+}
+
+#[test]
 fn fifty_worlds_end_in_order_whoever_is_first() {
     for round in 0..50 {
         let mut meshes = world(3, |_| echo());

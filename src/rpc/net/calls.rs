@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout_at;
 
+use super::ending::REASON_LIMIT;
 use super::{Net, Waiting};
 use crate::rpc::codec;
 use crate::rpc::command::{Call, NewObject, Reply};
@@ -27,9 +28,6 @@ use crate::rpc::wire::peer_capnp::{reply, request};
 use crate::rpc::wire::value_capnp::reference;
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
-
-/// From a broken connection to the end of the mesh it takes at most this long.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Net {
     pub(super) fn start_call(self: Rc<Net>, call: Call) {
@@ -64,7 +62,7 @@ impl Net {
     pub(super) async fn last_words<T>(&self, outcome: &Result<T, CallError>) {
         if outcome.as_ref().is_err_and(|error| error.kind == CallErrorKind::Lost) {
             let mut end = self.shared.end.subscribe();
-            let _ = tokio::time::timeout(SETTLE_LIMIT, end.wait_for(Option::is_some)).await;
+            let _ = tokio::time::timeout(REASON_LIMIT, end.wait_for(Option::is_some)).await;
         }
     }
 
