@@ -36,7 +36,6 @@ pub(crate) enum Command {
     Barrier {
         name: String,
         reply: Reply,
-        within: Option<Duration>,
     },
     /// End the mesh on all ranks; `told` answers when they have been told.
     Abort {

@@ -162,18 +162,10 @@ impl Mesh {
     }
 
     /// Answers, with an empty message, when every rank has come to the barrier of this name. It waits as long as all
-    /// ranks live; [`barrier_within`](Mesh::barrier_within) has a deadline.
+    /// ranks live.
     pub fn barrier(&self, name: &str) -> Pending {
-        self.barrier_command(name, None)
-    }
-
-    pub fn barrier_within(&self, name: &str, within: Duration) -> Pending {
-        self.barrier_command(name, Some(within))
-    }
-
-    fn barrier_command(&self, name: &str, within: Option<Duration>) -> Pending {
         let (reply, answer) = oneshot::channel();
-        let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply, within });
+        let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply });
         Pending::sent(Rank(0), &format!("barrier {name}"), answer, self.0.shared.clone())
     }
 

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::Net;
-use super::calls::within_deadline;
 use crate::rpc::codec;
 use crate::rpc::command::Reply;
 use crate::rpc::error::{CallError, CallErrorKind};
@@ -83,7 +81,7 @@ impl Barriers {
 }
 
 impl Net {
-    pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply, within: Option<Duration>) {
+    pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply) {
         let method = format!("barrier {name}");
         let Some(number) = self.wait_for(Rank(0), &method, reply, None) else { return };
         spawn_local(async move {
@@ -91,10 +89,7 @@ impl Net {
                 let message = "a barrier's name does not begin with a colon";
                 return self.answer(number, Err(CallError::of_kind(CallErrorKind::BadValue, message)));
             }
-            let outcome = match within {
-                None => self.arrive(&name).await,
-                Some(within) => within_deadline(Instant::now() + within, within, self.arrive(&name)).await,
-            };
+            let outcome = self.arrive(&name).await;
             self.last_words(&outcome).await;
             self.answer(number, outcome.map(|()| Message::default()));
         });
