@@ -124,14 +124,12 @@ impl Intake {
 impl Shape {
     /// Room for `len` bytes, which is what a tensor of this shape takes.
     pub fn room(&self, len: usize) -> Result<Room, CallError> {
+        let no_memory = |what: String| CallError::of_kind(CallErrorKind::TooLarge, what);
         match self {
-            Shape::Bytes => Ok(Room::for_bytes(len)),
-            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape).map_err(|error| {
-                CallError::of_kind(
-                    CallErrorKind::TooLarge,
-                    format_args!("no memory for a tensor of shape {shape:?}: {error}"),
-                )
-            }),
+            Shape::Bytes => Room::for_bytes(len)
+                .map_err(|error| no_memory(format!("no memory for {len} bytes that came: {error}"))),
+            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape)
+                .map_err(|error| no_memory(format!("no memory for a tensor of shape {shape:?}: {error}"))),
         }
     }
 }
@@ -244,7 +242,7 @@ fn assemble_one(
 
 fn bytes(room: Option<Room>) -> Vec<u8> {
     match room {
-        Some(Room::Vec(bytes)) => bytes,
+        Some(Room::Vec { bytes, .. }) => bytes,
         _ => unreachable!("a blob's room is bytes, and each is of one value"),
     }
 }
