@@ -13,13 +13,14 @@ use tokio::task::spawn_local;
 use tokio::time::timeout_at;
 
 use super::ending::REASON_LIMIT;
+use super::link::Link;
 use super::{Net, Waiting};
 use crate::rpc::codec;
 use crate::rpc::command::{Call, NewObject, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
 use crate::rpc::methods::Incoming;
-use crate::rpc::payload::{Draft, Fork};
+use crate::rpc::payload::{Draft, Fork, Share};
 use crate::rpc::pending::Outcome;
 use crate::rpc::rref::{Held, ObjectId, RRef};
 use crate::rpc::shared::Permit;
@@ -28,6 +29,20 @@ use crate::rpc::wire::peer_capnp::{reply, request};
 use crate::rpc::wire::value_capnp::reference;
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
+
+/// What a method is run with.
+pub(super) struct Request {
+    message: Message,
+    permit: Option<Permit>,
+    share: Option<Share>,
+}
+
+impl Request {
+    /// Of this rank to itself: its tensors take no memory of their own.
+    fn local(message: Message, permit: Option<Permit>) -> Request {
+        Request { message, permit, share: None }
+    }
+}
 
 impl Net {
     pub(super) fn start_call(self: Rc<Net>, call: Call) {
@@ -79,7 +94,7 @@ impl Net {
     /// One call, there and back.
     async fn exchange(self: &Rc<Net>, to: Rank, method: &str, message: Message) -> Outcome {
         if to == self.rank() {
-            return self.run(to, method, message, None).await;
+            return self.run(to, method, Request::local(message, None)).await;
         }
         self.settle(&message.values).await?;
         let link = self.link(to)?;
@@ -92,7 +107,9 @@ impl Net {
                 reply::Failure(failure) => return Err(codec::read_failure(failure?)?),
             }
         };
-        self.complete(to, draft).await
+        let link = self.link(to)?;
+        let _share = link.intake.share_for_reply(&draft).await;
+        self.complete(&link, draft).await
     }
 
     fn write_request(
@@ -105,20 +122,26 @@ impl Net {
         codec::write_message(to.init_message(), message, &self.shared.reaper)
     }
 
-    /// Fetches what a message from `from` left behind.
-    pub(super) async fn complete(self: &Rc<Net>, from: Rank, draft: Draft) -> Outcome {
+    /// Fetches what a request from `from` left behind.
+    pub(super) async fn receive(
+        self: &Rc<Net>,
+        from: Rank,
+        draft: Draft,
+        permit: Permit,
+    ) -> Result<Request, CallError> {
         let link = self.link(from)?;
-        draft.complete(&link.intake, async |fork| self.adopt(from, fork).await).await
+        let share = link.intake.share_for_request(&draft).await;
+        let message = self.complete(&link, draft).await?;
+        Ok(Request { message, permit: Some(permit), share })
+    }
+
+    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Outcome {
+        draft.complete(&link.intake, async |fork| self.adopt(link.rank, fork).await).await
     }
 
     /// Runs a method of this rank on the thread that serves `from`.
-    pub(super) async fn run(
-        &self,
-        from: Rank,
-        method: &str,
-        message: Message,
-        permit: Option<Permit>,
-    ) -> Outcome {
+    pub(super) async fn run(&self, from: Rank, method: &str, request: Request) -> Outcome {
+        let Request { message, permit, share } = request;
         let offered = self.methods.borrow().as_ref().map(|methods| methods.get(method).cloned());
         let (Some(handler), Some(mesh)) = (offered, self.mesh.upgrade()) else {
             // The mesh ends, and who waits is told how.
@@ -137,6 +160,7 @@ impl Net {
             local: from == self.rank(),
             done,
             permit,
+            share,
         };
         self.give(from, job)?;
         match answer.await {
@@ -173,7 +197,7 @@ impl Net {
         match object {
             NewObject::Here(rref) => {
                 spawn_local(async move {
-                    let running = self.run(to, &method, message, Some(permit));
+                    let running = self.run(to, &method, Request::local(message, Some(permit)));
                     let outcome = within_deadline(deadline, within, running).await;
                     fill(&rref, self.rank(), &method, outcome).await;
                 });

@@ -49,8 +49,8 @@ impl PeerServer {
         let (method, draft) = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes)?;
         // Its inline bytes have been copied.
         drop(params);
-        let message = net.complete(self.from, draft).await?;
-        let message = net.run(self.from, &method, message, Some(permit)).await?;
+        let request = net.receive(self.from, draft, permit).await?;
+        let message = net.run(self.from, &method, request).await?;
         net.settle(&message.values).await?;
         Ok(message)
     }
@@ -112,8 +112,8 @@ impl peer::Server for PeerServer {
         spawn_local(async move {
             let within = net.shared.rpc_timeout;
             let work = async {
-                let message = net.complete(self.from, draft).await?;
-                net.run(self.from, &method, message, Some(permit)).await
+                let request = net.receive(self.from, draft, permit).await?;
+                net.run(self.from, &method, request).await
             };
             let outcome = within_deadline(Instant::now() + within, within, work).await;
             fill(&rref, net.rank(), &method, outcome).await;
