@@ -4,10 +4,11 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use pstrain::rpc::{CallError, Incoming, Mesh, MeshConfig, Message, Methods, Pending, Value};
+use pstrain::rpc::{CallError, CallErrorKind, Incoming, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::Rank;
-use support::{echo, eventually, message, one, shut_down, world_with};
+use support::{echo, error, eventually, message, one, shut_down, world_with};
 use tch::{Device, Kind, Tensor};
 use tokio::sync::watch;
 
@@ -130,6 +131,23 @@ fn large_calls_nest_though_one_of_them_takes_all_memory() {
     // P-5: six requests of the same chain, three on each rank, and six replies.
     let sent = message([Value::Int(5), full().into()]);
     assert_eq!(one(meshes[0].call(Rank(1), "bounce", sent)).into_tensor().expect("a tensor"), full());
+    shut_down(meshes);
+}
+
+#[test]
+fn a_request_for_which_there_is_no_memory_ends_at_the_callees_deadline() {
+    let (meshes, gate, holding) = with_full_share(|config| {
+        small_share(config);
+        config.rpc_timeout = Duration::from_secs(2);
+    });
+    let within = Duration::from_secs(60 * 60);
+    let waiting = meshes[0].call_within(Rank(1), "hold", message([full().into()]), within);
+    let late = error(waiting);
+    assert_eq!(late.kind, CallErrorKind::Timeout);
+    assert!(late.message.contains("within 2s"), "{late}");
+    assert_eq!(gate.held(), 1);
+    open(&gate);
+    drop(holding);
     shut_down(meshes);
 }
 
