@@ -216,7 +216,6 @@ pub enum RefusalReason {
     WorldSize,
     RankOutOfRange,
     RankTaken,
-    TooMany,
     NotExpected,
     Timeout,
 }
@@ -232,7 +231,7 @@ impl RefusalReason {
             RefusalReason::WorldSize => "give all ranks the same --world-size",
             RefusalReason::RankOutOfRange => "ranks count from 0 to one less than --world-size",
             RefusalReason::RankTaken => "give every process its own --rank; an old process may still run",
-            RefusalReason::TooMany | RefusalReason::NotExpected => {
+            RefusalReason::NotExpected => {
                 "something else may be connecting to this port; try again, or choose another --master-port"
             }
             RefusalReason::Timeout => "start the missing ranks, or look there why they ended",
