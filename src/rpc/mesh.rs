@@ -13,7 +13,7 @@ use super::error::{CallError, JoinError, LostRank};
 use super::methods::Methods;
 use super::net;
 use super::pending::{self, Pending};
-use super::rref::{Held, ObjectId, Objects, RRef};
+use super::rref::{Held, Objects, RRef};
 use super::shared::{End, Permit, Shared};
 use super::value::Message;
 use crate::topology::{Rank, WorldSize};
@@ -264,9 +264,4 @@ fn lost(end: &Option<End>) -> Option<LostRank> {
         Some(End::Lost(lost)) => Some(lost.clone()),
         Some(End::Shutdown) | None => None,
     }
-}
-
-impl ObjectId {
-    /// Keys of references that came in messages are counted apart from those that this rank asked for.
-    pub(crate) const RECEIVED: u64 = 1 << 63;
 }
