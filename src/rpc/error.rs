@@ -125,7 +125,7 @@ pub enum Cause {
 pub struct LostRank {
     pub rank: Rank,
     pub name: String,
-    /// What it last said it was doing.
+    /// What it was doing: as its last heartbeat said, or as it knows itself where it is the one that ended the job.
     pub doing: String,
     pub why: String,
     pub cause: Cause,

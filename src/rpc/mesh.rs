@@ -174,7 +174,8 @@ impl Mesh {
         LostWatch { end: self.0.shared.end.subscribe() }
     }
 
-    /// Says what this rank does now ("training, step 312"), for the others' report should it be lost.
+    /// Says what this rank does now ("training, step 312"), for the others' report should it be lost. It travels with
+    /// the next heartbeat, so what they report may be as old as one (half a second, unless the job says otherwise).
     pub fn doing(&self, what: &str) {
         self.0.shared.set_doing(what);
     }
