@@ -50,6 +50,9 @@ pub(crate) enum Command {
     /// Hold the RPC thread up.
     #[cfg(test)]
     Stall(Duration),
+    /// Answer with what a peer last said it was doing.
+    #[cfg(test)]
+    HeardDoing(Rank, oneshot::Sender<String>),
 }
 
 pub(crate) type Reply = oneshot::Sender<Outcome>;

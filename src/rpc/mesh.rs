@@ -39,16 +39,6 @@ pub struct Peer {
     pub address: String,
 }
 
-/// What went to a peer and came from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traffic {
-    pub rank: Rank,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    pub calls_sent: u64,
-    pub calls_served: u64,
-}
-
 impl Mesh {
     /// Meets all other ranks, and blocks until the world is complete.
     ///
@@ -204,25 +194,23 @@ impl Mesh {
         }
     }
 
-    /// Bytes and calls since the start, by peer.
-    pub fn traffic(&self) -> Vec<Traffic> {
+    /// Calls made since the start, by the rank they went to. What a step costs in messages is held to this.
+    pub fn calls_sent(&self) -> Vec<u64> {
         let counters = self.0.shared.counters.iter();
-        let ranks = self.world_size().ranks();
-        ranks
-            .zip(counters)
-            .map(|(rank, counters)| Traffic {
-                rank,
-                bytes_sent: counters.bytes_sent.load(Ordering::Relaxed),
-                bytes_received: counters.bytes_received.load(Ordering::Relaxed),
-                calls_sent: counters.calls_sent.load(Ordering::Relaxed),
-                calls_served: counters.calls_served.load(Ordering::Relaxed),
-            })
-            .collect()
+        counters.map(|counters| counters.calls_sent.load(Ordering::Relaxed)).collect()
     }
 
     #[cfg(test)]
     pub(crate) fn stall(&self, how_long: Duration) {
         let _ = self.0.commands.send(Command::Stall(how_long));
+    }
+
+    /// What `rank` said it was doing, as far as this rank has heard.
+    #[cfg(test)]
+    pub(crate) fn heard_doing(&self, rank: Rank) -> String {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.0.commands.send(Command::HeardDoing(rank, reply));
+        pending::park_on(answer, None).expect("without a limit").expect("the mesh is alive")
     }
 }
 
@@ -252,11 +240,6 @@ impl LostWatch {
             Ok(end) => lost(&end),
             Err(_) => None,
         }
-    }
-
-    /// Blocks for at most `limit`. None: still alive, or shut down in order.
-    pub fn wait(&mut self, limit: Duration) -> Option<LostRank> {
-        pending::park_on(self.ended(), Some(limit)).flatten()
     }
 }
 

@@ -222,6 +222,11 @@ impl Net {
                 }
                 #[cfg(test)]
                 Command::Stall(how_long) => thread::sleep(how_long),
+                #[cfg(test)]
+                Command::HeardDoing(rank, reply) => {
+                    let link = net.link(rank).expect("a living peer");
+                    let _ = reply.send(link.doing.borrow().clone());
+                }
             }
         }
     }
