@@ -57,9 +57,8 @@ enum Reason {
   worldSize @3;
   rankOutOfRange @4;
   rankTaken @5;
-  tooMany @6;      # connections that have not said who they are
-  notExpected @7;  # this rank takes no (more) connections from that one
-  timeout @8;      # not all ranks came in time
+  notExpected @6;  # this rank takes no (more) connections from that one
+  timeout @7;      # not all ranks came in time
 }
 
 struct World {

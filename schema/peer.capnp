@@ -20,7 +20,7 @@ interface Peer {
   # is busy with, at most 256 bytes, for the report about a lost rank.
 
   barrier @4 (name :Text) -> (failure :Value.Failure);
-  # Rank 0 only: answers when every rank has come to the barrier of this name.
+  # Rank 0 only: answers when every rank has come to the barrier of this name. A rank waits at up to 1024 of them.
 
   end @5 (ending :Ending) -> ();
   # The mesh is over. The first such message counts; the receiver ends its own mesh with the same reason.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use pstrain::rpc::{CallError, CallErrorKind, ContextId, Incoming, Message, Methods, Value};
 use pstrain::topology::Rank;
 use support::{echo, error, message, one, shut_down, world};
@@ -210,14 +211,15 @@ fn a_rank_that_is_flooded_with_calls_says_so_and_recovers() {
 fn a_barrier_lets_nobody_go_before_the_last_has_come() {
     let meshes = world(3, |_| Methods::new());
     for round in ["one", "two", "one"] {
-        let first = meshes[2].barrier(round);
-        let second = meshes[0].barrier(round);
-        let early = meshes[2].barrier_within("other", Duration::from_millis(20));
-        assert_eq!(error(early).kind, CallErrorKind::Timeout);
-        let _ = (meshes[0].barrier("other"), meshes[1].barrier("other"));
+        let mut other = meshes[2].barrier("other");
+        let (first, second) = (meshes[2].barrier(round), meshes[0].barrier(round));
         meshes[1].barrier(round).wait().expect("open");
         first.wait().expect("open");
         second.wait().expect("open");
+        // Rank 0 heard of it before the last of these, and still waits for two.
+        assert!((&mut other).now_or_never().is_none());
+        let _ = (meshes[0].barrier("other"), meshes[1].barrier("other"));
+        other.wait().expect("open");
     }
     shut_down(meshes);
 }
@@ -230,19 +232,5 @@ fn tensors_arrive_as_they_were_sent() {
     let back = one(meshes[0].call(Rank(1), "echo", message([sent.into()]))).into_sent().expect("a tensor");
     assert_eq!(back.tensor, tensor);
     assert_eq!(back.edge, Some(9));
-    shut_down(meshes);
-}
-
-#[test]
-fn traffic_is_counted_by_peer() {
-    let meshes = world(2, |_| echo());
-    let before = meshes[0].traffic();
-    one(meshes[0].call(Rank(1), "echo", message([Tensor::zeros([1000], tch::kind::FLOAT_CPU).into()])));
-    let after = meshes[0].traffic();
-    assert_eq!(after[1].rank, Rank(1));
-    assert_eq!(after[1].calls_sent, before[1].calls_sent + 1);
-    assert!(after[1].bytes_sent >= before[1].bytes_sent + 4000);
-    assert!(after[1].bytes_received >= before[1].bytes_received + 4000);
-    assert_eq!(meshes[1].traffic()[0].calls_served, 1);
     shut_down(meshes);
 }

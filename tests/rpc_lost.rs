@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pstrain::rpc::{CallErrorKind, Cause, Mesh, Message, Methods};
 use pstrain::topology::Rank;
 use support::{
-    LIMIT, config, echo, error, eventually, join_later, later, listener, message, one, shut_down, within,
+    config, echo, error, eventually, join_later, later, listener, lost, message, one, shut_down, within,
     world,
 };
 
@@ -39,7 +39,7 @@ fn a_rank_that_leaves_without_a_word_is_named_to_all_with_what_it_did() {
         assert_eq!(error.message, lost);
     }
     for mesh in &meshes {
-        let lost = mesh.lost().wait(LIMIT).expect("rank 2");
+        let lost = lost(mesh);
         assert_eq!((lost.rank, lost.cause), (Rank(2), Cause::Disconnected));
         assert_eq!(error(mesh.call(Rank(0), "echo", Message::default())).kind, CallErrorKind::Lost);
         assert_eq!(mesh.shutdown().expect_err("too late").rank, Rank(2));
@@ -59,7 +59,7 @@ fn an_abort_gives_its_reason_to_everybody() {
         "rank 1 (`tester1`) ended the job while evaluating: NaN in the loss at step 7"
     );
     for mesh in &meshes {
-        let lost = mesh.lost().wait(LIMIT).expect("the reason");
+        let lost = lost(mesh);
         assert_eq!(
             (lost.rank, lost.cause, &*lost.why),
             (Rank(1), Cause::Aborted, "NaN in the loss at step 7")
@@ -86,6 +86,20 @@ fn shutting_down_waits_for_everyone_and_serves_meanwhile() {
     assert_eq!(last.lost().now(), None);
     assert_eq!(error(last.call(Rank(0), "echo", Message::default())).kind, CallErrorKind::Shutdown);
     last.shutdown().expect("once more");
+}
+
+#[test]
+fn a_shutdown_that_cannot_be_agreed_on_ends_the_job_instead_of_waiting_for_ever() {
+    let meshes = world(3, |_| echo());
+    // Rank 1 waits at so many barriers that rank 0 does not let it come to one more.
+    (0..1024).for_each(|number| drop(meshes[1].barrier(&format!("barrier {number}"))));
+    let all: Vec<_> = meshes.into_iter().map(|mesh| later(move || mesh.shutdown())).collect();
+    for one in all {
+        let lost = within(one).expect_err("not in order");
+        assert_eq!((lost.rank, lost.cause), (Rank(1), Cause::Aborted));
+        let why = "it could not shut down: rank 1 waits at 1024 other barriers, which is the limit";
+        assert_eq!(lost.why, why);
+    }
 }
 
 #[test]
@@ -209,7 +223,7 @@ fn a_broken_connection_is_noticed_at_once() {
     assert!(cut.elapsed() < Duration::from_secs(5), "{:?}", cut.elapsed());
     assert_eq!(error.kind, CallErrorKind::Lost);
     assert!(error.message.starts_with("rank 1 (`tester1`) was lost while "), "{error}");
-    assert_eq!(meshes[1].lost().wait(LIMIT).expect("rank 0").rank, Rank(0));
+    assert_eq!(lost(&meshes[1]).rank, Rank(0));
 }
 
 #[test]
@@ -228,7 +242,7 @@ fn a_connection_that_falls_silent_is_noticed_after_lost_after() {
     assert!(took > lost_after / 2 && took < lost_after + Duration::from_secs(4), "{took:?}");
     assert!(error.message.contains("was lost while computing: nothing came from it for"), "{error}");
     for (mesh, other) in meshes.iter().zip([1, 0]) {
-        let lost = mesh.lost().wait(LIMIT).expect("the other");
+        let lost = lost(mesh);
         assert_eq!((lost.rank, lost.cause), (Rank(other), Cause::Silent));
     }
 }

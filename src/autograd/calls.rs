@@ -75,8 +75,8 @@ impl Autograd {
         self.offer(methods, name, move |autograd, incoming| {
             let handler = handler.clone();
             async move {
+                let state = autograd.enter(&incoming)?;
                 let Message { mut values, context } = incoming.message;
-                let state = context.map(|id| autograd.enter(id)).transpose()?;
                 let from = incoming.from;
                 arrive(state.as_deref(), from, &mut values)?;
                 let scope = Scope { from, mesh: incoming.mesh, autograd, state: state.clone() };

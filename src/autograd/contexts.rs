@@ -1,4 +1,5 @@
-//! The contexts that this rank knows, and for a while those that have ended.
+//! The contexts that this rank knows, and for a while those that have ended. Ids are of ranks in the world: whoever takes
+//! one from a message has looked.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;

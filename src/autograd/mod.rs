@@ -1,5 +1,6 @@
 //! Distributed autograd: contexts, and one backward over the graphs of many ranks. Knows of ranks, calls and tensors;
-//! not of models, jobs or plug-ins.
+//! not of models, jobs or plug-ins. Beside it stands the [`optimizer`], which knows nothing of all that: it takes its
+//! options as a job gives them, and says what libtorch says as `model` does.
 //!
 //! # How a graph crosses ranks
 //!

@@ -12,7 +12,7 @@ use super::calls::AutogradPending;
 use super::context::Context;
 use super::contexts::Contexts;
 use super::engine::{self, DISCOVER, RUN};
-use super::state::ContextState;
+use super::state::{ContextState, Shown};
 use super::wire::{self, Question, Run};
 use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Value};
 use crate::topology::Rank;
@@ -45,21 +45,22 @@ impl Autograd {
     /// Offers what other ranks' backwards need of this one. The methods end with this object.
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         self.offer(methods, RUN, |autograd, incoming| async move {
-            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
-            let from = incoming.from;
+            let state = autograd.find(&incoming)?;
+            let (mesh, from) = (incoming.mesh, incoming.from);
             let run = Run::decode(incoming.message)?;
             failing(&mesh, &state, engine::run(&mesh, &state, from, run)).await?;
             Ok(Message::default())
         });
         self.offer(methods, DISCOVER, |autograd, incoming| async move {
-            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
-            let from = incoming.from;
+            let state = autograd.find(&incoming)?;
+            let (mesh, from) = (incoming.mesh, incoming.from);
             let question = Question::decode(incoming.message)?;
             let alive = failing(&mesh, &state, engine::discover(&mesh, &state, from, question)).await?;
             Ok(Message::new(wire::encode_answer(alive)))
         });
         self.offer(methods, RESUME, |autograd, incoming| async move {
-            let (mesh, state) = (incoming.mesh, autograd.find(incoming.message.context)?);
+            let state = autograd.find(&incoming)?;
+            let mesh = incoming.mesh;
             if incoming.from != mesh.rank() {
                 return Err(bad("a backward is resumed by the rank where it began"));
             }
@@ -68,13 +69,13 @@ impl Autograd {
             Ok(Message::default())
         });
         self.offer(methods, GRADIENTS, |autograd, incoming| async move {
-            let state = autograd.find(incoming.message.context)?;
+            let state = autograd.find(&incoming)?;
             state.check()?;
             let pair = |(name, gradient)| [Value::Text(name), Value::from(gradient)];
             Ok(Message::new(state.gradients().into_iter().flat_map(pair).collect()))
         });
         self.offer(methods, FAIL, |autograd, incoming| async move {
-            let state = autograd.find(incoming.message.context)?;
+            let state = autograd.find(&incoming)?;
             let [reason] = incoming.message.into_array()?;
             let mut reason = reason.into_text()?;
             reason.truncate(reason.floor_char_boundary(REASON_BYTES));
@@ -82,7 +83,7 @@ impl Autograd {
             Ok(Message::default())
         });
         self.offer(methods, RELEASE, |autograd, incoming| async move {
-            autograd.release(&incoming.mesh, known(incoming.message.context)?, incoming.from);
+            autograd.release(&incoming.mesh, named(&incoming)?, incoming.from);
             Ok(Message::default())
         });
     }
@@ -151,7 +152,7 @@ impl Autograd {
     /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
     pub fn gradients(&self, context: &Context, of: Rank) -> AutogradPending<BTreeMap<String, Tensor>> {
         let asked = engine::call(self.mesh(), context.state(), of, GRADIENTS, Vec::new());
-        AutogradPending::new(asked, named)
+        AutogradPending::new(asked, by_name)
     }
 
     /// Ends all contexts that a dead rank had opened.
@@ -169,8 +170,12 @@ impl Autograd {
         self.mesh.get().expect("the mesh is bound before it is used")
     }
 
-    pub(super) fn enter(&self, id: ContextId) -> Result<Arc<ContextState>, CallError> {
-        self.contexts().enter(id)
+    /// The context of a call, which may be its first on this rank. None: the call has none.
+    pub(super) fn enter(&self, incoming: &Incoming) -> Result<Option<Arc<ContextState>>, CallError> {
+        match incoming.message.context {
+            None => Ok(None),
+            Some(_) => self.contexts().enter(named(incoming)?).map(Some),
+        }
     }
 
     /// Marks the context failed here and on every rank that it has touched.
@@ -216,8 +221,8 @@ impl Autograd {
         }
     }
 
-    fn find(&self, id: Option<ContextId>) -> Result<Arc<ContextState>, CallError> {
-        self.contexts().find(known(id)?)
+    fn find(&self, incoming: &Incoming) -> Result<Arc<ContextState>, CallError> {
+        self.contexts().find(named(incoming)?)
     }
 
     fn contexts(&self) -> MutexGuard<'_, Contexts> {
@@ -280,7 +285,7 @@ fn check_roots(roots: &[Tensor]) -> Result<(), CallError> {
     Ok(())
 }
 
-fn named(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
+fn by_name(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
     let mut gradients = BTreeMap::new();
     let mut values = message.values.into_iter();
     while let Some(name) = values.next() {
@@ -290,8 +295,18 @@ fn named(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
     Ok(gradients)
 }
 
-fn known(id: Option<ContextId>) -> Result<ContextId, CallError> {
-    id.ok_or_else(|| bad("the message names no autograd context"))
+/// The context that a peer names, of a rank that there is: what is kept for each rank stays bounded so.
+fn named(incoming: &Incoming) -> Result<ContextId, CallError> {
+    let id = incoming.message.context.ok_or_else(|| bad("the message names no autograd context"))?;
+    let world_size = incoming.mesh.world_size();
+    if !world_size.contains(id.rank) {
+        return Err(bad(format_args!(
+            "autograd context {}: there is no rank {} in a world of {world_size}",
+            Shown(id),
+            id.rank
+        )));
+    }
+    Ok(id)
 }
 
 fn bad(what: impl std::fmt::Display) -> CallError {

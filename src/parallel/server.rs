@@ -24,7 +24,7 @@ use crate::autograd::{Autograd, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::Mode;
-use crate::rpc::{CallError, Methods, RRef, Value};
+use crate::rpc::{CallError, CallErrorKind, Methods, RRef, Value};
 use crate::topology::Rank;
 
 /// The modules placed on this rank, each made once for the whole world, when the first trainer asks for it.
@@ -224,7 +224,30 @@ where
     });
 }
 
-/// An error of a nested call stays what it is.
+/// An error that a call may have keeps its kind, and what was said about it on its way up (which module) stands before
+/// it.
 fn into_call_error(error: anyhow::Error) -> CallError {
-    error.downcast::<CallError>().unwrap_or_else(CallError::from)
+    let kind = match error.downcast_ref::<CallError>() {
+        Some(own) if error.chain().len() == 1 => return own.clone(),
+        Some(own) => own.kind,
+        None => CallErrorKind::Remote,
+    };
+    CallError { kind, ..CallError::from(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_kind_and_gets_its_context() {
+        let ended = || CallError::of_kind(CallErrorKind::Gone, "autograd context 1.4 has ended");
+        assert_eq!(into_call_error(ended().into()), ended());
+        let within = into_call_error(anyhow::Error::from(ended()).context("module `embedding`"));
+        assert_eq!(within.kind, CallErrorKind::Gone);
+        assert_eq!(within.to_string(), "module `embedding`: autograd context 1.4 has ended");
+        let plain = into_call_error(anyhow!("no room").context("module `embedding`"));
+        assert_eq!(plain.kind, CallErrorKind::Remote);
+        assert_eq!(plain.to_string(), "module `embedding`: no room");
+    }
 }

@@ -46,7 +46,8 @@ impl Versioned {
         &mut self,
         write: impl FnOnce(&[Tensor]) -> Result<(), E>,
     ) -> Result<u64, E> {
-        if Arc::strong_count(&self.readers) > 1 {
+        // Unlike the count this also orders what the last reader did before what is written now.
+        if Arc::get_mut(&mut self.readers).is_none() {
             let copies: Result<Vec<Tensor>, _> = self.tensors.iter().map(copy).collect();
             self.tensors = copies?;
             self.readers = Arc::new(());

@@ -2,7 +2,8 @@
 //! writes ([`write_message`]) and reads ([`read_message`], then `Draft::complete` in `payload.rs`).
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.
-//! C-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself.
+//! C-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself; more is refused
+//! before it is copied.
 
 mod failure;
 mod prepare;
@@ -17,7 +18,7 @@ pub(crate) use self::read::read_message;
 pub(crate) use self::write::write_message;
 use super::error::{CallError, CallErrorKind};
 use super::wire::value_capnp::DType;
-use super::wire::{MAX_DEPTH, MAX_VALUES};
+use super::wire::{INLINE_BYTES, MAX_DEPTH, MAX_VALUES};
 
 const DTYPES: [(Kind, DType); 17] = [
     (Kind::Uint8, DType::Uint8),
@@ -47,6 +48,18 @@ fn too_large(message: impl std::fmt::Display) -> CallError {
     CallError::of_kind(CallErrorKind::TooLarge, message)
 }
 
+/// A limit as a person reads it: "4 GiB" where it is a round number, else in bytes.
+fn readable(bytes: u64) -> String {
+    let round = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
+    let round = round
+        .map(|(unit, shift)| (unit, 1u64 << shift))
+        .find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size));
+    match round {
+        Some((unit, size)) => format!("{} {unit}", bytes / size),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 fn dtype_of(kind: Kind) -> Result<DType, CallError> {
     let found = DTYPES.iter().find(|(known, _)| *known == kind);
     found.map(|(_, dtype)| *dtype).ok_or_else(|| bad(format_args!("a tensor of {kind:?} cannot be sent")))
@@ -60,13 +73,16 @@ fn kind_of(dtype: DType) -> Kind {
 /// Counts what a message holds, while it is prepared and while it is read.
 struct Tally {
     values: usize,
+    /// Of all payloads.
     bytes: u64,
+    /// Of those that the message carries in itself.
+    inline_bytes: usize,
     max_bytes: u64,
 }
 
 impl Tally {
     fn new(max_bytes: u64) -> Tally {
-        Tally { values: 0, bytes: 0, max_bytes }
+        Tally { values: 0, bytes: 0, inline_bytes: 0, max_bytes }
     }
 
     fn list(&mut self, len: usize, depth: usize) -> Result<(), CallError> {
@@ -87,8 +103,21 @@ impl Tally {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.max_bytes {
             return Err(too_large(format_args!(
-                "{} bytes in one message, the limit is {} (max_payload_bytes)",
-                self.bytes, self.max_bytes
+                "{} bytes for one message, which carries at most {}\n  hint: send it in several messages",
+                self.bytes,
+                readable(self.max_bytes)
+            )));
+        }
+        Ok(())
+    }
+
+    fn inline(&mut self, bytes: usize) -> Result<(), CallError> {
+        self.inline_bytes = self.inline_bytes.saturating_add(bytes);
+        if self.inline_bytes > INLINE_BYTES {
+            return Err(too_large(format_args!(
+                "{} bytes inside a message, which carries at most {} in itself",
+                self.inline_bytes,
+                readable(INLINE_BYTES as u64)
             )));
         }
         Ok(())

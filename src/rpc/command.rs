@@ -36,7 +36,6 @@ pub(crate) enum Command {
     Barrier {
         name: String,
         reply: Reply,
-        within: Option<Duration>,
     },
     /// End the mesh on all ranks; `told` answers when they have been told.
     Abort {
@@ -51,6 +50,9 @@ pub(crate) enum Command {
     /// Hold the RPC thread up.
     #[cfg(test)]
     Stall(Duration),
+    /// Answer with what a peer last said it was doing.
+    #[cfg(test)]
+    HeardDoing(Rank, oneshot::Sender<String>),
 }
 
 pub(crate) type Reply = oneshot::Sender<Outcome>;

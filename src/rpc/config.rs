@@ -30,7 +30,8 @@ pub struct MeshConfig {
     pub heartbeat: Duration,
     /// A rank silent for this long is lost.
     pub lost_after: Duration,
-    /// Of all tensors, texts and bytes of one message; also what the messages of one peer under way take at a time.
+    /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
+    /// of all replies of one peer that are fetched at a time. (Small ones come on top, see P-2 in `payload.rs`.)
     pub max_payload_bytes: u64,
 }
 

@@ -125,7 +125,7 @@ pub enum Cause {
 pub struct LostRank {
     pub rank: Rank,
     pub name: String,
-    /// What it last said it was doing.
+    /// What it was doing: as its last heartbeat said, or as it knows itself where it is the one that ended the job.
     pub doing: String,
     pub why: String,
     pub cause: Cause,
@@ -216,7 +216,6 @@ pub enum RefusalReason {
     WorldSize,
     RankOutOfRange,
     RankTaken,
-    TooMany,
     NotExpected,
     Timeout,
 }
@@ -232,7 +231,7 @@ impl RefusalReason {
             RefusalReason::WorldSize => "give all ranks the same --world-size",
             RefusalReason::RankOutOfRange => "ranks count from 0 to one less than --world-size",
             RefusalReason::RankTaken => "give every process its own --rank; an old process may still run",
-            RefusalReason::TooMany | RefusalReason::NotExpected => {
+            RefusalReason::NotExpected => {
                 "something else may be connecting to this port; try again, or choose another --master-port"
             }
             RefusalReason::Timeout => "start the missing ranks, or look there why they ended",

@@ -5,18 +5,32 @@ use capnp::message::{Builder, HeapAllocator, ReaderOptions};
 use super::codec::read_message;
 use super::error::{CallError, CallErrorKind};
 use super::wire::value_capnp::{DType, message, tensor};
-use super::wire::{MAX_DEPTH, MAX_DIMENSIONS, MAX_VALUES};
+use super::wire::{INLINE_BYTES, MAX_DEPTH, MAX_DIMENSIONS, MAX_VALUES};
 
 const LIMIT: u64 = 1 << 20;
 
 /// What reading the message gives, through bytes as from a socket.
 fn read(write: impl FnOnce(message::Builder<'_>)) -> Result<(), CallError> {
+    read_up_to(LIMIT, write)
+}
+
+fn read_up_to(max_bytes: u64, write: impl FnOnce(message::Builder<'_>)) -> Result<(), CallError> {
     let mut builder = Builder::new(HeapAllocator::new());
     write(builder.init_root());
     let words = capnp::serialize::write_message_to_words(&builder);
     let reader =
         capnp::serialize::read_message(&mut words.as_slice(), ReaderOptions::new()).expect("well framed");
-    read_message(reader.get_root().expect("a struct"), LIMIT).map(|_| ())
+    read_message(reader.get_root().expect("a struct"), max_bytes).map(|_| ())
+}
+
+/// Blobs that the message carries in itself.
+fn write_inside(to: message::Builder<'_>, lens: &[usize]) {
+    let mut list = to.init_values(lens.len() as u32);
+    for (index, len) in lens.iter().enumerate() {
+        let mut bytes = list.reborrow().get(index as u32).init_bytes();
+        bytes.set_len(*len as u64);
+        bytes.init_payload().init_inline().init_data(*len as u32);
+    }
 }
 
 fn read_tensor(write: impl FnOnce(tensor::Builder<'_>)) -> Result<(), CallError> {
@@ -59,7 +73,7 @@ fn a_shape_beyond_all_memory_is_refused_before_anything_is_allocated() {
     let huge = announce(&[i64::MAX, i64::MAX, 4], 0, 0);
     assert_refused(huge, CallErrorKind::TooLarge, "a tensor of shape");
     let large = announce(&[1 << 40], 4 << 40, 0);
-    assert_refused(large, CallErrorKind::TooLarge, "the limit is 1048576");
+    assert_refused(large, CallErrorKind::TooLarge, "at most 1 MiB");
     assert_refused(announce(&[-1], 4, 4), CallErrorKind::BadValue, "a tensor of shape [-1]");
     // A zero does not hide what comes before it.
     let hidden = announce(&[i64::MAX, i64::MAX, 0], 0, 0);
@@ -75,20 +89,31 @@ fn too_many_dimensions_are_refused() {
 #[test]
 fn a_blob_larger_than_the_limit_is_refused() {
     let outcome = read(|to| to.init_values(1).get(0).init_bytes().set_len(u64::MAX));
-    assert_refused(outcome, CallErrorKind::TooLarge, "the limit is 1048576");
+    assert_refused(outcome, CallErrorKind::TooLarge, "at most 1 MiB");
 }
 
 #[test]
 fn payloads_are_counted_together() {
-    let outcome = read(|to| {
-        let mut list = to.init_values(3);
-        for index in 0..3 {
-            let mut bytes = list.reborrow().get(index).init_bytes();
-            bytes.set_len(LIMIT / 2);
-            bytes.init_payload().init_inline().init_data((LIMIT / 2) as u32);
-        }
-    });
-    assert_refused(outcome, CallErrorKind::TooLarge, "the limit is 1048576");
+    let outcome = read_up_to(1000, |to| write_inside(to, &[400; 3]));
+    assert_refused(
+        outcome,
+        CallErrorKind::TooLarge,
+        "1200 bytes for one message, which carries at most 1000 bytes",
+    );
+}
+
+#[test]
+fn a_message_that_carries_more_in_itself_than_is_agreed_on_is_refused() {
+    let half = INLINE_BYTES / 2;
+    read(|to| write_inside(to, &[half, half])).expect("as much as may be (C-2)");
+    let outcome = read(|to| write_inside(to, &[half, half, 1]));
+    assert_refused(
+        outcome,
+        CallErrorKind::TooLarge,
+        "262145 bytes inside a message, which carries at most 256 KiB",
+    );
+    let tensors = announce(&[INLINE_BYTES as i64], 4 * INLINE_BYTES as u64, 4 * INLINE_BYTES);
+    assert_refused(tensors, CallErrorKind::TooLarge, "at most 256 KiB in itself");
 }
 
 #[test]

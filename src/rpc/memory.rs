@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "libtorch gives a tensor's memory as a raw pointer only")]
 
+use std::collections::TryReserveError;
+
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Memory that a payload is read from. It owns its bytes, so they stay in place while it lives.
@@ -15,7 +17,8 @@ pub(crate) enum Bytes {
 pub(crate) enum Room {
     /// Contiguous, on the CPU, referred to by nobody else.
     Tensor(Tensor),
-    Vec(Vec<u8>),
+    /// It takes `len` bytes, for which there is memory; it has those up to the last that came.
+    Vec { bytes: Vec<u8>, len: usize },
 }
 
 /// Bytes of a dense tensor's elements, none between them.
@@ -73,18 +76,30 @@ impl Room {
         Ok(Room::Tensor(tensor))
     }
 
-    pub fn for_bytes(len: usize) -> Room {
-        Room::Vec(vec![0; len])
+    /// Fresh memory for bytes. The caller has checked their number against its limits.
+    ///
+    /// # Errors
+    /// The system has no memory for them.
+    pub fn for_bytes(len: usize) -> Result<Room, TryReserveError> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len)?;
+        Ok(Room::Vec { bytes, len })
     }
 
     /// False: it does not fit there, and nothing was copied.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let Some(end) = offset.checked_add(bytes.len()) else { return false };
         match self {
-            Room::Vec(room) => match room.get_mut(offset..end) {
-                Some(room) => room.copy_from_slice(bytes),
-                None => return false,
-            },
+            Room::Vec { bytes: room, len } => {
+                if end > *len {
+                    return false;
+                }
+                // As far as a piece needs, and not all at once: zeros for gigabytes would hold the RPC thread up.
+                if room.len() < end {
+                    room.resize(end, 0);
+                }
+                room[offset..end].copy_from_slice(bytes);
+            }
             Room::Tensor(tensor) => {
                 let inside = byte_len(tensor).is_ok_and(|len| end <= len);
                 if !inside {
@@ -131,6 +146,20 @@ mod tests {
         assert!(room.write(0, &target));
         let Room::Tensor(tensor) = room else { unreachable!() };
         assert_eq!(tensor, Tensor::from_slice(&[2i32, 3]));
+    }
+
+    #[test]
+    fn room_for_bytes_takes_pieces_in_any_order_and_nothing_beyond_its_end() {
+        let mut room = Room::for_bytes(5).expect("small");
+        assert!(room.write(3, &[4, 5]) && room.write(0, &[1, 2]) && room.write(2, &[3]));
+        assert!(!room.write(4, &[6, 7]) && !room.write(usize::MAX, &[6]));
+        let Room::Vec { bytes, .. } = room else { unreachable!() };
+        assert_eq!(bytes, [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn room_that_the_system_does_not_have_is_an_error() {
+        assert!(Room::for_bytes(isize::MAX as usize).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::error::{CallError, JoinError, LostRank};
 use super::methods::Methods;
 use super::net;
 use super::pending::{self, Pending};
-use super::rref::{Held, ObjectId, Objects, RRef};
+use super::rref::{Held, Objects, RRef};
 use super::shared::{End, Permit, Shared};
 use super::value::Message;
 use crate::topology::{Rank, WorldSize};
@@ -37,16 +37,6 @@ pub struct Peer {
     pub role: String,
     /// `host:port` at which it accepts other ranks.
     pub address: String,
-}
-
-/// What went to a peer and came from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traffic {
-    pub rank: Rank,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    pub calls_sent: u64,
-    pub calls_served: u64,
 }
 
 impl Mesh {
@@ -162,18 +152,10 @@ impl Mesh {
     }
 
     /// Answers, with an empty message, when every rank has come to the barrier of this name. It waits as long as all
-    /// ranks live; [`barrier_within`](Mesh::barrier_within) has a deadline.
+    /// ranks live.
     pub fn barrier(&self, name: &str) -> Pending {
-        self.barrier_command(name, None)
-    }
-
-    pub fn barrier_within(&self, name: &str, within: Duration) -> Pending {
-        self.barrier_command(name, Some(within))
-    }
-
-    fn barrier_command(&self, name: &str, within: Option<Duration>) -> Pending {
         let (reply, answer) = oneshot::channel();
-        let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply, within });
+        let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply });
         Pending::sent(Rank(0), &format!("barrier {name}"), answer, self.0.shared.clone())
     }
 
@@ -182,7 +164,8 @@ impl Mesh {
         LostWatch { end: self.0.shared.end.subscribe() }
     }
 
-    /// Says what this rank does now ("training, step 312"), for the others' report should it be lost.
+    /// Says what this rank does now ("training, step 312"), for the others' report should it be lost. It travels with
+    /// the next heartbeat, so what they report may be as old as one (half a second, unless the job says otherwise).
     pub fn doing(&self, what: &str) {
         self.0.shared.set_doing(what);
     }
@@ -211,25 +194,23 @@ impl Mesh {
         }
     }
 
-    /// Bytes and calls since the start, by peer.
-    pub fn traffic(&self) -> Vec<Traffic> {
+    /// Calls made since the start, by the rank they went to. What a step costs in messages is held to this.
+    pub fn calls_sent(&self) -> Vec<u64> {
         let counters = self.0.shared.counters.iter();
-        let ranks = self.world_size().ranks();
-        ranks
-            .zip(counters)
-            .map(|(rank, counters)| Traffic {
-                rank,
-                bytes_sent: counters.bytes_sent.load(Ordering::Relaxed),
-                bytes_received: counters.bytes_received.load(Ordering::Relaxed),
-                calls_sent: counters.calls_sent.load(Ordering::Relaxed),
-                calls_served: counters.calls_served.load(Ordering::Relaxed),
-            })
-            .collect()
+        counters.map(|counters| counters.calls_sent.load(Ordering::Relaxed)).collect()
     }
 
     #[cfg(test)]
     pub(crate) fn stall(&self, how_long: Duration) {
         let _ = self.0.commands.send(Command::Stall(how_long));
+    }
+
+    /// What `rank` said it was doing, as far as this rank has heard.
+    #[cfg(test)]
+    pub(crate) fn heard_doing(&self, rank: Rank) -> String {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.0.commands.send(Command::HeardDoing(rank, reply));
+        pending::park_on(answer, None).expect("without a limit").expect("the mesh is alive")
     }
 }
 
@@ -260,11 +241,6 @@ impl LostWatch {
             Err(_) => None,
         }
     }
-
-    /// Blocks for at most `limit`. None: still alive, or shut down in order.
-    pub fn wait(&mut self, limit: Duration) -> Option<LostRank> {
-        pending::park_on(self.ended(), Some(limit)).flatten()
-    }
 }
 
 fn lost(end: &Option<End>) -> Option<LostRank> {
@@ -272,9 +248,4 @@ fn lost(end: &Option<End>) -> Option<LostRank> {
         Some(End::Lost(lost)) => Some(lost.clone()),
         Some(End::Shutdown) | None => None,
     }
-}
-
-impl ObjectId {
-    /// Keys of references that came in messages are counted apart from those that this rank asked for.
-    pub(crate) const RECEIVED: u64 = 1 << 63;
 }

@@ -28,7 +28,7 @@ mod worker;
 
 pub use config::MeshConfig;
 pub use error::{CallError, CallErrorKind, Cause, JoinError, LostRank, RefusalReason};
-pub use mesh::{LostWatch, Mesh, Peer, Traffic};
+pub use mesh::{LostWatch, Mesh, Peer};
 pub use methods::{Handler, Incoming, Methods};
 pub use pending::Pending;
 pub use rref::{ObjectId, Objects, RRef};

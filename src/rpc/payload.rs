@@ -1,16 +1,26 @@
 //! The `inline` form of payloads: bytes that do not fit into a message are read from their sender in pieces.
 //!
 //! P-1: a sender's bytes stay where they are while their [`SourceServer`] lives, that is until the receiver lets go.
-//! P-2: room for a payload is made only after the message has passed its limits, and after earlier payloads of the
-//! same peer have left enough of its share of memory (`Intake::memory`).
+//! P-2: room for a payload is made only after the message has passed its limits, and what one peer's requests take at
+//! a time is bounded: a request whose payloads must be fetched waits for a share of `max_payload_bytes` first, and the
+//! share goes back when the request's handler has ended, or awaits an answer (P-5). One that carries all in itself takes a
+//! share too, but waits for none: of those there are at most `CALLS_IN_FLIGHT`, each of `INLINE_BYTES` (C-2).
 //! P-3: of one connection at most `READS_IN_FLIGHT` pieces are under way, so small calls are not held up.
+//! P-4: a reply waits for no request. Its share is of another `max_payload_bytes`, and is held while it is fetched
+//! and no longer; fetching needs nothing but the sender's RPC thread, which waits for nobody. So a handler that awaits
+//! an answer gets it, whatever else is queued here.
+//! P-5: a request waits for no handler that may be waiting for it. One that awaits an answer gives its share back,
+//! since what it called may call this rank again with as much. (One that waits for something else keeps it; should
+//! that come with a later request of the same peer for which the rest is too small, the request's deadline ends it.)
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tch::{Kind, Tensor};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task_local;
 
 use super::error::{CallError, CallErrorKind};
 use super::memory::{Bytes, Room};
@@ -105,58 +115,94 @@ pub(crate) struct Fork {
 /// What one peer may take of this rank at a time.
 pub(crate) struct Intake {
     reads: Semaphore,
-    /// In KiB.
-    memory: Semaphore,
+    /// Memory for requests and for replies, in KiB, as much for each.
+    requests: Arc<Semaphore>,
+    replies: Arc<Semaphore>,
     memory_kib: u32,
+}
+
+/// Memory that a message may take until this is dropped.
+pub(crate) type Share = OwnedSemaphorePermit;
+
+task_local! {
+    /// The share of the request that a handler serves, unless it has given it back.
+    static SERVED: RefCell<Option<Share>>;
+}
+
+/// Runs `handler` with the share of its request, which goes back when it ends at the latest.
+pub(crate) async fn holding<T>(share: Option<Share>, handler: impl Future<Output = T>) -> T {
+    SERVED.scope(RefCell::new(share), handler).await
+}
+
+/// To be called where a handler waits for an answer of another rank (P-5); elsewhere it does nothing.
+pub(crate) fn give_share_back() {
+    let _ = SERVED.try_with(RefCell::take);
 }
 
 impl Intake {
     pub fn new(max_payload_bytes: u64) -> Intake {
         let memory_kib = u32::try_from(max_payload_bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        Intake {
-            reads: Semaphore::new(READS_IN_FLIGHT),
-            memory: Semaphore::new(memory_kib as usize),
-            memory_kib,
+        let memory = || Arc::new(Semaphore::new(memory_kib as usize));
+        Intake { reads: Semaphore::new(READS_IN_FLIGHT), requests: memory(), replies: memory(), memory_kib }
+    }
+
+    /// Memory for a request, to be held until it has been served (P-2).
+    pub async fn share_for_request(&self, draft: &Draft) -> Option<Share> {
+        let kib = self.kib(draft);
+        match draft.is_whole() {
+            true => self.requests.clone().try_acquire_many_owned(kib).ok(),
+            false => self.requests.clone().acquire_many_owned(kib).await.ok(),
         }
+    }
+
+    /// Memory for a reply, to be held until it has been fetched (P-4).
+    pub async fn share_for_reply(&self, draft: &Draft) -> Option<Share> {
+        match draft.is_whole() {
+            true => None,
+            false => self.replies.clone().acquire_many_owned(self.kib(draft)).await.ok(),
+        }
+    }
+
+    fn kib(&self, draft: &Draft) -> u32 {
+        u32::try_from(draft.bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(self.memory_kib)
     }
 }
 
 impl Shape {
     /// Room for `len` bytes, which is what a tensor of this shape takes.
     pub fn room(&self, len: usize) -> Result<Room, CallError> {
+        let no_memory = |what: String| CallError::of_kind(CallErrorKind::TooLarge, what);
         match self {
-            Shape::Bytes => Ok(Room::for_bytes(len)),
-            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape).map_err(|error| {
-                CallError::of_kind(
-                    CallErrorKind::TooLarge,
-                    format_args!("no memory for a tensor of shape {shape:?}: {error}"),
-                )
-            }),
+            Shape::Bytes => Room::for_bytes(len)
+                .map_err(|error| no_memory(format!("no memory for {len} bytes that came: {error}"))),
+            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape)
+                .map_err(|error| no_memory(format!("no memory for a tensor of shape {shape:?}: {error}"))),
         }
     }
 }
 
 impl Draft {
-    /// Fetches what is missing. `adopt` makes a fork a reference of this rank.
+    /// Nothing must be fetched.
+    fn is_whole(&self) -> bool {
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_)))
+    }
+
+    /// Fetches what is missing. `adopt` makes a fork a reference of this rank. The caller holds a share for it.
     pub async fn complete<F>(self, intake: &Intake, adopt: F) -> Result<Message, CallError>
     where
         F: AsyncFn(Fork) -> Result<RRef, CallError>,
     {
-        let Draft { values, context, fetches, forks, bytes } = self;
-        let far = fetches.iter().any(|fetch| matches!(fetch, Fetch::There { .. }));
-        let _share = match far {
-            true => Some(intake.memory.acquire_many(share_kib(bytes, intake.memory_kib)).await),
-            false => None,
-        };
+        let whole = self.is_whole();
+        let Draft { values, context, fetches, forks, bytes: _ } = self;
         let mut rooms = Vec::with_capacity(fetches.len());
-        if far {
+        if whole {
+            for fetch in fetches {
+                rooms.push(Some(fetch.complete(intake).await?));
+            }
+        } else {
             let all = stream::iter(fetches).map(|fetch| fetch.complete(intake)).buffered(READS_IN_FLIGHT);
             for room in all.try_collect::<Vec<_>>().await? {
                 rooms.push(Some(room));
-            }
-        } else {
-            for fetch in fetches {
-                rooms.push(Some(fetch.complete(intake).await?));
             }
         }
         let mut rrefs = Vec::with_capacity(forks.len());
@@ -166,10 +212,6 @@ impl Draft {
         let values = assemble(values, &mut rooms, &mut rrefs)?;
         Ok(Message { values, context })
     }
-}
-
-fn share_kib(bytes: u64, of: u32) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(of)
 }
 
 impl Fetch {
@@ -244,7 +286,7 @@ fn assemble_one(
 
 fn bytes(room: Option<Room>) -> Vec<u8> {
     match room {
-        Some(Room::Vec(bytes)) => bytes,
+        Some(Room::Vec { bytes, .. }) => bytes,
         _ => unreachable!("a blob's room is bytes, and each is of one value"),
     }
 }

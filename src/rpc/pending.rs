@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::error::{CallError, CallErrorKind};
+use super::payload;
 use super::shared::Shared;
 use super::value::Message;
 use crate::topology::Rank;
@@ -62,10 +63,15 @@ impl Future for Pending {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let this = &mut *self;
         match &mut this.state {
-            State::Sent(reply, shared) => Pin::new(reply).poll(context).map(|reply| {
+            State::Sent(reply, shared) => match Pin::new(reply).poll(context) {
+                Poll::Ready(Ok(reply)) => Poll::Ready(reply),
                 // No RPC thread any more: it has said why.
-                reply.unwrap_or_else(|_| Err(shared.end_error(this.rank, &this.method)))
-            }),
+                Poll::Ready(Err(_)) => Poll::Ready(Err(shared.end_error(this.rank, &this.method))),
+                Poll::Pending => {
+                    payload::give_share_back();
+                    Poll::Pending
+                }
+            },
             State::Failed(error) => Poll::Ready(Err(error.take().expect("polled after it was ready"))),
         }
     }

@@ -37,6 +37,10 @@ pub struct ObjectId {
 }
 
 impl ObjectId {
+    /// Keys of references that came in messages are counted apart from those that this rank asked for, whose key is the
+    /// object's number.
+    pub(crate) const RECEIVED: u64 = 1 << 63;
+
     pub(crate) fn read(from: object_id::Reader<'_>) -> ObjectId {
         ObjectId { rank: Rank(from.get_rank()), number: from.get_number() }
     }
@@ -244,7 +248,10 @@ impl RRef {
         }
     }
 
-    /// At the owner: waits until it is filled. Elsewhere: the capability's key.
+    /// Waits until it is filled. Only at its owner; elsewhere the capability must be asked, by [`key`](RRef::key).
+    ///
+    /// # Errors
+    /// `Gone` on another rank; what went wrong with the method that was to fill it.
     pub(crate) async fn filled(&self) -> Result<(), CallError> {
         match &*self.0 {
             Handle::Here(object) => object.filled().await.map(|_| ()),
@@ -260,6 +267,7 @@ impl RRef {
         }
     }
 
+    /// Under which the RPC thread holds the capability. None: the object lives here.
     pub(crate) fn key(&self) -> Option<u64> {
         match &*self.0 {
             Handle::Here(_) => None,

@@ -37,13 +37,10 @@ pub(crate) enum End {
     Lost(LostRank),
 }
 
-/// Of one peer. Written by the RPC thread, `waiting` also by the threads that call.
+/// Of one peer. Written by the threads that call, `waiting` also by the RPC thread.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub bytes_sent: Arc<AtomicU64>,
-    pub bytes_received: Arc<AtomicU64>,
     pub calls_sent: AtomicU64,
-    pub calls_served: AtomicU64,
     /// Calls to it that wait for their answer.
     waiting: Arc<AtomicUsize>,
 }

@@ -15,6 +15,7 @@ use tokio::task::LocalSet;
 use super::codec;
 use super::error::{CallError, CallErrorKind, without_frames};
 use super::methods::{Handler, Incoming};
+use super::payload::{self, Share};
 use super::pending::{self, Outcome};
 use super::shared::Permit;
 use crate::topology::Rank;
@@ -28,6 +29,8 @@ pub(crate) struct Job {
     pub done: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
+    /// Given back then too, if the handler has not done so before (P-5 in `payload.rs`).
+    pub share: Option<Share>,
 }
 
 /// Jobs go in here; there are never more than the peer has permits. The thread ends when this is dropped, and with it
@@ -63,9 +66,9 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
 }
 
 async fn run(job: Job) {
-    let Job { handler, incoming, max_payload_bytes, local, done, permit } = job;
+    let Job { handler, incoming, max_payload_bytes, local, done, permit, share } = job;
     let call = AssertUnwindSafe(async move { handler(incoming).await });
-    let outcome = match call.catch_unwind().await {
+    let outcome = match payload::holding(share, call.catch_unwind()).await {
         Ok(outcome) => outcome,
         Err(panic) => Err(CallError::of_kind(
             CallErrorKind::Panicked,

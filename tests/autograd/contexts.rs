@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::FutureExt;
+use pstrain::rpc::{CallErrorKind, ContextId, Message};
 use pstrain::topology::Rank;
 
 use crate::world::{World, input, loss, on, start};
@@ -50,6 +51,21 @@ fn dropping_a_context_ends_it_on_every_rank_that_it_touched_and_what_hangs_on_it
     drop(context);
     world.wait_until_no_context_is_open();
     assert_eq!(KEPT.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_context_of_a_rank_that_does_not_exist_is_refused() {
+    let world = World::start(2, |_, _| {});
+    let methods = ["apply", "autograd.run", "autograd.discover", "autograd.gradients", "autograd.release"];
+    for (method, rank) in methods.into_iter().zip([2, 3, u32::MAX, 2, 3]) {
+        let context = Some(ContextId { rank: Rank(rank), number: 1 });
+        let message = Message { values: vec!["same".into()], context };
+        let error = world.ranks[0].mesh.call(Rank(1), method, message).wait().expect_err("refused");
+        assert_eq!(error.kind, CallErrorKind::BadValue, "{error}");
+        let says = format!("autograd context {rank}.1: there is no rank {rank} in a world of 2");
+        assert_eq!(error.message, says);
+    }
+    assert_eq!(world.ranks[1].autograd.open_contexts(), 0);
 }
 
 #[test]

@@ -10,8 +10,7 @@ use crate::world::{Leaves, World, assert_close, dense, input, loss, on, paramete
 
 /// Calls from each rank to each rank.
 fn calls(world: &World) -> Vec<Vec<u64>> {
-    let row = |node: &crate::world::Node| node.mesh.traffic().iter().map(|peer| peer.calls_sent).collect();
-    world.ranks.iter().map(row).collect()
+    world.ranks.iter().map(|node| node.mesh.calls_sent()).collect()
 }
 
 fn calls_since(world: &World, before: &[Vec<u64>]) -> Vec<Vec<u64>> {

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pstrain::rpc::{CallError, JoinError, Mesh, MeshConfig, Message, Methods, Pending, Value};
+use pstrain::rpc::{CallError, JoinError, LostRank, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::{Rank, WorldSize};
 
 /// Far more than anything here takes, even on a busy machine.
@@ -75,6 +75,13 @@ pub fn shut_down(meshes: Vec<Mesh>) {
     for one in all {
         within(one).expect("in order");
     }
+}
+
+/// How the mesh ends, which is soon, and not in order.
+#[track_caller]
+pub fn lost(mesh: &Mesh) -> LostRank {
+    eventually("the mesh ends", || mesh.lost().now().is_some());
+    mesh.lost().now().expect("it has ended")
 }
 
 /// Looks again and again until `holds`.

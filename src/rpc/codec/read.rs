@@ -70,7 +70,7 @@ fn read_value(
 fn read_blob(from: blob::Reader<'_>, draft: &mut Draft, tally: &mut Tally) -> Result<usize, CallError> {
     let len = from.get_len();
     tally.payload(len)?;
-    read_payload(from.get_payload()?, Shape::Bytes, len, draft)
+    read_payload(from.get_payload()?, Shape::Bytes, len, draft, tally)
 }
 
 fn read_tensor(from: tensor::Reader<'_>, draft: &mut Draft, tally: &mut Tally) -> Result<Part, CallError> {
@@ -92,7 +92,7 @@ fn read_tensor(from: tensor::Reader<'_>, draft: &mut Draft, tally: &mut Tally) -
     }
     tally.payload(len)?;
     let edge = from.get_has_edge().then(|| from.get_edge());
-    let fetch = read_payload(from.get_payload()?, Shape::Tensor(kind, shape), len, draft)?;
+    let fetch = read_payload(from.get_payload()?, Shape::Tensor(kind, shape), len, draft, tally)?;
     Ok(Part::Tensor { fetch, edge })
 }
 
@@ -111,6 +111,7 @@ fn read_payload(
     shape: Shape,
     len: u64,
     draft: &mut Draft,
+    tally: &mut Tally,
 ) -> Result<usize, CallError> {
     let payload::Inline(inside) = from.which()? else {
         return Err(bad("a payload form that this connection did not agree on"));
@@ -121,6 +122,7 @@ fn read_payload(
             if data.len() as u64 != len {
                 return Err(bad(format_args!("{len} bytes announced, {} came", data.len())));
             }
+            tally.inline(data.len())?;
             let mut room = shape.room(data.len())?;
             room.write(0, data);
             Fetch::Here(room)

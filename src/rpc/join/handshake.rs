@@ -228,7 +228,6 @@ pub(super) fn write_refusal(mut to: refusal::Builder<'_>, refused: &Refusal) {
         RefusalReason::WorldSize => Wire::WorldSize,
         RefusalReason::RankOutOfRange => Wire::RankOutOfRange,
         RefusalReason::RankTaken => Wire::RankTaken,
-        RefusalReason::TooMany => Wire::TooMany,
         RefusalReason::NotExpected => Wire::NotExpected,
         RefusalReason::Timeout => Wire::Timeout,
     });
@@ -244,7 +243,6 @@ pub(super) fn read_refusal(from: refusal::Reader<'_>) -> Result<Refusal, Failure
         Wire::WorldSize => RefusalReason::WorldSize,
         Wire::RankOutOfRange => RefusalReason::RankOutOfRange,
         Wire::RankTaken => RefusalReason::RankTaken,
-        Wire::TooMany => RefusalReason::TooMany,
         Wire::NotExpected => RefusalReason::NotExpected,
         Wire::Timeout => RefusalReason::Timeout,
     };

@@ -41,15 +41,7 @@ struct Present {
 pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
     let listener = address::listen_at_master(&mut config).await?;
     let (news, mut heard) = mpsc::unbounded_channel();
-    let key = Key::from_token(config.token.as_deref());
-    let hall = Rc::new(Hall {
-        config,
-        key,
-        present: RefCell::default(),
-        strangers: Cell::new(0),
-        closed: Cell::new(false),
-        news,
-    });
+    let hall = Rc::new(Hall::new(config, news));
     // To the end of the job: who comes too late shall hear why.
     spawn_local(receive(hall.clone(), listener));
     let others = hall.config.world_size.0 as usize - 1;
@@ -85,7 +77,13 @@ async fn receive(hall: Rc<Hall>, listener: TcpListener) {
 async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let (ask, asked) = oneshot::channel();
-    let admitted = handshake::accept(&mut stream, &hall.key, |came| hall.admit(came, ask)).await;
+    let mut taken = None;
+    let admitted = handshake::accept(&mut stream, &hall.key, |came| {
+        hall.admit(came, ask)?;
+        taken = Some(came.rank);
+        Ok(())
+    })
+    .await;
     hall.strangers.set(hall.strangers.get() - 1);
     match admitted {
         Ok(came) => {
@@ -94,11 +92,28 @@ async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
             hall.host(came.rank, stream, asked).await;
         }
         Err(handshake::Failure::Refused(refused)) => tracing::warn!("refused a rank: {}", refused.message),
-        Err(failure) => tracing::debug!(?failure, "a connection that is no rank"),
+        Err(failure) => {
+            tracing::debug!(?failure, "a connection that is no rank");
+            // It does not know that it is in, and may come again.
+            if let Some(rank) = taken {
+                hall.present.borrow_mut().remove(&rank);
+            }
+        }
     }
 }
 
 impl Hall {
+    fn new(config: MeshConfig, news: mpsc::UnboundedSender<()>) -> Hall {
+        Hall {
+            key: Key::from_token(config.token.as_deref()),
+            config,
+            present: RefCell::default(),
+            strangers: Cell::new(0),
+            closed: Cell::new(false),
+            news,
+        }
+    }
+
     /// Decides about a newcomer that knows the token; if it may come in, its rank is taken from here on.
     fn admit(
         &self,
@@ -208,5 +223,49 @@ fn write_world(
         to.set_name(member.name.as_str());
         to.set_role(member.role.as_str());
         to.set_address(address.as_str());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::WorldSize;
+
+    /// Rank 1 comes, and the connection is `cut` after it was challenged and before it says who it is.
+    async fn come(hall: &Rc<Hall>, cut: bool) -> Result<(), handshake::Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (near, accepted) =
+            tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
+        let mut near = near;
+        let far = accepted.0.into_std()?;
+        let twin = far.try_clone()?;
+        hall.strangers.set(1);
+        let greeted = spawn_local(greet(hall.clone(), TcpStream::from_std(far)?));
+        near.peek(&mut [0]).await?;
+        if cut {
+            // What it says still comes, but it cannot be answered.
+            twin.shutdown(std::net::Shutdown::Write)?;
+        }
+        let config = MeshConfig::new(Rank(1), WorldSize(2), "127.0.0.1:0");
+        let me = introduction(&config, "127.0.0.1:0".into());
+        let heard = handshake::introduce(&mut near, &hall.key, &me).await;
+        if cut {
+            greeted.await.expect("no panic");
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_could_not_be_answered_can_come_again() {
+        let config = MeshConfig::new(Rank(0), WorldSize(2), "127.0.0.1:0");
+        let (news, _heard) = mpsc::unbounded_channel();
+        let hall = Rc::new(Hall::new(config, news));
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                assert!(matches!(come(&hall, true).await, Err(handshake::Failure::Io(_))));
+                assert!(hall.present.borrow().is_empty());
+                come(&hall, false).await.expect("let in");
+            })
+            .await;
     }
 }

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::Net;
-use super::calls::within_deadline;
 use crate::rpc::codec;
 use crate::rpc::command::Reply;
 use crate::rpc::error::{CallError, CallErrorKind};
@@ -16,7 +14,8 @@ use crate::rpc::value::Message;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::topology::{Rank, WorldSize};
 
-/// Barriers that some ranks have come to and others not.
+/// Barriers that one rank has come to and others not. Each rank has its own, so that one which comes to too many does
+/// not keep the others from theirs.
 const MAX_OPEN: usize = 1024;
 
 /// Rank 0's book.
@@ -40,15 +39,16 @@ impl Barriers {
 
     /// `rank` has come; the receiver hears when all have.
     fn arrive(&mut self, name: &str, rank: Rank) -> Result<oneshot::Receiver<()>, CallError> {
-        if !self.open.contains_key(name) && self.open.len() >= MAX_OPEN {
-            let message = format_args!("{MAX_OPEN} barriers are open");
-            return Err(CallError::of_kind(CallErrorKind::TooLarge, message));
-        }
-        let open = self.open.entry(name.into()).or_default();
-        if !open.came.insert(rank) {
+        if self.open.get(name).is_some_and(|open| open.came.contains(&rank)) {
             let message = format_args!("rank {rank} came to it twice");
             return Err(CallError::of_kind(CallErrorKind::BadValue, message));
         }
+        if self.open.values().filter(|open| open.came.contains(&rank)).count() >= MAX_OPEN {
+            let message = format_args!("rank {rank} waits at {MAX_OPEN} other barriers, which is the limit");
+            return Err(CallError::of_kind(CallErrorKind::TooLarge, message));
+        }
+        let open = self.open.entry(name.into()).or_default();
+        open.came.insert(rank);
         let (go, wait) = oneshot::channel();
         open.waiting.push(go);
         self.release();
@@ -81,7 +81,7 @@ impl Barriers {
 }
 
 impl Net {
-    pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply, within: Option<Duration>) {
+    pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply) {
         let method = format!("barrier {name}");
         let Some(number) = self.wait_for(Rank(0), &method, reply, None) else { return };
         spawn_local(async move {
@@ -89,10 +89,7 @@ impl Net {
                 let message = "a barrier's name does not begin with a colon";
                 return self.answer(number, Err(CallError::of_kind(CallErrorKind::BadValue, message)));
             }
-            let outcome = match within {
-                None => self.arrive(&name).await,
-                Some(within) => within_deadline(Instant::now() + within, within, self.arrive(&name)).await,
-            };
+            let outcome = self.arrive(&name).await;
             self.last_words(&outcome).await;
             self.answer(number, outcome.map(|()| Message::default()));
         });
@@ -153,6 +150,21 @@ mod tests {
         let _wait = barriers.arrive("epoch", Rank(1)).expect("first");
         let error = barriers.arrive("epoch", Rank(1)).expect_err("twice");
         assert_eq!(error.message, "rank 1 came to it twice");
+    }
+
+    #[test]
+    fn a_rank_that_comes_to_too_many_barriers_takes_none_from_the_others() {
+        let mut barriers = Barriers::new(WorldSize(3));
+        let names = (0..MAX_OPEN).map(|number| format!("barrier {number}"));
+        let _waits: Vec<_> = names.map(|name| barriers.arrive(&name, Rank(1)).expect("room")).collect();
+        let error = barriers.arrive("epoch", Rank(1)).expect_err("one too many");
+        assert_eq!(error.kind, CallErrorKind::TooLarge);
+        assert_eq!(error.message, "rank 1 waits at 1024 other barriers, which is the limit");
+        assert!(barriers.arrive("epoch", Rank(0)).is_ok() && barriers.arrive("epoch", Rank(2)).is_ok());
+        // One that opens makes room for one more.
+        let open = |rank| barriers.arrive("barrier 7", rank).map(drop);
+        assert_eq!([Rank(0), Rank(2)].map(open), [Ok(()), Ok(())]);
+        assert!(barriers.arrive("epoch", Rank(1)).is_ok());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,15 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout_at;
 
+use super::ending::REASON_LIMIT;
+use super::link::Link;
 use super::{Net, Waiting};
 use crate::rpc::codec;
 use crate::rpc::command::{Call, NewObject, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
 use crate::rpc::methods::Incoming;
-use crate::rpc::payload::{Draft, Fork};
+use crate::rpc::payload::{Draft, Fork, Share};
 use crate::rpc::pending::Outcome;
 use crate::rpc::rref::{Held, ObjectId, RRef};
 use crate::rpc::shared::Permit;
@@ -28,8 +29,19 @@ use crate::rpc::wire::value_capnp::reference;
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
 
-/// From a broken connection to the end of the mesh it takes at most this long.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+/// What a method is run with.
+pub(super) struct Request {
+    message: Message,
+    permit: Option<Permit>,
+    share: Option<Share>,
+}
+
+impl Request {
+    /// Of this rank to itself: its tensors take no memory of their own.
+    fn local(message: Message, permit: Option<Permit>) -> Request {
+        Request { message, permit, share: None }
+    }
+}
 
 impl Net {
     pub(super) fn start_call(self: Rc<Net>, call: Call) {
@@ -64,7 +76,7 @@ impl Net {
     pub(super) async fn last_words<T>(&self, outcome: &Result<T, CallError>) {
         if outcome.as_ref().is_err_and(|error| error.kind == CallErrorKind::Lost) {
             let mut end = self.shared.end.subscribe();
-            let _ = tokio::time::timeout(SETTLE_LIMIT, end.wait_for(Option::is_some)).await;
+            let _ = tokio::time::timeout(REASON_LIMIT, end.wait_for(Option::is_some)).await;
         }
     }
 
@@ -81,7 +93,7 @@ impl Net {
     /// One call, there and back.
     async fn exchange(self: &Rc<Net>, to: Rank, method: &str, message: Message) -> Outcome {
         if to == self.rank() {
-            return self.run(to, method, message, None).await;
+            return self.run(to, method, Request::local(message, None)).await;
         }
         self.settle(&message.values).await?;
         let link = self.link(to)?;
@@ -94,7 +106,9 @@ impl Net {
                 reply::Failure(failure) => return Err(codec::read_failure(failure?)?),
             }
         };
-        self.complete(to, draft).await
+        let link = self.link(to)?;
+        let _share = link.intake.share_for_reply(&draft).await;
+        self.complete(&link, draft).await
     }
 
     fn write_request(
@@ -107,20 +121,26 @@ impl Net {
         codec::write_message(to.init_message(), message, &self.shared.reaper)
     }
 
-    /// Fetches what a message from `from` left behind.
-    pub(super) async fn complete(self: &Rc<Net>, from: Rank, draft: Draft) -> Outcome {
+    /// Fetches what a request from `from` left behind.
+    pub(super) async fn receive(
+        self: &Rc<Net>,
+        from: Rank,
+        draft: Draft,
+        permit: Permit,
+    ) -> Result<Request, CallError> {
         let link = self.link(from)?;
-        draft.complete(&link.intake, async |fork| self.adopt(from, fork).await).await
+        let share = link.intake.share_for_request(&draft).await;
+        let message = self.complete(&link, draft).await?;
+        Ok(Request { message, permit: Some(permit), share })
+    }
+
+    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Outcome {
+        draft.complete(&link.intake, async |fork| self.adopt(link.rank, fork).await).await
     }
 
     /// Runs a method of this rank on the thread that serves `from`.
-    pub(super) async fn run(
-        &self,
-        from: Rank,
-        method: &str,
-        message: Message,
-        permit: Option<Permit>,
-    ) -> Outcome {
+    pub(super) async fn run(&self, from: Rank, method: &str, request: Request) -> Outcome {
+        let Request { message, permit, share } = request;
         let offered = self.methods.borrow().as_ref().map(|methods| methods.get(method).cloned());
         let (Some(handler), Some(mesh)) = (offered, self.mesh.upgrade()) else {
             // The mesh ends, and who waits is told how.
@@ -130,7 +150,6 @@ impl Net {
             let message = format_args!("rank {} has no such method", self.rank());
             CallError::of_kind(CallErrorKind::NoMethod, message)
         })?;
-        self.shared.counters[from.index()].calls_served.fetch_add(1, Ordering::Relaxed);
         let (done, answer) = oneshot::channel();
         let job = Job {
             handler,
@@ -139,6 +158,7 @@ impl Net {
             local: from == self.rank(),
             done,
             permit,
+            share,
         };
         self.give(from, job)?;
         match answer.await {
@@ -175,7 +195,7 @@ impl Net {
         match object {
             NewObject::Here(rref) => {
                 spawn_local(async move {
-                    let running = self.run(to, &method, message, Some(permit));
+                    let running = self.run(to, &method, Request::local(message, Some(permit)));
                     let outcome = within_deadline(deadline, within, running).await;
                     fill(&rref, self.rank(), &method, outcome).await;
                 });

@@ -9,7 +9,7 @@ use tokio::task::spawn_local;
 use super::link::Link;
 use super::{GONE, Net, SHUTDOWN};
 use crate::rpc::codec;
-use crate::rpc::error::{CallError, Cause, LostRank};
+use crate::rpc::error::{CallError, CallErrorKind, Cause, LostRank};
 use crate::rpc::shared::End;
 use crate::rpc::wire::peer_capnp::{self as schema, ending};
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
@@ -28,6 +28,9 @@ impl Phase {
         self == Phase::Over
     }
 }
+
+/// From a broken connection to the end of the mesh, with the reason, it takes at most this long.
+pub(super) const REASON_LIMIT: Duration = Duration::from_secs(2);
 
 /// From a broken connection to the verdict about its rank.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(50);
@@ -106,7 +109,10 @@ impl Net {
     /// Waits for everyone, then closes.
     pub(super) async fn shut_down(self: &Rc<Net>) {
         self.drained().await;
-        if self.arrive(SHUTDOWN).await.is_err() || self.phase.get().is_over() {
+        if let Err(error) = self.arrive(SHUTDOWN).await {
+            self.end_without_the_others(error).await;
+        }
+        if self.phase.get().is_over() {
             // A rank was lost. Who waits for this has been told, or will be as soon as the others have been.
             let mut end = self.shared.end.subscribe();
             let _ = end.wait_for(Option::is_some).await;
@@ -121,6 +127,15 @@ impl Net {
         if !self.phase.replace(Phase::Over).is_over() {
             self.close(End::Shutdown).await;
         }
+    }
+
+    /// The ranks do not come together for a shutdown. If the mesh is ending, that is why; else nobody would ever end it.
+    async fn end_without_the_others(self: &Rc<Net>, error: CallError) {
+        if matches!(error.kind, CallErrorKind::Lost | CallErrorKind::Shutdown) {
+            let mut end = self.shared.end.subscribe();
+            let _ = tokio::time::timeout(REASON_LIMIT, end.wait_for(Option::is_some)).await;
+        }
+        self.end(self.aborted(format!("it could not shut down: {error}"))).await;
     }
 
     /// Waits until this rank's own calls are answered; each has a deadline.

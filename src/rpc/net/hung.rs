@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rpc::{Cause, Mesh, MeshConfig, Methods};
+use crate::rpc::pending;
+use crate::rpc::{Cause, LostRank, Mesh, MeshConfig, Methods};
 use crate::topology::{Rank, WorldSize};
 
 const LOST_AFTER: Duration = Duration::from_secs(2);
@@ -29,14 +30,18 @@ fn world(size: u32) -> Vec<Mesh> {
     joins.into_iter().map(|join| join.recv_timeout(LIMIT).expect("in time").expect("joins")).collect()
 }
 
-/// Waits for some heartbeats. Each is more than a hundred bytes.
-fn hear_from(mesh: &Mesh, rank: Rank) {
-    let heard = || mesh.traffic()[rank.index()].bytes_received;
-    let (before, deadline) = (heard(), Instant::now() + LIMIT);
-    while heard() < before + 2000 {
+/// Waits for the heartbeat that says so.
+fn hear(mesh: &Mesh, rank: Rank, doing: &str) {
+    let deadline = Instant::now() + LIMIT;
+    while mesh.heard_doing(rank) != doing {
         assert!(Instant::now() < deadline, "nothing from rank {rank}");
         thread::yield_now();
     }
+}
+
+/// How the mesh ends.
+fn lost(mesh: &Mesh) -> LostRank {
+    pending::park_on(mesh.lost().ended(), Some(LIMIT)).expect("in time").expect("not in order")
 }
 
 #[test]
@@ -44,17 +49,17 @@ fn a_rank_that_hangs_is_named_by_all_others_and_learns_of_it_itself() {
     let meshes = world(3);
     meshes[1].doing("hanging");
     for mesh in [&meshes[0], &meshes[2]] {
-        hear_from(mesh, Rank(1));
+        hear(mesh, Rank(1), "hanging");
     }
     let start = Instant::now();
     meshes[1].stall(LOST_AFTER * 4);
     for mesh in [&meshes[0], &meshes[2]] {
-        let lost = mesh.lost().wait(LIMIT).expect("rank 1");
+        let lost = lost(mesh);
         assert_eq!((lost.rank, lost.cause, &*lost.doing), (Rank(1), Cause::Silent, "hanging"));
     }
     let took = start.elapsed();
     assert!(took < LOST_AFTER * 4, "{took:?}");
-    assert_eq!(meshes[1].lost().wait(LIMIT).expect("itself").rank, Rank(1));
+    assert_eq!(lost(&meshes[1]).rank, Rank(1));
 }
 
 #[test]

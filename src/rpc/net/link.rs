@@ -1,11 +1,11 @@
-//! One connection: sockets, counters, the RPC system on top.
+//! One connection: sockets, and the RPC system on top.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -71,22 +71,12 @@ impl Link {
         accepted: bool,
         gone: oneshot::Sender<String>,
     ) -> Link {
-        let counters = &net.shared.counters[rank.index()];
         let last_heard = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
         let (read, write) = stream.into_split();
-        let read = Metered {
-            inner: read.compat(),
-            bytes: counters.bytes_received.clone(),
-            last_heard: last_heard.clone(),
-            gone: gone.clone(),
-        };
-        let write = Metered {
-            inner: write.compat_write(),
-            bytes: counters.bytes_sent.clone(),
-            last_heard: last_heard.clone(),
-            gone: gone.clone(),
-        };
+        let read = Watched { inner: read.compat(), last_heard: last_heard.clone(), gone: gone.clone() };
+        let write =
+            Watched { inner: write.compat_write(), last_heard: last_heard.clone(), gone: gone.clone() };
         let (own, other) = match accepted {
             true => (Side::Server, Side::Client),
             false => (Side::Client, Side::Server),
@@ -157,34 +147,29 @@ impl Gone {
     }
 }
 
-/// Half of a socket that counts its bytes and notices its end at once.
-struct Metered<T> {
+/// Half of a socket that notes when something comes, and notices its end at once.
+struct Watched<T> {
     inner: T,
-    bytes: Arc<AtomicU64>,
     last_heard: Rc<Cell<Instant>>,
     gone: Rc<Gone>,
 }
 
-impl<T> Metered<T> {
-    fn count(&self, moved: &Poll<io::Result<usize>>) {
-        match moved {
-            Poll::Ready(Ok(bytes)) => {
-                self.bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
-            }
-            Poll::Ready(Err(error)) => self.gone.tell(|| format!("its connection broke: {error}")),
-            Poll::Pending => {}
+impl<T> Watched<T> {
+    fn notice(&self, moved: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Err(error)) = moved {
+            self.gone.tell(|| format!("its connection broke: {error}"));
         }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
-        self.count(&read);
+        self.notice(&read);
         match &read {
             Poll::Ready(Ok(0)) => self.gone.tell(|| "its process ended, or closed the connection".into()),
             Poll::Ready(Ok(_)) => self.last_heard.set(Instant::now()),
@@ -194,14 +179,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Metered<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, buffer);
-        self.count(&written);
+        self.notice(&written);
         written
     }
 

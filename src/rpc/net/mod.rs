@@ -204,7 +204,7 @@ impl Net {
                     let held = self.held.borrow_mut().remove(&key);
                     drop(held);
                 }
-                Command::Barrier { name, reply, within } => net.start_barrier(name, reply, within),
+                Command::Barrier { name, reply } => net.start_barrier(name, reply),
                 Command::Abort { reason, told } => {
                     tokio::task::spawn_local(async move {
                         net.end(net.aborted(reason)).await;
@@ -222,6 +222,11 @@ impl Net {
                 }
                 #[cfg(test)]
                 Command::Stall(how_long) => thread::sleep(how_long),
+                #[cfg(test)]
+                Command::HeardDoing(rank, reply) => {
+                    let link = net.link(rank).expect("a living peer");
+                    let _ = reply.send(link.doing.borrow().clone());
+                }
             }
         }
     }

@@ -49,11 +49,18 @@ impl PeerServer {
         let (method, draft) = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes)?;
         // Its inline bytes have been copied.
         drop(params);
-        let message = net.complete(self.from, draft).await?;
-        let message = net.run(self.from, &method, message, Some(permit)).await?;
-        net.settle(&message.values).await?;
+        let request = in_time(net, net.receive(self.from, draft, permit)).await?;
+        // How long the method may take is for its caller to say.
+        let message = net.run(self.from, &method, request).await?;
+        in_time(net, net.settle(&message.values)).await?;
         Ok(message)
     }
+}
+
+/// What needs another rank's doing must not keep a permit for ever.
+async fn in_time<T>(net: &Net, work: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+    let within = net.shared.rpc_timeout;
+    within_deadline(Instant::now() + within, within, work).await
 }
 
 fn read_request(from: request::Reader<'_>, max_payload_bytes: u64) -> Result<(String, Draft), CallError> {
@@ -110,12 +117,11 @@ impl peer::Server for PeerServer {
             .get()
             .set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone(), &net.shared.reaper)));
         spawn_local(async move {
-            let within = net.shared.rpc_timeout;
             let work = async {
-                let message = net.complete(self.from, draft).await?;
-                net.run(self.from, &method, message, Some(permit)).await
+                let request = net.receive(self.from, draft, permit).await?;
+                net.run(self.from, &method, request).await
             };
-            let outcome = within_deadline(Instant::now() + within, within, work).await;
+            let outcome = in_time(&net, work).await;
             fill(&rref, net.rank(), &method, outcome).await;
         });
         Ok(())
