@@ -2,7 +2,7 @@
 //! writes ([`write_message`]) and reads ([`read_message`], then `Draft::complete` in `payload.rs`).
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.
-//! C-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself; more is refused
+//! C-2: one message carries at most [`INLINE_BYTES`] of payloads in itself; more is refused
 //! before it is copied.
 
 mod failure;

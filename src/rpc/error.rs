@@ -226,7 +226,7 @@ impl RefusalReason {
             RefusalReason::Version => "run the same version of pstrain on all ranks",
             RefusalReason::Token => "set PSTRAIN_TOKEN to the same secret on all ranks",
             RefusalReason::Job => {
-                "start all ranks with the same job file and the same --set options; `pstrain check` prints the job as resolved"
+                "start all ranks with the same job file, plug-in files and --set options; `pstrain check` prints the job as resolved"
             }
             RefusalReason::WorldSize => "give all ranks the same --world-size",
             RefusalReason::RankOutOfRange => "ranks count from 0 to one less than --world-size",
@@ -284,7 +284,7 @@ mod tests {
         rank 0 at node1:29500 refused rank 2: its join token is not the one of this job
           hint: set PSTRAIN_TOKEN to the same secret on all ranks
         rank 0 at node1:29500 refused rank 2: it runs job 1a2b3c4d, here runs job 5e6f7a8b
-          hint: start all ranks with the same job file and the same --set options; `pstrain check` prints the job as resolved
+          hint: start all ranks with the same job file, plug-in files and --set options; `pstrain check` prints the job as resolved
         rank 0 at node1:29500 refused rank 2: rank 2 has come already
           hint: give every process its own --rank; an old process may still run
         ranks 1, 3 did not come within 60s
