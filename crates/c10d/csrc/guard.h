@@ -13,10 +13,11 @@ char* guarded(Body&& body) noexcept {
   try {
     body();
     return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return strdup(error.what());
+    // Not a catch of its own: where libtorch's symbols are weak, a handler's type that is libtorch's would be null, and
+    // null takes any exception for one of that type.
+    const auto* torch = dynamic_cast<const c10::Error*>(&error);
+    return strdup(torch != nullptr ? torch->what_without_backtrace() : error.what());
   } catch (...) {
     return strdup("a C++ exception that is no std::exception");
   }
