@@ -78,25 +78,7 @@ fn every_optimizer_computes_pytorchs_rule() {
 }
 
 #[test]
-fn optimizers_that_share_a_state_take_turns_as_one() {
-    let figures = read();
-    for (case, spec) in &figures.specs {
-        let params = figures.start(case, Kind::Double);
-        let mut first = Optimizer::new(spec.clone(), &params).unwrap();
-        let mut second = first.share();
-        for step in 1..=STEPS {
-            let turn = if step % 2 == 0 { &mut second } else { &mut first };
-            turn.step(&params, &figures.grads(case, step, Kind::Double)).unwrap();
-        }
-        for (at, param) in params.iter().enumerate() {
-            let path = figures.number(&format!("{case}/f64/{at}"));
-            param.assert_close(&path.get(STEPS - 1), 1e-13, case);
-        }
-    }
-}
-
-#[test]
-fn threads_that_share_a_state_all_move_the_parameters() {
+fn optimizers_on_several_threads_all_move_the_parameters() {
     let params = vec![Tensor::zeros([1000], (Kind::Float, Device::Cpu))];
     let spec = OptimizerSpec::Sgd {
         lr: 1.0,
@@ -106,10 +88,9 @@ fn threads_that_share_a_state_all_move_the_parameters() {
         nesterov: false,
         maximize: true,
     };
-    let optimizer = Optimizer::new(spec, &params).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            let mut own = optimizer.share();
+            let mut own = Optimizer::new(spec.clone(), &params).unwrap();
             let params = vec![params[0].shallow_clone()];
             scope.spawn(move || {
                 let grads = vec![Some(Tensor::ones([1000], (Kind::Float, Device::Cpu)))];

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //!
-//! * O-1: One [`Optimizer`] is used by one thread. Optimizers made by [`Optimizer::share`] may run at the same time as
-//!   the first on other threads: they write the same tensors without locks, which is what Hogwild is.
+//! * O-1: One [`Optimizer`] is used by one thread. Several may update the same parameters at the same time, without
+//!   locks, which is what Hogwild is; each with its own state.
 //! * O-2: A parameter without a gradient is not touched, nor is its state or its count of steps.
 
 mod adadelta;
@@ -18,9 +18,6 @@ mod ops;
 mod rmsprop;
 mod rprop;
 mod sgd;
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
@@ -38,10 +35,10 @@ pub struct Optimizer {
 /// What the rule remembers of one parameter.
 #[derive(Debug)]
 struct State {
-    /// By the names of PyTorch's `state_dict`. Written by the owner of this optimizer and of those that share it.
+    /// By the names of PyTorch's `state_dict`.
     slots: Vec<(&'static str, Tensor)>,
-    /// Steps taken by all that share this state.
-    steps: Arc<AtomicU64>,
+    /// Taken so far.
+    steps: u64,
 }
 
 /// One parameter in one step, as a rule sees it.
@@ -97,7 +94,7 @@ impl Optimizer {
             let slot = |(name, fill)| Ok((name, no_grad(|| param.f_full_like(fill))?));
             let slots = slots(&spec).into_iter().map(slot).collect::<Result<_, TchError>>();
             let slots = slots.map_err(|error| torch(optimizer, index, &error))?;
-            Ok(State { slots, steps: Arc::default() })
+            Ok(State { slots, steps: 0 })
         };
         let states = params.iter().enumerate().map(state).collect::<Result<_, _>>()?;
         Ok(Optimizer { spec, states })
@@ -132,7 +129,8 @@ impl Optimizer {
 
     fn update(&mut self, index: usize, param: &Tensor, grad: &Tensor) -> Result<(), TchError> {
         let state = &mut self.states[index];
-        let step = state.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        state.steps += 1;
+        let step = state.steps;
         let grad = if maximizes(&self.spec) { grad.f_neg()? } else { grad.shallow_clone() };
         let update =
             Update { param: param.shallow_clone(), grad, slots: &mut state.slots, step, lr: lr(&self.spec) };
@@ -160,15 +158,6 @@ impl Optimizer {
             }
             OptimizerSpec::Rprop { etas, step_sizes, .. } => rprop::update(update, etas, step_sizes),
         }
-    }
-
-    /// A second optimizer over the same state, for another thread (O-1).
-    pub fn share(&self) -> Optimizer {
-        let share = |state: &State| State {
-            slots: state.slots.iter().map(|(name, slot)| (*name, slot.shallow_clone())).collect(),
-            steps: state.steps.clone(),
-        };
-        Optimizer { spec: self.spec.clone(), states: self.states.iter().map(share).collect() }
     }
 }
 

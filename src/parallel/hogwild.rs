@@ -3,6 +3,9 @@
 //!
 //! - `H-1` A lane is used by the handlers of one trainer only, which run on one thread: its lock is waited for
 //!   only while the optimizer is made.
+//! - `H-2` Each lane has an optimizer state of its own, as each process has in PyTorch's Hogwild example. Were it shared,
+//!   one trainer could read a first moment that another has just written and a second moment that it has not, whose
+//!   quotient is as large as it likes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -21,7 +24,7 @@ pub(super) struct Hogwild {
     version: AtomicU64,
 }
 
-/// One trainer's handles on the parameters and the optimizer's state; all lanes share the storage behind them.
+/// One trainer's handles on the parameters, whose storage all lanes share, and its own optimizer (H-2).
 struct Lane {
     parameters: Vec<Tensor>,
     optimizer: Option<Optimizer>,
@@ -42,17 +45,13 @@ impl Hogwild {
         (version, self.lane(trainer).parameters.iter().map(Tensor::shallow_clone).collect())
     }
 
-    pub(super) fn set_optimizer(&self, optimizer: impl FnOnce(&[Tensor]) -> Result<Optimizer>) -> Result<()> {
-        let (_, first) = self.lanes.first().expect("there is a lane for whoever calls");
-        let mut first = first.lock().expect("no handler panics in its lane");
-        if first.optimizer.is_some() {
-            return Ok(());
+    pub(super) fn set_optimizer(&self, optimizer: impl Fn(&[Tensor]) -> Result<Optimizer>) -> Result<()> {
+        for (_, lane) in &self.lanes {
+            let mut lane = lane.lock().expect("no handler panics in its lane");
+            if lane.optimizer.is_none() {
+                lane.optimizer = Some(optimizer(&lane.parameters)?);
+            }
         }
-        let made = optimizer(&first.parameters)?;
-        for (_, lane) in &self.lanes[1..] {
-            lane.lock().expect("no handler panics in its lane").optimizer = Some(made.share());
-        }
-        first.optimizer = Some(made);
         Ok(())
     }
 
@@ -70,5 +69,35 @@ impl Hogwild {
         let mine = self.lanes.iter().find(|(rank, _)| *rank == Some(trainer));
         let (_, lane) = mine.or(self.lanes.last()).expect("there is a lane for whoever calls");
         lane.lock().expect("no handler panics in its lane")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::optimizer::OptimizerSpec;
+
+    /// H-2
+    #[test]
+    fn what_one_trainer_remembers_moves_nothing_for_another() {
+        let parameter = Tensor::from_slice(&[1.0f32]);
+        let hogwild = Hogwild::new(vec![parameter.shallow_clone()], &[Rank(1), Rank(2)]);
+        let adam = OptimizerSpec::Adam {
+            lr: 0.1,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.0,
+            amsgrad: false,
+            maximize: false,
+        };
+        hogwild.set_optimizer(|tensors| Ok(Optimizer::new(adam.clone(), tensors)?)).unwrap();
+        let step = |rank: u32, gradient: f32| {
+            let gradients = vec![Some(Tensor::from_slice(&[gradient]))];
+            hogwild.step(Rank(rank), 0, Some(gradients)).unwrap();
+            parameter.double_value(&[0])
+        };
+        let moved = step(1, 1.0);
+        assert!((moved - 0.9).abs() < 1e-6, "{moved}");
+        assert_eq!(step(2, 0.0), moved);
     }
 }
