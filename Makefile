@@ -2,7 +2,7 @@
 export OMP_WAIT_POLICY ?= passive
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run test setup build lint bench gpu-check
+.PHONY: run test setup build lint bench interop gpu-check mpi nccl
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -30,7 +30,18 @@ lint: setup
 # DATA is a folder with MNIST's files: `target/debug/pstrain data fetch mnist` gets them.
 bench: build
 	bench/parameter_server.py --data $(or $(DATA),data/mnist)
+	bench/ddp.py --data $(or $(DATA),data/mnist)
+
+# Ranks in Rust and in Python in one group; sets up a Python with PyTorch once.
+interop: build
+	@scripts/setup-interop
+	cargo build --quiet --package c10d --examples
+	scripts/interop
 
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:
 	scripts/gpu-check
+
+# Backends that are loaded when a job asks for them; with them built, `make test` runs more.
+mpi nccl: setup
+	@scripts/setup-$@

@@ -6,11 +6,22 @@ use std::{env, fs, process};
 /// tch 0.24.0 takes this version and no other; the shim uses headers that change between versions.
 const TORCH_VERSION: &str = "2.11.0";
 
-const SOURCES: [&str; 2] = ["csrc/engine.cpp", "csrc/library.cpp"];
+const SOURCES: [&str; 9] = [
+    "csrc/backend.cpp",
+    "csrc/comm_hooks.cpp",
+    "csrc/engine.cpp",
+    "csrc/group.cpp",
+    "csrc/library.cpp",
+    "csrc/reducer.cpp",
+    "csrc/replicas.cpp",
+    "csrc/store.cpp",
+    "csrc/work.cpp",
+];
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-changed=csrc");
+    println!("cargo:rustc-env=C10D_TORCH_VERSION={TORCH_VERSION}");
     let libtorch = libtorch_folder().unwrap_or_else(|why| {
         println!("cargo:warning={why}");
         eprintln!(
@@ -19,14 +30,19 @@ fn main() {
         );
         process::exit(1);
     });
-    compile(&libtorch);
+    let shim = compile(&libtorch);
+    // A library of its own: what a program links weakly (libtorch, so that it may be missing) must not be what tables of
+    // C++ classes refer to, since such references are resolved to null for good.
+    println!("cargo:rustc-link-search=native={}", shim.parent().unwrap_or(Path::new(".")).display());
+    println!("cargo:rustc-link-lib=dylib=c10d_shim");
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", shim.parent().unwrap_or(Path::new(".")).display());
+    // For packages above: `DEP_C10D_SHIM_LIBRARY` in their build scripts.
+    println!("cargo:library={}", shim.display());
     println!("cargo:rustc-link-search=native={}", libtorch.join("lib").display());
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
     let run_path = run_path(&libtorch);
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", run_path.display());
-    // For packages above: `DEP_C10D_SHIM_RUN_PATH` in their build scripts. A run path is not passed on by itself.
-    println!("cargo:run_path={}", run_path.display());
 }
 
 /// The folder that really holds libtorch: the links in `$LIBTORCH/lib` would not do, because the libraries look for
@@ -59,16 +75,30 @@ fn libtorch_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-fn compile(libtorch: &Path) {
+/// The shim as a shared library.
+fn compile(libtorch: &Path) -> PathBuf {
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
-    cc::Build::new()
+    let mut build = cc::Build::new();
+    build
         .cpp(true)
         .std("c++17")
         .pic(true)
         .warnings(false)
         .include("csrc")
+        // The wheel has no headers of Gloo; these say as much of it as c10d's headers need.
+        .include("csrc/gloo_forward")
         .include(libtorch.join("include"))
+        .include(libtorch.join("include/torch/csrc/api/include"))
         .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
-        .files(SOURCES)
-        .compile("c10d_shim");
+        .files(SOURCES);
+    let objects = build.compile_intermediates();
+    let shim = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("libc10d_shim.so");
+    let mut link = build.get_compiler().to_command();
+    link.args(["-shared", "-Wl,-soname,libc10d_shim.so,--strip-debug", "-o"]).arg(&shim).args(objects);
+    link.arg("-L").arg(libtorch.join("lib")).args(["-ltorch_cpu", "-lc10"]);
+    if !link.status().is_ok_and(|status| status.success()) {
+        eprintln!("error: {link:?} failed");
+        process::exit(1);
+    }
+    shim
 }

@@ -2,13 +2,21 @@
 //! (`build/libtorch.rs` says how it is linked). So `--help` and `check` need none, and one binary uses
 //! whichever libtorch a machine has.
 
+use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
+use sha2::{Digest as _, Sha256};
+
+use crate::cache;
+
 /// The version that `tch` is made for; another one has other symbols.
 pub const VERSION: &str = "2.11.0";
+
+/// Calls libtorch for us; loaded after it.
+const SHIM: &[u8] = include_bytes!(env!("C10D_SHIM"));
 
 /// Names a folder with `libtorch_cpu.so`, looked at before all others.
 const FOLDER_KEY: &str = "PSTRAIN_LIBTORCH";
@@ -30,6 +38,10 @@ pub enum NoLibtorch {
          hint: make a link without them to that folder, and name the link in {FOLDER_KEY}", .0.display()
     )]
     CutPath(PathBuf),
+    #[error(
+        "cannot unpack the library that calls libtorch: {0}\n  hint: XDG_CACHE_HOME names another cache folder; its path may have no space and no colon"
+    )]
+    Shim(io::Error),
     #[error("could not start again with libtorch {VERSION}: {0}")]
     Restart(io::Error),
 }
@@ -87,7 +99,8 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     if already.contains(&*library.to_string_lossy()) {
         return Err(NoLibtorch::NotLoaded(folder));
     }
-    let preload = format!("{} {already}", library.display());
+    let shim = unpack_shim().map_err(NoLibtorch::Shim)?;
+    let preload = format!("{} {} {already}", library.display(), shim.display());
     let program = env::current_exe().map_err(NoLibtorch::Restart)?;
     // OpenMP reads it when it is loaded. Ranks share their machine with other ranks: a thread that waits must not spin,
     // or with more of them than cores a step takes many times as long.
@@ -95,6 +108,22 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     let mut again = Command::new(program);
     again.args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).env(WAITING_KEY, waiting);
     Err(NoLibtorch::Restart(again.exec()))
+}
+
+/// The library of crates/c10d, which the loader takes from a file: in the cache, by the hash of its content.
+fn unpack_shim() -> io::Result<PathBuf> {
+    let name: String = Sha256::digest(SHIM).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let folder = cache::folder().filter(|folder| !is_cut(folder)).unwrap_or_else(env::temp_dir);
+    let path = folder.join(format!("c10d-{name}.so"));
+    // Somebody else may have written it, or half of it.
+    if fs::read(&path).is_ok_and(|there| there == SHIM) {
+        return Ok(path);
+    }
+    fs::create_dir_all(&folder)?;
+    let mut whole = tempfile::NamedTempFile::new_in(&folder)?;
+    whole.write_all(SHIM)?;
+    whole.persist(&path)?;
+    Ok(path)
 }
 
 /// The folder of the libtorch in this process.

@@ -1,64 +1,16 @@
 #include "engine.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <unordered_map>
 #include <vector>
 
+#include "graph.h"
 #include "guard.h"
 
 namespace {
 
-using torch::autograd::Edge;
-using torch::autograd::edge_list;
-using torch::autograd::Node;
-using torch::autograd::variable_list;
-
-variable_list gather(const at::Tensor* const* tensors, size_t count) {
-  variable_list list;
-  list.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    list.push_back(*tensors[i]);
-  }
-  return list;
-}
-
-// Where a gradient for `output` enters the graph.
-Edge entrance(const at::Tensor& output) {
-  Edge edge = torch::autograd::impl::gradient_edge(output);
-  TORCH_CHECK(edge.is_valid(), "a tensor that does not require grad has no place in a graph");
-  return edge;
-}
-
-// Where the gradient of `input` would arrive. A leaf is known by its AccumulateGrad node, which exists only while
-// some graph uses the leaf: an edge without a function means that nothing can reach it.
-Edge arrival(const at::Tensor& input) {
-  if (const auto& node = input.grad_fn()) {
-    return Edge(node, input.output_nr());
-  }
-  return Edge(torch::autograd::impl::try_get_grad_accumulator(input), 0);
-}
-
-// Stands in the graph where a tensor came from elsewhere. The engine captures what arrives; it runs the node only in a
-// backward that does not ask for it, whose gradient would be lost.
-struct Received : public Node {
-  variable_list apply(variable_list&&) override {
-    TORCH_CHECK(false, "a backward reached a tensor received from another rank: only the backward of its autograd "
-                "context sends its gradient on");
-  }
-  std::string name() const override {
-    return "Received";
-  }
-};
-
-at::Tensor mark_of(const at::Tensor& like, Edge edge) {
-  at::Tensor mark = at::empty({0}, at::TensorOptions().dtype(like.scalar_type()).device(like.device()));
-  torch::autograd::impl::set_gradient_edge(mark, std::move(edge));
-  return mark;
-}
+using namespace graph;
 
 // A set of inputs, one bit each.
 class Inputs {
@@ -171,12 +123,7 @@ char* shim_grad(
       roots.push_back(entrance(*outputs[o]));
     }
     for (size_t i = 0; i < n_inputs; ++i) {
-      TORCH_CHECK(inputs[i]->requires_grad(), "input ", i, " does not require grad");
-      captures.push_back(arrival(*inputs[i]));
-      if (!captures.back().is_valid()) {
-        // The engine wants a node for every input; this one is in no graph.
-        captures.back() = Edge(std::make_shared<Received>(), 0);
-      }
+      captures.push_back(capture(*inputs[i], i));
     }
     auto gradients = torch::autograd::Engine::get_default_engine().execute(
         roots, gather(seeds, n_outputs), retain_graph, /*create_graph=*/false, /*accumulate_grad=*/false, captures);

@@ -1,16 +1,66 @@
-//! What `tch` leaves out of libtorch, made safe.
+//! PyTorch's process groups, and more of libtorch that `tch` leaves out, made safe.
 //!
+//! The engine is c10d inside libtorch, the one that `torch.distributed` uses, so a Rust rank and a Python rank can be
+//! in one group.
+//!
+//! - [`Store`]: where ranks find one another, over TCP, in a file, or in memory.
+//! - [`ProcessGroup`]: every collective, messages, and groups of some of the ranks; [`Work`]: operations in flight.
+//! - [`reducer`]: data-parallel training: gradients averaged while the backward runs, as DistributedDataParallel does.
+//! - [`Error`]: who and what, in words; a [checked](Options::checked) group finds what the ranks do differently.
+//! - [`threads()`]: ranks as threads, for tests and examples.
 //! - [`engine`]: gradients of several outputs with gradients of their own, and which inputs a graph reaches.
 //! - [`cuda`]: opens libtorch's CUDA half where it is installed.
 //!
-//! A C++ shim (`csrc/`) does the calls; no C++ exception leaves it, each becomes a [`TorchError`]. The `unsafe` code
-//! written by hand lives here, so nothing here knows of ranks, messages or jobs.
+//! ```no_run
+//! use c10d::{Options, ProcessGroup, ReduceOp, Store, TcpOptions};
+//!
+//! # fn main() -> c10d::Result<()> {
+//! let (rank, size) = (0, 2); // this process's, say from its environment
+//! let store = Store::tcp(&TcpOptions::new("10.0.0.1", 29500, rank, size))?;
+//! let group = ProcessGroup::new(&store, rank, size, Options::default())?;
+//!
+//! let mut tensor = tch::Tensor::from_slice(&[1.0, 2.0]);
+//! group.all_reduce(&mut tensor, ReduceOp::Avg)?;
+//!
+//! let work = group.all_reduce_async(tensor, ReduceOp::Sum)?; // takes the tensor ..
+//! let tensor = work.wait()?; // .. and hands it back
+//! group.barrier()
+//! # }
+//! ```
+//!
+//! # What is safe, and what is not found
+//!
+//! A tensor in flight is borrowed or owned by its operation. What one rank can see is refused before anything is sent.
+//! What only the ranks together can see, that they do different things, a [checked](Options::checked) group finds. In
+//! one that is not, Gloo ends the process of a rank that receives more bytes than its tensor has, as it does under
+//! Python.
+//!
+//! A C++ shim (`csrc/`) does the calls; no C++ exception leaves it. The `unsafe` code written by hand lives here, so
+//! nothing here knows of jobs. c10d's own log goes to standard error.
 
+mod backend;
 pub mod cuda;
 pub mod engine;
+mod error;
+mod group;
 mod message;
 pub mod process;
+mod reduce_op;
+pub mod reducer;
+mod rendezvous;
 mod shim;
+mod store;
+mod threads;
+mod work;
+
+pub use backend::{Backend, NoBackend, finalize};
+pub use error::{Error, Members, Operation, Result};
+pub use group::{Options, ProcessGroup};
+pub use reduce_op::ReduceOp;
+pub use rendezvous::rendezvous;
+pub use store::{STORE_TIMEOUT, Store, TcpOptions};
+pub use threads::{threads, threads_with};
+pub use work::Work;
 
 pub use message::torch_message;
 

@@ -1,6 +1,10 @@
 //! Leaving a process that has libtorch's threads in it.
 
 use std::io::Write as _;
+use std::time::Duration;
+
+/// Ranks leave at about the same time.
+const FINALIZE_LIMIT: Duration = Duration::from_secs(10);
 
 unsafe extern "C" {
     fn _exit(code: i32) -> !;
@@ -8,7 +12,14 @@ unsafe extern "C" {
 
 /// Ends the process without running destructors of libtorch's statics: threads that still compute use them, and would
 /// crash in them. Standard output and error are flushed; anything else that is buffered is lost.
+///
+/// After success the backends are ended first ([`finalize`](crate::finalize)); after a failure not, because that may
+/// wait for the other ranks.
 pub fn leave(code: u8) -> ! {
+    if code == 0 {
+        // What did not end in time is what mpirun will call an improper end.
+        crate::finalize(FINALIZE_LIMIT);
+    }
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().flush();
     // SAFETY: `_exit` of POSIX takes any code and touches no memory of ours.

@@ -6,6 +6,10 @@ use tch::Tensor;
 
 use crate::TorchError;
 
+pub mod group;
+pub mod store;
+pub mod work;
+
 /// C++'s `at::Tensor`, only ever behind a pointer.
 #[repr(C)]
 pub struct AtTensor {

@@ -1,0 +1,2 @@
+// ProcessGroupGloo.hpp includes this and needs nothing of it.
+#pragma once

@@ -1,0 +1,239 @@
+//! Which rank an engine's error is about.
+//!
+//! Gloo only says to which address a connection broke. But every rank, Python's too, leaves the address where it
+//! listens in the group's store, so each keeps a table of them: from address to rank, and to ask who still listens.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::handle::Handle;
+use crate::error::{Operation, cleaned, named};
+use crate::{Error, Store};
+
+/// A machine that is up answers or refuses at once; one that is not would let us wait for minutes.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a process that is being killed may go on listening after it has closed a connection.
+const DEATH_LIMIT: Duration = Duration::from_millis(500);
+
+/// Where each rank of a group listens, and what went wrong first.
+#[derive(Default)]
+pub(crate) struct Peers {
+    /// By rank; `None` where the table in the store could not be read.
+    addresses: Vec<Option<SocketAddr>>,
+    /// The group, whose connections a failure closes. Gone when the group is.
+    group: Weak<Handle>,
+    /// Written by whichever operation fails first.
+    first_failure: OnceLock<String>,
+}
+
+impl Peers {
+    /// Of a Gloo backend whose ranks have all met, `store` being the backend's.
+    pub fn of_gloo(store: &Store, size: u32, group: &Arc<Handle>) -> Self {
+        let address = |rank: u32| store.get(&format!("0/{rank}")).ok().and_then(|entry| listens_at(&entry));
+        let addresses = (0..size).map(address).collect();
+        Self { addresses, group: Arc::downgrade(group), first_failure: OnceLock::new() }
+    }
+
+    pub fn explain(&self, operation: &Operation, limit: Duration, message: &str) -> Error {
+        let mut reason = cleaned(message);
+        let kind = kind(&reason);
+        if kind == Kind::Other {
+            return Error::Backend { operation: operation.clone(), reason };
+        }
+        let own = operation.members.rank;
+        // A rank that waits for this one is not told by the death of a third.
+        if let Some(group) = self.group.upgrade() {
+            group.close_connections(own, operation.members.size());
+        }
+        let told = self.rank_in(&reason).filter(|&rank| rank != own);
+        reason = without_address(&reason);
+        let silent = if kind == Kind::Lost { self.silent_soon(own) } else { self.silent(own) };
+        if !silent.is_empty() {
+            reason = format!("nothing answers where {} was ({reason})", named(&silent));
+        } else if let Some(rank) = told {
+            reason = format!(
+                "rank {rank} still runs, but has closed its connections: it gave the group up ({reason})"
+            );
+        }
+        if let Some(first) = self.first_failure.get() {
+            reason = format!("{reason}; before that, {first}");
+        } else {
+            let _ = self.first_failure.set(format!("{} failed: {reason}", operation.name));
+        }
+        match kind {
+            Kind::Late if silent.is_empty() => {
+                Error::Timeout { operation: operation.clone(), limit, missing: Vec::new(), reason }
+            }
+            _ => {
+                let mut peers = silent;
+                if peers.is_empty() {
+                    peers.extend(told);
+                }
+                Error::PeerLost { operation: operation.clone(), peers, reason }
+            }
+        }
+    }
+
+    /// A process that dies closes its sockets one after the other: where one connection broke, the rest may take a
+    /// moment.
+    fn silent_soon(&self, own: u32) -> Vec<u32> {
+        let start = Instant::now();
+        loop {
+            let silent = self.silent(own);
+            if !silent.is_empty() || start.elapsed() > DEATH_LIMIT {
+                return silent;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ranks whose listening socket is gone: their process has ended, or let go of the group.
+    pub fn silent(&self, own: u32) -> Vec<u32> {
+        let ask = |address: SocketAddr| match TcpStream::connect_timeout(&address, PROBE_LIMIT) {
+            Ok(_) => false,
+            // A refusal is an answer of the machine: nobody listens. Anything else may be the way there.
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        };
+        thread::scope(|scope| {
+            let asked: Vec<_> = (0..)
+                .zip(&self.addresses)
+                .filter_map(|(rank, address)| Some((rank, (*address)?)))
+                .filter(|&(rank, _)| rank != own)
+                .map(|(rank, address)| (rank, scope.spawn(move || ask(address))))
+                .collect();
+            asked
+                .into_iter()
+                .filter_map(|(rank, gone)| gone.join().unwrap_or(false).then_some(rank))
+                .collect()
+        })
+    }
+
+    /// The rank whose address the message has.
+    fn rank_in(&self, message: &str) -> Option<u32> {
+        let (ip, port) = address_in(message)?;
+        // This Gloo prints the port's two bytes in the order they have on the wire.
+        let is_it = |address: &SocketAddr| {
+            address.ip() == ip && (address.port() == port || address.port().swap_bytes() == port)
+        };
+        let mut ranks = (0..).zip(&self.addresses).filter(|(_, address)| address.as_ref().is_some_and(is_it));
+        match (ranks.next(), ranks.next()) {
+            (Some((rank, _)), None) => Some(rank),
+            _ => None,
+        }
+    }
+}
+
+/// Why the ranks of a group did not meet: `store` being the backend's, who left no address there did not come.
+pub(super) fn not_met(operation: &Operation, store: &Store, limit: Duration, message: &str) -> Error {
+    let peers = Peers::default();
+    match peers.explain(operation, limit, message) {
+        Error::Timeout { operation, limit, reason, .. } => {
+            let came = |rank: &u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(true);
+            let missing = (0..operation.members.size()).filter(|rank| !came(rank)).collect();
+            Error::Timeout { operation, limit, missing, reason }
+        }
+        other => other,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Late,
+    Lost,
+    Other,
+}
+
+fn kind(message: &str) -> Kind {
+    const LATE: [&str; 2] = ["timed out", "wait timeout"];
+    const LOST: [&str; 9] = [
+        "connection closed",
+        "connection reset",
+        "connection refused",
+        "broken pipe",
+        "pair closure",
+        "socket closed",
+        "not connected",
+        "read error",
+        "remote process exited",
+    ];
+    let message = message.to_lowercase();
+    if LATE.iter().any(|words| message.contains(words)) {
+        Kind::Late
+    } else if LOST.iter().any(|words| message.contains(words)) {
+        Kind::Lost
+    } else {
+        Kind::Other
+    }
+}
+
+/// `.. [127.0.0.1]:10624`
+fn address_in(message: &str) -> Option<(IpAddr, u16)> {
+    let (_, rest) = message.split_once('[')?;
+    let (ip, rest) = rest.split_once("]:")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((ip.parse().ok()?, digits.parse().ok()?))
+}
+
+/// The ranks say more than their addresses, which Gloo prints wrongly too.
+fn without_address(message: &str) -> String {
+    let Some((before, rest)) = message.split_once(" [") else { return message.to_owned() };
+    match (address_in(message), rest.split_once("]:")) {
+        (Some(_), Some((_, rest))) => {
+            format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// From what a rank leaves in the store: the length of its host's name (8 bytes) and the name, the length of an
+/// address (8 bytes) and the address as a `sockaddr`, then what does not matter here.
+fn listens_at(entry: &[u8]) -> Option<SocketAddr> {
+    let length = |at: usize| {
+        let bytes = entry.get(at..at.checked_add(8)?)?;
+        usize::try_from(u64::from_ne_bytes(bytes.try_into().ok()?)).ok()
+    };
+    let after_name = 8usize.checked_add(length(0)?)?;
+    length(after_name)?;
+    let address = entry.get(after_name.checked_add(8)?..)?;
+    let family = u16::from_ne_bytes(address.get(..2)?.try_into().ok()?);
+    let port = u16::from_be_bytes(address.get(2..4)?.try_into().ok()?);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let ip: [u8; 4] = address.get(4..8)?.try_into().ok()?;
+            Some(SocketAddr::new(Ipv4Addr::from(ip).into(), port))
+        }
+        libc::AF_INET6 => {
+            let ip: [u8; 16] = address.get(8..24)?.try_into().ok()?;
+            Some(SocketAddr::new(Ipv6Addr::from(ip).into(), port))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_gloos_table_gives_the_address() {
+        let mut entry = [2u64.to_ne_bytes().as_slice(), b"vm", &136u64.to_ne_bytes()].concat();
+        entry.extend([2, 0, 0x86, 0x03, 127, 0, 0, 1]);
+        assert_eq!(listens_at(&entry), Some("127.0.0.1:34307".parse().unwrap()));
+        assert_eq!(listens_at(&entry[..20]), None);
+        assert_eq!(listens_at(&u64::MAX.to_ne_bytes()), None);
+    }
+
+    #[test]
+    fn an_address_in_a_message_is_found() {
+        let message = "Connection closed by peer [127.0.0.1]:10624";
+        assert_eq!(address_in(message), Some((Ipv4Addr::LOCALHOST.into(), 10624)));
+        assert_eq!(address_in("Connection closed"), None);
+        assert_eq!(without_address(message), "Connection closed by peer");
+        let message = "Read error [127.0.0.1]:438: Connection reset by peer";
+        assert_eq!(without_address(message), "Read error: Connection reset by peer");
+        assert_eq!(without_address("a shape [2, 3]"), "a shape [2, 3]");
+    }
+}

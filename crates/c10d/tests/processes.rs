@@ -1,0 +1,188 @@
+//! Ranks as processes: this binary starts itself once for each, over TCP and file stores, and kills some.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use c10d::{Error, Options, ProcessGroup, ReduceOp, Store, TcpOptions};
+use tch::{Device, Kind, Tensor};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Not a test: what each process does, as its environment says.
+#[test]
+#[ignore = "started by the tests, as a process of its own"]
+fn a_rank() {
+    let number = |name: &str| env::var(name).unwrap().parse::<u32>().unwrap();
+    let (rank, size) = (number("RANK"), number("SIZE"));
+    let place = env::var("STORE").unwrap();
+    let store = match place.strip_prefix("tcp:") {
+        Some(port) => Store::tcp(&TcpOptions {
+            // The test holds the server, so that the death of rank 0 takes no store with it.
+            is_server: false,
+            timeout: LIMIT,
+            ..TcpOptions::new("127.0.0.1", port.parse().unwrap(), rank, size)
+        }),
+        None => Store::file(&place, size),
+    }
+    .unwrap();
+    let checked = env::var("CHECKED").is_ok();
+    let options = Options { timeout: LIMIT, checked, ..Options::default() };
+    let group = ProcessGroup::new(&store, rank, size, options).unwrap();
+    match env::var("DO").unwrap().as_str() {
+        "sum" => {
+            let mut tensor = Tensor::from_slice(&[i64::from(rank)]);
+            group.all_reduce(&mut tensor, ReduceOp::Sum).unwrap();
+            assert_eq!(tensor.int64_value(&[0]), i64::from(size * (size - 1) / 2));
+            let pair = group.subgroup(&[0, size - 1]).unwrap();
+            if let Some(pair) = pair {
+                pair.broadcast(&mut tensor, 1).unwrap();
+            }
+            group.barrier().unwrap();
+        }
+        "until killed" => until_killed(&group, &store),
+        other => panic!("{other}"),
+    }
+}
+
+/// Reduces until a rank is gone, and says who it was and how long it took to know.
+fn until_killed(group: &ProcessGroup, store: &Store) {
+    let mut tensor = Tensor::ones([1 << 16], (Kind::Float, Device::Cpu));
+    store.set(&format!("ready/{}", group.rank()), "").unwrap();
+    loop {
+        let start = Instant::now();
+        if let Err(error) = group.all_reduce(&mut tensor, ReduceOp::Max) {
+            let peers = if let Error::PeerLost { peers, .. } = &error { peers.clone() } else { Vec::new() };
+            let shown: Vec<String> = peers.iter().map(u32::to_string).collect();
+            println!("LOST {} after {} ms: {error}", shown.join(" "), start.elapsed().as_millis());
+            // The other ranks find it out for themselves: who leaves first must not be taken for the one that died.
+            store.set(&format!("told/{}", group.rank()), "").unwrap();
+            let others = (0..group.size()).filter(|rank| !peers.contains(rank));
+            let others: Vec<String> = others.map(|rank| format!("told/{rank}")).collect();
+            let _ =
+                store.wait(&others.iter().map(String::as_str).collect::<Vec<_>>(), Duration::from_secs(5));
+            return;
+        }
+    }
+}
+
+struct Ranks {
+    pids: Vec<i32>,
+    outputs: Vec<mpsc::Receiver<Output>>,
+}
+
+impl Ranks {
+    fn start(size: u32, store: &str, what: &str, checked: bool) -> Self {
+        let mut ranks = Self { pids: Vec::new(), outputs: Vec::new() };
+        for rank in 0..size {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.args(["--exact", "a_rank", "--ignored", "--nocapture"]);
+            command.env("RANK", rank.to_string()).env("SIZE", size.to_string());
+            command.env("STORE", store).env("DO", what).stdout(Stdio::piped()).stderr(Stdio::piped());
+            if checked {
+                command.env("CHECKED", "1");
+            }
+            let child = command.spawn().unwrap();
+            ranks.pids.push(i32::try_from(child.id()).unwrap());
+            let (ended, end) = mpsc::channel();
+            ranks.outputs.push(end);
+            thread::spawn(move || {
+                let _ = ended.send(child.wait_with_output().unwrap());
+            });
+        }
+        ranks
+    }
+
+    fn kill(&self, rank: usize) {
+        // SAFETY: a signal to a child that has not been waited for: its number is still its own.
+        unsafe { libc::kill(self.pids[rank], libc::SIGKILL) };
+    }
+
+    /// What each wrote, once all have ended.
+    fn ended(&self) -> Vec<String> {
+        let text = |(rank, end): (usize, &mpsc::Receiver<Output>)| {
+            let mut hangs = "";
+            let output = end.recv_timeout(LIMIT).unwrap_or_else(|_| {
+                hangs = "\nHANGS";
+                self.kill(rank);
+                end.recv_timeout(LIMIT).unwrap()
+            });
+            format!("{}{hangs}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()))
+        };
+        self.outputs.iter().enumerate().map(text).collect()
+    }
+}
+
+fn server() -> (Store, String) {
+    let options = TcpOptions { wait_workers: false, ..TcpOptions::new("127.0.0.1", 0, 0, 1) };
+    let store = Store::tcp(&options).unwrap();
+    let place = format!("tcp:{}", store.port().unwrap());
+    (store, place)
+}
+
+fn file(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+fn all_passed(outputs: Vec<String>) {
+    for output in outputs {
+        assert!(output.contains("1 passed"), "{output}");
+    }
+}
+
+#[test]
+fn processes_meet_over_a_tcp_store() {
+    let (_server, place) = server();
+    all_passed(Ranks::start(3, &place, "sum", false).ended());
+}
+
+#[test]
+fn processes_meet_over_a_file_and_take_it_away() {
+    let path = file("meet");
+    all_passed(Ranks::start(3, path.to_str().unwrap(), "sum", false).ended());
+    assert!(!path.exists());
+}
+
+#[test]
+fn checked_processes_meet_too() {
+    let (_server, place) = server();
+    all_passed(Ranks::start(2, &place, "sum", true).ended());
+    all_passed(Ranks::start(2, file("checked").to_str().unwrap(), "sum", true).ended());
+}
+
+/// Every rank once, because connections are made from one side: some ranks see the listening address of the dead one,
+/// others not.
+fn a_killed_rank_is_named(checked: bool) {
+    for victim in 0..3 {
+        let (server, place) = server();
+        let ranks = Ranks::start(3, &place, "until killed", checked);
+        server.wait(&["ready/0", "ready/1", "ready/2"], LIMIT).unwrap();
+        ranks.kill(victim);
+        let killed = Instant::now();
+        let outputs = ranks.ended();
+        assert!(killed.elapsed() < Duration::from_secs(10), "{:?} {outputs:#?}", killed.elapsed());
+        for (rank, output) in outputs.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+            assert!(
+                output.contains(&format!("LOST {victim} after ")),
+                "rank {rank}, rank {victim} killed: {output}"
+            );
+            assert!(output.contains(&format!("rank {victim} is gone: nothing answers where")), "{output}");
+            let after = output.split("after ").nth(1).unwrap().split(' ').next().unwrap();
+            assert!(after.parse::<u32>().unwrap() < 5000, "{output}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others() {
+    a_killed_rank_is_named(false);
+}
+
+#[test]
+fn a_killed_rank_is_named_in_a_checked_group() {
+    a_killed_rank_is_named(true);
+}
