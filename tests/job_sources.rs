@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use pstrain::job::{
-    self, Consistency, DataRoot, Devices, Init, Job, JobText, Override, Partition, PluginRef, Resolved,
-    Sources,
+    self, Consistency, DataRoot, Devices, Init, JobText, Override, Partition, PluginRef, Resolved, Sources,
+    Training,
 };
 use pstrain::topology::{Rank, WorldSize};
 
@@ -17,37 +17,43 @@ fn load(text: &str, env: &[(&str, &str)], overrides: &[Override]) -> Resolved {
     job::load(&sources).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
 
+fn training(resolved: &Resolved) -> &Training {
+    resolved.job.training().expect("it trains")
+}
+
 fn set(settings: &[&str]) -> Vec<Override> {
     settings.iter().map(|setting| Override::set(setting).expect("a setting")).collect()
 }
 
 #[test]
 fn the_tutorials_job_is_what_the_tutorial_does() {
-    let job = load(MNIST, &[], &[]).job;
-    assert_eq!((job.name.as_str(), job.seed, job.cluster.world_size), ("mnist_ps", 1234, WorldSize(4)));
+    let resolved = load(MNIST, &[], &[]);
+    let (job, training) = (&resolved.job, training(&resolved));
+    assert_eq!((job.name.as_str(), training.seed, job.cluster.world_size), ("mnist_ps", 1234, WorldSize(4)));
     assert_eq!(job.cluster.init, Init::Env);
     assert_eq!(job.cluster.master(), "localhost:29500");
     assert_eq!(job.roles[0].ranks, [Rank(0)]);
     assert_eq!(job.roles[1].ranks, [Rank(1), Rank(2), Rank(3)]);
     assert_eq!(job.role_of(Rank(2)).name, "trainer");
-    assert_eq!(job.modules[0].place, job.roles[0]);
-    assert_eq!(job.modules[0].devices, Devices::At(vec!["fc1".into()]));
-    let named = job.modules[0].layers.iter().filter(|layer| job::size::parameters(&layer.op) > 0);
+    assert_eq!(training.modules[0].place, job.roles[0]);
+    assert_eq!(training.modules[0].devices, Devices::At(vec!["fc1".into()]));
+    let named = training.modules[0].layers.iter().filter(|layer| job::size::parameters(&layer.op) > 0);
     assert_eq!(named.map(|layer| layer.name.as_str()).collect::<Vec<_>>(), ["conv1", "conv2", "fc1", "fc2"]);
-    assert_eq!(job.data.root, DataRoot::Folder("data/mnist".into()));
-    assert_eq!(job.data.plugin, PluginRef::Builtin("idx".into()));
-    assert_eq!(job.data.train["images"], "train-images-idx3-ubyte");
-    assert_eq!(job.data.partition, Partition::Split);
-    assert_eq!(job.train.batch_size, 32);
-    assert_eq!(job.train.consistency, Consistency::Async);
-    assert_eq!(job.log.every, 5);
+    assert_eq!(training.data.root, DataRoot::Folder("data/mnist".into()));
+    assert_eq!(training.data.plugin, PluginRef::Builtin("idx".into()));
+    assert_eq!(training.data.train["images"], "train-images-idx3-ubyte");
+    assert_eq!(training.data.partition, Partition::Split);
+    assert_eq!(training.train.batch_size, 32);
+    assert_eq!(training.train.consistency, Consistency::Async);
+    assert_eq!(training.log.every, 5);
 }
 
 #[test]
 fn the_builtin_job_needs_no_folder() {
-    let job = load(DIGITS, &[], &[]).job;
-    assert_eq!(job.data.root, DataRoot::Builtin("digits".into()));
-    assert_eq!(job.loss.params["label_smoothing"], 0.1);
+    let resolved = load(DIGITS, &[], &[]);
+    let training = training(&resolved);
+    assert_eq!(training.data.root, DataRoot::Builtin("digits".into()));
+    assert_eq!(training.loss.params["label_smoothing"], 0.1);
 }
 
 #[test]
@@ -63,7 +69,7 @@ fn options_beat_the_environment_and_the_environment_beats_the_file() {
     assert_eq!((resolved.rank, resolved.local_rank), (Some(Rank(2)), Some(1)));
     assert_eq!(resolved.job.cluster.world_size, WorldSize(8));
     assert_eq!(resolved.job.cluster.master(), "10.0.0.1:29500");
-    assert_eq!(resolved.job.train.epochs, 7);
+    assert_eq!(training(&resolved).train.epochs, 7);
     let options = [
         Override::option("--rank", "cluster.rank", 1),
         Override::option("--world-size", "cluster.world_size", 2),
@@ -74,7 +80,7 @@ fn options_beat_the_environment_and_the_environment_beats_the_file() {
     assert_eq!(resolved.rank, Some(Rank(1)));
     assert_eq!(resolved.job.cluster.world_size, WorldSize(2));
     assert_eq!(resolved.job.cluster.master(), "[::1]:29500");
-    assert_eq!(resolved.job.train.epochs, 3);
+    assert_eq!(training(&resolved).train.epochs, 3);
 }
 
 #[test]
@@ -195,7 +201,7 @@ proptest! {
         ]);
         let text = MNIST.replace("type = \"sgd\"\nlr = 0.03", "");
         let resolved = load(&text, &[], &overrides);
-        let Job { seed: read, train, data, .. } = &resolved.job;
+        let Training { seed: read, train, data, .. } = training(&resolved);
         prop_assert_eq!(*read, seed as u64);
         prop_assert_eq!(train.trainers.ranks.len(), trainers as usize);
         prop_assert_eq!(&data.train["texts"], &table["texts"]);
@@ -230,7 +236,7 @@ proptest! {
         match job::load(&Sources { file, env: Vec::new(), overrides: &overrides }) {
             Ok(resolved) => {
                 comes_back(&resolved);
-                prop_assert!(!job::plan(&resolved.job).to_string().is_empty());
+                prop_assert!(!job::plan(&resolved.job, training(&resolved)).to_string().is_empty());
             }
             Err(errors) => prop_assert!(!errors.to_string().contains("was not named"), "{errors}"),
         }

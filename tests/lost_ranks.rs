@@ -13,9 +13,24 @@ use program::*;
 /// The design's limit is 10 s; the job says 2 s of silence, the rest is for a busy machine.
 const NOTICED: Duration = Duration::from_secs(10);
 
-/// Four ranks of the built-in job, each a process, that would train for hours.
-fn start_world(folder: &Path) -> Vec<Child> {
-    std::fs::write(folder.join("job.toml"), include_str!("../jobs/digits_ps.toml")).expect("a job");
+const PARAMETER_SERVER: &str = include_str!("../jobs/digits_ps.toml");
+
+/// The same model as replicas on all ranks.
+fn replicas() -> String {
+    let changes = [
+        ("server = 1\n", ""),
+        ("place = \"server\"", "place = \"trainer\""),
+        ("consistency = \"async\"", ""),
+    ];
+    changes.iter().fold(PARAMETER_SERVER.to_owned(), |job, (from, to)| {
+        assert!(job.contains(from), "{from}");
+        job.replace(from, to)
+    })
+}
+
+/// Four ranks of the job, each a process, that would train for hours.
+fn start_world(folder: &Path, job: &str) -> Vec<Child> {
+    std::fs::write(folder.join("job.toml"), job).expect("a job");
     let port = free_port().to_string();
     let rank = |rank: &str| {
         let mut command = pstrain(folder);
@@ -49,8 +64,12 @@ fn signal(child: &Child, signal: Signal) {
 
 /// Sends `what` to `victim`; the other ranks end in time with `code`. Returns what they said.
 fn others_after(victim: usize, what: Signal, code: i32) -> Vec<String> {
+    others_of(PARAMETER_SERVER, victim, what, code)
+}
+
+fn others_of(job: &str, victim: usize, what: Signal, code: i32) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut world = start_world(folder.path());
+    let mut world = start_world(folder.path(), job);
     let victim = world.remove(victim);
     signal(&victim, what);
     let sent = Instant::now();
@@ -87,6 +106,27 @@ fn a_killed_server_ends_the_job() {
 fn a_rank_that_hangs_is_found_by_its_silence() {
     for said in others_after(3, Signal::SIGSTOP, 3) {
         assert!(said.contains("rank 3 (`trainer3`) was lost"), "{said}");
+        assert!(said.contains("nothing came from it for 2.0 s"), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
+    for victim in [2, 3] {
+        for said in others_of(&replicas(), victim, Signal::SIGKILL, 3) {
+            assert!(
+                said.contains(&format!("rank {victim} (`trainer{victim}`) was lost while training, step")),
+                "{said}"
+            );
+        }
+    }
+}
+
+/// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
+#[test]
+fn a_replica_that_hangs_is_found_by_its_silence() {
+    for said in others_of(&replicas(), 1, Signal::SIGSTOP, 3) {
+        assert!(said.contains("rank 1 (`trainer1`) was lost"), "{said}");
         assert!(said.contains("nothing came from it for 2.0 s"), "{said}");
     }
 }

@@ -120,12 +120,13 @@ fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
     let sources =
         Sources { file: JobText { name: "job.toml", text: PLAIN }, env: Vec::new(), overrides: &[] };
     let job = job::load(&sources).unwrap().job;
+    let job = job.training().unwrap();
     let root = runner::builtin::unpack("digits").unwrap();
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, &job, &root, &job.data.train).unwrap();
-    let mut one = OneProcess::new(&job, &host, &[tch::Device::Cpu]).unwrap();
+    let mut split = Split::open(&host, job, &root, &job.data.train).unwrap();
+    let mut one = OneProcess::new(job, &host, &[tch::Device::Cpu]).unwrap();
     let schedules: Vec<Schedule> =
-        (0..3).map(|trainer| Schedule::for_training(&job, split.samples(), trainer).unwrap()).collect();
+        (0..3).map(|trainer| Schedule::for_training(job, split.samples(), trainer).unwrap()).collect();
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
     for _ in 0..STEPS {
         let indices: Vec<u64> =

@@ -20,7 +20,8 @@ const SEED: u64 = 7;
 fn spec() -> ModuleSpec {
     let file = JobText { name: "digits_ps", text: include_str!("../jobs/digits_ps.toml") };
     let job = job::load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
-    job.modules.into_iter().next().unwrap()
+    let job = job.training().unwrap();
+    job.modules[0].clone()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use c10d::engine;
 use tch::{TchError, Tensor};
 
+use super::averaged::Averaged;
 use super::local::LocalGraph;
 use super::pass::{Completion, Fate, Pass, ReceiveId, SendId};
 use super::wire::{PassNumber, Question, Run};
@@ -37,6 +38,7 @@ pub(super) struct Work {
     receives: Vec<ReceiveId>,
     inputs: Vec<Tensor>,
     retain_graph: bool,
+    averaged: Option<Averaged>,
 }
 
 /// The same, computed.
@@ -350,7 +352,8 @@ impl Work {
         seeds: Vec<Tensor>,
         retain_graph: bool,
     ) -> Work {
-        Work { pass, sources, outputs, seeds, receives: Vec::new(), inputs: Vec::new(), retain_graph }
+        let (receives, inputs, averaged) = (Vec::new(), Vec::new(), None);
+        Work { pass, sources, outputs, seeds, receives, inputs, retain_graph, averaged }
     }
 
     /// The gradients are taken to these received tensors and to all watched leaves.
@@ -358,14 +361,20 @@ impl Work {
         self.receives = reached.iter().copied().collect();
         self.inputs = reached.iter().map(|&receive| graph.input(receive)).collect::<Result<_, _>>()?;
         self.inputs.extend(graph.watched());
+        self.averaged = graph.averaged();
         Ok(())
     }
 
     /// The part that takes time.
     pub fn compute(self) -> Result<Outcome, CallError> {
-        let Work { pass, sources, outputs, seeds, receives, inputs, retain_graph } = self;
-        let mut gradients =
-            engine::grad(&outputs, &inputs, &seeds, retain_graph).map_err(CallError::failed)?.into_iter();
+        let Work { pass, sources, outputs, seeds, receives, inputs, retain_graph, averaged } = self;
+        let gradients = match averaged {
+            Some(averaged) if averaged.is_reached_from(&outputs)? => {
+                averaged.grad(&outputs, &inputs, &seeds, retain_graph)?
+            }
+            _ => engine::grad(&outputs, &inputs, &seeds, retain_graph).map_err(CallError::failed)?,
+        };
+        let mut gradients = gradients.into_iter();
         let receives: Vec<_> =
             receives.into_iter().map(|receive| (receive, gradients.next().flatten())).collect();
         let mut watched = Vec::new();

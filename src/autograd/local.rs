@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use c10d::engine::{self, Place};
 use tch::{Device, Kind, Tensor};
 
+use super::averaged::Averaged;
 use super::pass::{ReceiveId, SendId};
 use crate::rpc::{CallError, CallErrorKind};
 use crate::topology::Rank;
@@ -22,6 +23,7 @@ pub(super) struct LocalGraph {
     receives: Vec<Received>,
     by_edge: HashMap<(Rank, u64), ReceiveId>,
     watches: Vec<Watch>,
+    averaged: Option<Averaged>,
     by_place: HashMap<Place, usize>,
 }
 
@@ -92,6 +94,15 @@ impl LocalGraph {
             self.watches.push(Watch { name, mark });
         }
         Ok(())
+    }
+
+    /// From now on the gradients of these leaves are averages over the replicas.
+    pub fn average(&mut self, averaged: Averaged) {
+        self.averaged = Some(averaged);
+    }
+
+    pub fn averaged(&self) -> Option<Averaged> {
+        self.averaged.clone()
     }
 
     /// Finds out what each sent tensor reaches, where that is not known yet.

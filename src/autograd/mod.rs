@@ -48,6 +48,7 @@
 //! released by one message to each rank that it touched, for which nobody waits. An owner may be told to step right
 //! behind the backward, see [`settled`](Autograd::settled).
 
+mod averaged;
 mod backward;
 mod calls;
 mod context;
@@ -61,6 +62,7 @@ mod service;
 mod state;
 mod wire;
 
+pub use averaged::Averaged;
 pub use backward::Backward;
 pub use calls::{AutogradPending, Scope};
 pub use context::Context;

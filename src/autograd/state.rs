@@ -9,6 +9,7 @@ use tch::Tensor;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use super::averaged::Averaged;
 use super::flow::{Asked, Decision, Flow, Orders, Outcome, Work};
 use super::local::LocalGraph;
 use super::wire::{PassNumber, Question, Run};
@@ -61,6 +62,18 @@ impl ContextState {
     /// The tensor does not require grad; the context holds too much, has failed or has ended.
     pub fn watch(&self, name: impl Into<String>, tensor: &Tensor) -> Result<(), CallError> {
         self.step(|inner| inner.graph.watch(name.into(), tensor))
+    }
+
+    /// Lets c10d's Reducer average the gradients of its leaves, which are watched, in every backward from now on that
+    /// reaches them; the context keeps the averages. All replicas do the same.
+    ///
+    /// # Errors
+    /// The context has failed or has ended.
+    pub fn average(&self, averaged: Averaged) -> Result<(), CallError> {
+        self.step(|inner| {
+            inner.graph.average(averaged);
+            Ok(())
+        })
     }
 
     /// The gradients of the watched tensors, as far as the backwards have come, of their tensors' shape, dtype and

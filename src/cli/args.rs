@@ -77,7 +77,7 @@ Examples:
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Measure a job's model in one process
+    /// Measure a job's step in one process, or the collectives between processes
     #[command(subcommand)]
     Bench(BenchCommand),
 }
@@ -220,6 +220,87 @@ pub enum DataSet {
 pub enum BenchCommand {
     /// Train a job's model in one process, without any call: what its ranks are to be measured against
     Step(BenchStepArgs),
+    /// Time the collectives of a process group, with all its ranks on this machine
+    #[command(after_help = "\
+Examples:
+  pstrain bench collectives
+  pstrain bench collectives --world-size 4 --operations all_reduce,all_gather --sizes 4K,1M,64M --dtypes f32,bf16")]
+    Collectives(BenchCollectivesArgs),
+}
+
+#[derive(Args)]
+pub struct BenchCollectivesArgs {
+    /// Ranks to fork
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=256))]
+    pub world_size: u32,
+    /// What to time [default: all that move data]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub operations: Vec<Measured>,
+    /// Bytes of each tensor: a number with K, M or nothing behind it
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "4K,64K,1M,16M,64M")]
+    pub sizes: Vec<Size>,
+    /// Their elements
+    #[arg(long, value_name = "DTYPES", value_delimiter = ',', default_value = "f32")]
+    pub dtypes: Vec<Dtype>,
+    /// What carries them
+    #[arg(long, default_value = "gloo")]
+    pub backend: BenchBackend,
+    /// Print the times as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A collective by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Measured {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    AllToAll,
+    SendRecv,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    F16,
+    Bf16,
+    F32,
+    F64,
+    I32,
+    I64,
+    U8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchBackend {
+    Gloo,
+    Nccl,
+    Mpi,
+}
+
+/// Bytes, written as `4096`, `4K` or `64M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        const MOST: u64 = 4 << 30;
+        let (digits, unit) = match text.to_ascii_uppercase().as_str() {
+            upper if upper.ends_with('K') => (text.len() - 1, 1 << 10),
+            upper if upper.ends_with('M') => (text.len() - 1, 1 << 20),
+            _ => (text.len(), 1),
+        };
+        let number: u64 = text[..digits].parse().map_err(|_| "write it like 4096, 64K or 16M".to_owned())?;
+        match number.checked_mul(unit) {
+            Some(bytes @ 1..=MOST) => Ok(Size(bytes)),
+            _ => Err("use 1 to 4096M".into()),
+        }
+    }
 }
 
 #[derive(Args)]

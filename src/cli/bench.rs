@@ -1,15 +1,25 @@
 //! `pstrain bench`.
 
-use super::args::{BenchCommand, BenchStepArgs};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use c10d::{Backend, Options, ProcessGroup, Store};
+use tch::{Device, Kind};
+
+use super::args::{BenchBackend, BenchCollectivesArgs, BenchCommand, BenchStepArgs, Dtype, Measured};
 use super::exit::{DONE, Failure};
 use super::run::data_root;
-use super::{job, logs, stdout};
-use crate::runner::worker::devices;
-use crate::runner::{libtorch, one_process};
+use super::{job, logs, spawn, stdout};
+use crate::job::Operation;
+use crate::runner::launch::{self, Forked};
+use crate::runner::training::devices;
+use crate::runner::{collective_times, libtorch, one_process};
 
 pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure> {
-    let BenchCommand::Step(args) = command;
-    step(&args, look)
+    match command {
+        BenchCommand::Step(args) => step(&args, look),
+        BenchCommand::Collectives(args) => collectives(&args, look),
+    }
 }
 
 fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
@@ -17,7 +27,10 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     libtorch::ensure().map_err(Failure::usage)?;
     look.start_logs(None);
     let job = &resolved.job;
-    let report = one_process::measure(job, &data_root(job)?, &devices(job), args.steps)?;
+    let training = job.training().ok_or_else(|| {
+        Failure::usage("this job trains no model\n  hint: `pstrain bench step` measures a step of training")
+    })?;
+    let report = one_process::measure(training, &data_root(job)?, &devices(job), args.steps)?;
     let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
     let shown = format!(
         "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
@@ -25,4 +38,74 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     );
     stdout::result(&report, shown, args.json)?;
     Ok(DONE)
+}
+
+/// A rank that ends early ends the others' operations at once; this is for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn collectives(args: &BenchCollectivesArgs, look: logs::Wanted) -> Result<u8, Failure> {
+    libtorch::ensure().map_err(Failure::usage)?;
+    // The ranks meet in a file: there is no port to be chosen, and nobody else to come.
+    let folder = tempfile::tempdir().context("no folder for the ranks to meet in")?;
+    let names: Vec<String> = (0..args.world_size).map(|rank| format!("rank{rank}")).collect();
+    let local = match launch::fork_ranks(names.clone(), None)? {
+        Forked::Parent(supervisor) => {
+            return spawn::supervise(supervisor, names, Duration::from_secs(5), look);
+        }
+        Forked::Rank(local) => local,
+    };
+    // The parent's to delete.
+    let meeting = folder.keep().join("meet");
+    look.start_logs(None);
+    tch::set_num_threads(1);
+    let store = Store::file(&meeting, args.world_size).map_err(anyhow::Error::from)?;
+    let options = Options { backend: backend(args.backend), timeout: PATIENCE, ..Options::default() };
+    let group =
+        ProcessGroup::new(&store, local.rank.0, args.world_size, options).map_err(anyhow::Error::from)?;
+    let device = if args.backend == BenchBackend::Nccl { Device::Cuda(0) } else { Device::Cpu };
+    let operations: Vec<Operation> = match args.operations.as_slice() {
+        [] => collective_times::MEASURED.to_vec(),
+        some => some.iter().copied().map(operation).collect(),
+    };
+    let dtypes: Vec<Kind> = args.dtypes.iter().copied().map(kind).collect();
+    let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();
+    let times = collective_times::measure(&group, &operations, &dtypes, &sizes, device)?;
+    if group.rank() == 0 {
+        stdout::result(&times, &times, args.json)?;
+    }
+    // Nobody leaves while another still waits for it.
+    group.barrier().map_err(anyhow::Error::from)?;
+    Ok(DONE)
+}
+
+fn backend(backend: BenchBackend) -> Backend {
+    match backend {
+        BenchBackend::Gloo => Backend::Gloo,
+        BenchBackend::Nccl => Backend::Nccl,
+        BenchBackend::Mpi => Backend::Mpi,
+    }
+}
+
+fn operation(measured: Measured) -> Operation {
+    match measured {
+        Measured::AllReduce => Operation::AllReduce,
+        Measured::Broadcast => Operation::Broadcast,
+        Measured::Reduce => Operation::Reduce,
+        Measured::AllGather => Operation::AllGather,
+        Measured::ReduceScatter => Operation::ReduceScatter,
+        Measured::AllToAll => Operation::AllToAll,
+        Measured::SendRecv => Operation::SendRecv,
+    }
+}
+
+fn kind(dtype: Dtype) -> Kind {
+    match dtype {
+        Dtype::F16 => Kind::Half,
+        Dtype::Bf16 => Kind::BFloat16,
+        Dtype::F32 => Kind::Float,
+        Dtype::F64 => Kind::Double,
+        Dtype::I32 => Kind::Int,
+        Dtype::I64 => Kind::Int64,
+        Dtype::U8 => Kind::Uint8,
+    }
 }

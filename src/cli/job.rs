@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
-use crate::job::{self, JobError, JobErrors, JobText, Override, Resolved, Sources};
+use crate::job::{self, JobError, JobErrors, JobText, Override, Resolved, Sources, Work};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -92,8 +92,16 @@ fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
 
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let resolved = load(Some(&args.job), &args.values)?;
-    let plan = job::plan(&resolved.job);
-    stdout::result(&plan, &plan, args.json)?;
+    match &resolved.job.work {
+        Work::Train(training) => {
+            let plan = job::plan(&resolved.job, training);
+            stdout::result(&plan, &plan, args.json)?;
+        }
+        Work::Collectives(tour) => {
+            let plan = job::tour_plan(&resolved.job, tour);
+            stdout::result(&plan, &plan, args.json)?;
+        }
+    }
     Ok(DONE)
 }
 

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::args::RunArgs;
-use super::exit::{DONE, Failure};
+use super::exit::{DONE, Failure, LOST};
 use super::{job, logs, stdout};
-use crate::job::{DataRoot, Job, Resolved};
-use crate::runner::metrics::{EndTable, Summary};
+use crate::job::{DataRoot, Job, Resolved, Work};
+use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
+use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::RunFolder;
-use crate::runner::worker::{RankStart, rank_name, run_rank};
-use crate::runner::{agreement, builtin, libtorch};
+use crate::runner::worker::{RankStart, Report, rank_name, run_rank};
+use crate::runner::{agreement, builtin, libtorch, rendezvous};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -27,20 +28,25 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
 
     let folder =
         (rank == Rank(0)).then(|| make_folder(&resolved, args.output.run_dir.as_deref())).transpose()?;
-    let summary = run_rank(RankStart {
+    let token = token();
+    let agent = Agent::from_environment(|name| std::env::var(name).ok());
+    // Kept until the end: the last to leave a file deletes it.
+    let mut meeting = rendezvous::meet(&job.cluster, rank, token.is_some(), agent)
+        .map_err(|error| Failure { code: LOST, message: Some(format!("error: {error:#}")) })?;
+    let report = run_rank(RankStart {
         job,
         job_hash,
         rank,
-        master: job.cluster.master(),
-        listen: None,
-        token: token(),
+        master: meeting.master.clone(),
+        listen: meeting.listen.take(),
+        token,
         data_root: data_root(job)?,
         folder: folder.clone(),
         reporter: Reporter::to_board(board.clone()),
         started,
     });
     board.finish();
-    print_summary(summary?, folder.as_ref(), args.output.json)?;
+    print_report(report?, folder.as_ref(), args.output.json)?;
     Ok(DONE)
 }
 
@@ -53,7 +59,8 @@ pub fn make_folder(resolved: &Resolved, explicit: Option<&std::path::Path>) -> R
 
 /// The folder that the dataset plug-in may read.
 pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
-    Ok(match &job.data.root {
+    let Work::Train(training) = &job.work else { return Ok(PathBuf::new()) };
+    Ok(match &training.data.root {
         DataRoot::Folder(folder) => folder.clone(),
         DataRoot::Builtin(name) => builtin::unpack(name)?,
         DataRoot::Nothing => builtin::empty()?,
@@ -66,12 +73,17 @@ pub fn token() -> Option<String> {
 }
 
 /// The keeper's result, on stdout.
-pub fn print_summary(
-    summary: Option<Summary>,
+pub fn print_report(
+    report: Option<Report>,
     folder: Option<&RunFolder>,
     as_json: bool,
 ) -> Result<(), Failure> {
-    let (Some(summary), Some(folder)) = (summary, folder) else { return Ok(()) };
-    let table = EndTable { summary: &summary, folder: folder.path() };
-    Ok(stdout::result(&summary, table, as_json)?)
+    match (report, folder) {
+        (Some(Report::Trained(summary)), Some(folder)) => {
+            let table = EndTable { summary: &summary, folder: folder.path() };
+            Ok(stdout::result(&*summary, table, as_json)?)
+        }
+        (Some(Report::Toured(tour)), _) => Ok(stdout::result(&tour, &tour, as_json)?),
+        _ => Ok(()),
+    }
 }

@@ -6,9 +6,8 @@ use anyhow::Context as _;
 
 use super::args::SpawnArgs;
 use super::exit::{DONE, Failure};
-use super::run::{data_root, make_folder, print_summary, token};
+use super::run::{data_root, make_folder, print_report, token};
 use super::{job, logs};
-use crate::job::Job;
 use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
 use crate::runner::progress::{Board, Reporter};
@@ -33,12 +32,16 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
     let local = match launch::fork_ranks(names.clone(), Some(listen))? {
-        Forked::Parent(supervisor) => return supervise(supervisor, names, job, look),
+        Forked::Parent(supervisor) => {
+            // A rank needs this long to find another one lost, and a little more to end in order.
+            let grace = job.cluster.lost_after + Duration::from_secs(3);
+            return supervise(supervisor, names, grace, look);
+        }
         Forked::Rank(local) => local,
     };
     look.start_logs(None);
     let LocalRank { rank, listen, progress } = local;
-    let summary = run_rank(RankStart {
+    let report = run_rank(RankStart {
         job,
         job_hash,
         rank,
@@ -50,19 +53,18 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         reporter: Reporter::to_parent(progress),
         started,
     });
-    print_summary(summary.map_err(once)?, Some(&folder), args.output.json)?;
+    print_report(report.map_err(once)?, Some(&folder), args.output.json)?;
     Ok(DONE)
 }
 
-fn supervise(
+/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed.
+pub fn supervise(
     supervisor: Supervisor,
     names: Vec<String>,
-    job: &Job,
+    grace: Duration,
     look: logs::Wanted,
 ) -> Result<u8, Failure> {
     let board = Board::new(names, look.look());
-    // A rank needs this long to find another one lost, and a little more to end in order.
-    let grace = job.cluster.lost_after + Duration::from_secs(3);
     let code = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
     board.finish();
     Ok(code)

@@ -21,7 +21,7 @@ mod text;
 mod written;
 
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
-pub use plan::{Plan, plan, thousands};
+pub use plan::{Plan, TourPlan, plan, thousands, tour_plan};
 pub use proven::*;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::starter;

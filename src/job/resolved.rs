@@ -6,61 +6,88 @@ use std::path::PathBuf;
 use figment::value::{Dict, Num, Value};
 use sha2::{Digest, Sha256};
 
-use super::proven::{DataRoot, Init, Job, PluginRef};
+use super::proven::{Consistency, DataRoot, Init, Job, Partition, PluginRef, Training, Work};
 use super::text::{join, key_text, string_text};
 
 /// The merged values as one TOML text. Loading it again gives the same job.
 pub(super) fn toml(job: &Job, merged: &Dict) -> String {
     let mut root = merged.clone();
-    let mut take = |key: &str| match root.remove(key) {
-        Some(Value::Dict(_, dict)) => dict,
-        _ => Dict::new(),
-    };
-    let roles = take("roles");
-    let mut modules = take("modules");
-    let mut data = take("data");
-    let mut train = take("train");
-    let cluster = cluster(job, take("cluster"));
-    train.insert("role".into(), job.train.trainers.name.as_str().into());
-    let forward: Vec<Value> = job.modules.iter().map(|module| module.name.as_str().into()).collect();
-    train.insert("forward".into(), forward.into());
-
     let mut out =
         String::from("# The job as resolved: defaults, job file, environment and options together.\n");
     entry(&mut out, "name", &job.name.as_str().into());
-    entry(&mut out, "seed", &job.seed.into());
-    section(&mut out, "cluster", cluster.iter());
+    if let Work::Train(training) = &job.work {
+        entry(&mut out, "seed", &training.seed.into());
+    }
+    section(&mut out, "cluster", cluster(job, take(&mut root, "cluster")).iter());
+    let roles = take(&mut root, "roles");
     section(&mut out, "roles", job.roles.iter().filter_map(|role| roles.get_key_value(&role.name)));
-    for module in &job.modules {
-        if let Some(Value::Dict(_, dict)) = modules.remove(&module.name) {
-            section(&mut out, &join("modules", &module.name), dict.iter());
-        }
-    }
-    let splits = ["train", "test"].map(|split| (split, data.remove(split)));
-    section(&mut out, "data", data.iter());
-    for (split, dict) in &splits {
-        if let Some(Value::Dict(_, dict)) = dict {
-            section(&mut out, &join("data", split), dict.iter());
-        }
-    }
-    section(&mut out, "loss", take("loss").iter());
-    // With PyTorch's defaults written out: they are what a reader of a run wants to know.
-    let optimizer = Value::serialize(&job.optimizer).ok().and_then(Value::into_dict).unwrap_or_default();
-    section(&mut out, "optimizer", optimizer.iter());
-    section(&mut out, "train", train.iter());
-    for key in ["eval", "log", "plugins"] {
-        section(&mut out, key, take(key).iter());
+    match &job.work {
+        Work::Train(training) => training_sections(&mut out, training, root),
+        Work::Collectives(_) => section(&mut out, "collectives", take(&mut root, "collectives").iter()),
     }
     out
+}
+
+fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
+    let mut modules = take(&mut root, "modules");
+    for module in &training.modules {
+        if let Some(Value::Dict(_, dict)) = modules.remove(&module.name) {
+            section(out, &join("modules", &module.name), dict.iter());
+        }
+    }
+    if training.has_replicas() {
+        section(out, "replicas", take(&mut root, "replicas").iter());
+    }
+    let mut data = take(&mut root, "data");
+    if matches!(training.data.partition, Partition::Fractions(_)) {
+        data.remove("partition");
+    }
+    let splits = ["train", "test"].map(|split| (split, data.remove(split)));
+    section(out, "data", data.iter());
+    for (split, dict) in &splits {
+        if let Some(Value::Dict(_, dict)) = dict {
+            section(out, &join("data", split), dict.iter());
+        }
+    }
+    section(out, "loss", take(&mut root, "loss").iter());
+    // With PyTorch's defaults written out: they are what a reader of a run wants to know.
+    let optimizer = Value::serialize(&training.optimizer).ok().and_then(Value::into_dict).unwrap_or_default();
+    section(out, "optimizer", optimizer.iter());
+    section(out, "train", train(training, take(&mut root, "train")).iter());
+    for key in ["eval", "log", "plugins"] {
+        section(out, key, take(&mut root, key).iter());
+    }
+}
+
+/// As it was settled: each trainer's batch, and that replicas go in rounds.
+fn train(training: &Training, mut train: Dict) -> Dict {
+    train.insert("role".into(), training.train.trainers.name.as_str().into());
+    let forward: Vec<Value> = training.modules.iter().map(|module| module.name.as_str().into()).collect();
+    train.insert("forward".into(), forward.into());
+    if train.remove("global_batch_size").is_some() {
+        train.insert("batch_size".into(), training.train.batch_size.into());
+    }
+    if training.train.consistency == Consistency::Bsp {
+        train.insert("consistency".into(), "bsp".into());
+    }
+    train
+}
+
+fn take(root: &mut Dict, key: &str) -> Dict {
+    match root.remove(key) {
+        Some(Value::Dict(_, dict)) => dict,
+        _ => Dict::new(),
+    }
 }
 
 /// As the ranks settled it, without what is one process's own.
 fn cluster(job: &Job, mut cluster: Dict) -> Dict {
     cluster.remove("rank");
     cluster.remove("local_rank");
-    let init = match job.cluster.init {
+    let init = match &job.cluster.init {
         Init::Env => "env://".into(),
         Init::Tcp => format!("tcp://{}", job.cluster.master()),
+        Init::File(path) => format!("file://{}", path.display()),
     };
     cluster.insert("init".into(), init.into());
     cluster.insert("world_size".into(), job.cluster.world_size.0.into());
@@ -75,10 +102,12 @@ fn cluster(job: &Job, mut cluster: Dict) -> Dict {
 /// reached, how many GPUs there are.
 pub(super) fn hash(job: &Job) -> [u8; 32] {
     let mut job = job.clone();
-    job.data.root = DataRoot::Nothing;
-    for plugin in [&mut job.data.plugin, &mut job.loss.plugin] {
-        if let PluginRef::File(path) = plugin {
-            *path = path.file_name().map(PathBuf::from).unwrap_or_default();
+    if let Work::Train(training) = &mut job.work {
+        training.data.root = DataRoot::Nothing;
+        for plugin in [&mut training.data.plugin, &mut training.loss.plugin] {
+            if let PluginRef::File(path) = plugin {
+                *path = path.file_name().map(PathBuf::from).unwrap_or_default();
+            }
         }
     }
     job.cluster.init = Init::Env;

@@ -88,8 +88,14 @@ fn is_of_one_rank(name: &str) -> bool {
 pub const PREFIX: &str = "PSTRAIN_";
 
 /// Variables that begin so and are no keys of a job.
-pub const NOT_KEYS: [&str; 4] =
-    ["PSTRAIN_TOKEN", "PSTRAIN_LOG", "PSTRAIN_LIBTORCH", "PSTRAIN_WASM_TOOLCHAIN"];
+pub const NOT_KEYS: [&str; 6] = [
+    "PSTRAIN_TOKEN",
+    "PSTRAIN_LOG",
+    "PSTRAIN_LIBTORCH",
+    "PSTRAIN_WASM_TOOLCHAIN",
+    "PSTRAIN_BACKENDS",
+    "PSTRAIN_MPI",
+];
 
 pub(super) const RANK: &str = "cluster.rank";
 pub(super) const LOCAL_RANK: &str = "cluster.local_rank";

@@ -113,6 +113,11 @@ impl Module {
             .map_err(|error| self.buffer_error("a copy of the running statistics", &error))
     }
 
+    /// Running statistics themselves, for whoever makes those of several copies equal between two forwards.
+    pub fn share_buffers(&self) -> Vec<Tensor> {
+        self.lock_buffers().iter().map(Tensor::shallow_clone).collect()
+    }
+
     /// Takes over running statistics, in the order of [`Module::buffers`].
     pub(super) fn set_buffers(&self, tensors: &[Tensor]) -> Result<(), ModelError> {
         let mut buffers = self.lock_buffers();

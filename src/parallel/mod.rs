@@ -1,21 +1,32 @@
-//! What a placement means: the parameter server and remote modules.
+//! What a placement means: the parameter server, remote modules, replicas.
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank, and
-//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. Knows nothing of jobs' files,
+//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. [`Replica`] is one trainer's
+//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes; [`Placed`] is
+//! a module of either kind. Knows nothing of jobs' files,
 //! plug-ins or loops: `runner` drives it.
 
+mod averaging;
 mod consistency;
 mod distributed_optimizer;
+mod groups;
 mod hogwild;
 mod hosted;
 mod ordered;
+mod placed;
 mod remote_module;
+mod replica;
+mod ring;
 mod server;
 mod versioned;
 
+pub use averaging::{Averaging, Comparison};
 pub use distributed_optimizer::{DistributedOptimizer, Stepping};
+pub use groups::Groups;
 pub use hosted::HostedModule;
+pub use placed::Placed;
 pub use remote_module::{Forward, RemoteModule};
+pub use replica::Replica;
 pub use server::ModuleServer;
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and

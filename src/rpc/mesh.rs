@@ -234,6 +234,12 @@ impl LostWatch {
         lost(&self.end.borrow())
     }
 
+    /// Blocks until the end, or for at most `limit`. None: it was shut down in order, or is still alive. For threads
+    /// that serve nobody.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Option<LostRank> {
+        pending::park_on(self.ended(), limit).flatten()
+    }
+
     /// Waits for the end. None: it was shut down in order.
     pub async fn ended(&mut self) -> Option<LostRank> {
         match self.end.wait_for(Option::is_some).await {

@@ -11,9 +11,9 @@ use crate::plugin;
 /// # Errors
 /// When a file cannot be read. A rank needs it even where it calls no plug-in, to be known for one of the job.
 pub fn hash(resolved: &Resolved) -> Result<[u8; 32]> {
-    let job = &resolved.job;
     let mut all = Sha256::new_with_prefix(resolved.hash);
-    for plugin in [&job.data.plugin, &job.loss.plugin] {
+    let plugins = resolved.job.training().map(|training| [&training.data.plugin, &training.loss.plugin]);
+    for plugin in plugins.into_iter().flatten() {
         if let PluginRef::File(path) = plugin {
             all.update(Sha256::digest(plugin::read_file(path)?));
         }

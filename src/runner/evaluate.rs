@@ -9,7 +9,7 @@ use super::metrics::EvalResult;
 use super::progress::{Reporter, Update};
 use super::samples::Split;
 use super::step::Stepper;
-use crate::job::Job;
+use crate::job::Training;
 use crate::plugin::Host;
 
 /// `None` when the job has no test data.
@@ -18,7 +18,7 @@ use crate::plugin::Host;
 /// When the data cannot be read, or a module's owner fails.
 pub fn evaluate(
     host: &Host,
-    job: &Job,
+    job: &Training,
     root: &Path,
     stepper: &mut Stepper,
     reporter: &mut Reporter,

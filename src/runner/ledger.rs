@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use tch::Tensor;
 
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
 use super::run_folder::{MetricsFile, RunFolder};
@@ -16,6 +17,7 @@ pub const KEEPER: Rank = Rank(0);
 
 const RECORD: &str = "run.record";
 const REPORT: &str = "run.report";
+const KEEP: &str = "run.keep";
 
 /// What a trainer tells at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,13 +33,19 @@ pub struct TrainerEnd {
 pub struct Ledger {
     metrics: Mutex<MetricsFile>,
     ends: Mutex<Vec<TrainerEnd>>,
+    /// Of replicas, from their first trainer.
+    tensors: Mutex<Vec<(String, Tensor)>>,
 }
 
 impl Ledger {
     /// # Errors
     /// When the metrics file cannot be opened.
     pub fn open(folder: &RunFolder) -> Result<Arc<Ledger>> {
-        Ok(Arc::new(Ledger { metrics: Mutex::new(folder.metrics()?), ends: Mutex::default() }))
+        Ok(Arc::new(Ledger {
+            metrics: Mutex::new(folder.metrics()?),
+            ends: Mutex::default(),
+            tensors: Mutex::default(),
+        }))
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
@@ -45,6 +53,13 @@ impl Ledger {
         methods.add(RECORD, move |incoming| std::future::ready(ledger.record(incoming)));
         let ledger = self.clone();
         methods.add(REPORT, move |incoming| std::future::ready(ledger.report(incoming)));
+        let ledger = self.clone();
+        methods.add(KEEP, move |incoming| std::future::ready(ledger.keep(incoming)));
+    }
+
+    /// The tensors of all replicas, by their names in the model's file.
+    pub fn take_tensors(&self) -> Vec<(String, Tensor)> {
+        std::mem::take(&mut *self.tensors.lock().expect("nobody panics adding a tensor"))
     }
 
     /// Everything that the trainers told, put together.
@@ -66,6 +81,15 @@ impl Ledger {
     fn report(&self, incoming: Incoming) -> Result<Message, CallError> {
         let end = json(incoming)?;
         self.ends.lock().expect("nobody panics adding a report").push(end);
+        Ok(Message::default())
+    }
+}
+
+impl Ledger {
+    fn keep(&self, incoming: Incoming) -> Result<Message, CallError> {
+        let [name, tensor] = incoming.message.into_array()?;
+        let kept = (name.into_text()?, tensor.into_tensor()?);
+        self.tensors.lock().expect("nobody panics adding a tensor").push(kept);
         Ok(Message::default())
     }
 }
@@ -93,6 +117,16 @@ impl Recorder {
         let text = serde_json::to_string(record).context("a record is not JSON")?;
         self.settle()?;
         self.sent = Some(self.mesh.call(KEEPER, RECORD, Message::new(vec![text.into()])));
+        Ok(())
+    }
+
+    /// Hands a tensor of the trained model over.
+    ///
+    /// # Errors
+    /// When the keeper cannot take it.
+    pub fn keep(&self, name: String, tensor: Tensor) -> Result<()> {
+        let values = vec![name.into(), tensor.f_to_device(tch::Device::Cpu)?.into()];
+        self.mesh.call(KEEPER, KEEP, Message::new(values)).wait()?;
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 pub mod agreement;
 pub mod builtin;
+pub mod collective_times;
 mod evaluate;
 pub mod fetch;
 pub mod launch;
@@ -14,11 +15,14 @@ pub mod loader;
 pub mod metrics;
 pub mod one_process;
 pub mod progress;
+pub mod rendezvous;
 pub mod run_folder;
 pub mod samples;
 mod signals;
 mod step;
 #[cfg(test)]
 mod testing;
+mod tour;
 mod trainer;
+pub mod training;
 pub mod worker;

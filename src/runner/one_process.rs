@@ -10,7 +10,7 @@ use super::loader::Schedule;
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
 use crate::autograd::optimizer::Optimizer;
-use crate::job::Job;
+use crate::job::Training;
 use crate::model::{Mode, Module};
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
@@ -27,7 +27,7 @@ impl OneProcess {
     ///
     /// # Errors
     /// When a module, the optimizer or the loss cannot be made.
-    pub fn new(job: &Job, host: &Host, devices: &[tch::Device]) -> Result<OneProcess> {
+    pub fn new(job: &Training, host: &Host, devices: &[tch::Device]) -> Result<OneProcess> {
         let component = host.load_ref(&job.loss.plugin)?;
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
         let mut modules = Vec::new();
@@ -86,7 +86,7 @@ fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
 ///
 /// # Errors
 /// When the data cannot be read or a step fails.
-pub fn measure(job: &Job, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
+pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
     let host = Host::new(None)?;
     let split = Split::open(&host, job, root, &job.data.train).context("the training data")?;
     let mut job = job.clone();

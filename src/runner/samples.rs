@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
 use super::loader::{Prefetcher, Schedule};
-use crate::job::{InputDtype, Job, ModuleSpec, Normalize, PluginLimits};
+use crate::job::{InputDtype, ModuleSpec, Normalize, PluginLimits, Training};
 use crate::plugin::{Component, Dataset, DatasetInfo, Host};
 
 /// One batch as a step takes it.
@@ -20,6 +20,22 @@ pub struct Samples {
     /// `[n, ...]`, int64 or float32.
     pub target: Tensor,
     pub count: u64,
+}
+
+impl Samples {
+    /// In order, `size` at a time; the last may be smaller. They share the whole's memory.
+    ///
+    /// # Errors
+    /// When libtorch gives no view.
+    pub fn chunks(&self, size: u64) -> Result<Vec<Samples>> {
+        let starts = (0..self.count).step_by(size.max(1) as usize);
+        let chunk = |start: u64| {
+            let count = size.min(self.count - start);
+            let part = |whole: &Tensor| whole.f_narrow(0, start as i64, count as i64);
+            Ok(Samples { input: part(&self.input)?, target: part(&self.target)?, count })
+        };
+        starts.map(chunk).collect()
+    }
 }
 
 /// A split of the job's data, opened.
@@ -33,7 +49,7 @@ pub struct Split {
 impl Split {
     /// # Errors
     /// When the plug-in cannot open the data, or they do not fit the model.
-    pub fn open(host: &Host, job: &Job, root: &Path, config: &serde_json::Value) -> Result<Split> {
+    pub fn open(host: &Host, job: &Training, root: &Path, config: &serde_json::Value) -> Result<Split> {
         if !root.is_dir() {
             let folder = root.display();
             bail!(
@@ -65,7 +81,7 @@ impl Split {
     /// When an instance or a thread cannot be had.
     pub fn fetch(
         self,
-        job: &Job,
+        job: &Training,
         root: &Path,
         schedule: Schedule,
     ) -> Result<Prefetcher<Samples, anyhow::Error>> {
@@ -128,7 +144,7 @@ struct Prepare {
 }
 
 impl Prepare {
-    fn new(job: &Job, info: &DatasetInfo) -> Result<Prepare> {
+    fn new(job: &Training, info: &DatasetInfo) -> Result<Prepare> {
         let module: &ModuleSpec = job.modules.first().context("the job has no module")?;
         let input = find(info, job.data.input.as_deref(), 0, "data.input")?;
         let target = find(info, job.data.target.as_deref(), 1, "data.target")?;

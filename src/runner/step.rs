@@ -9,15 +9,17 @@ use tch::Tensor;
 use super::samples::Samples;
 use crate::autograd::Autograd;
 use crate::job::OnNan;
-use crate::parallel::{DistributedOptimizer, Forward, RemoteModule};
-use crate::plugin::Loss;
+use crate::parallel::{Averaging, DistributedOptimizer, Forward, Placed};
+use crate::plugin::{Loss, LossValue};
 use crate::topology::Rank;
 
 /// What a trainer's steps work with.
 pub struct Stepper {
     pub autograd: Arc<Autograd>,
     /// In the order in which a sample passes through them.
-    pub modules: Vec<RemoteModule>,
+    pub modules: Vec<Placed>,
+    /// Of those that are replicas.
+    pub averaging: Option<Averaging>,
     pub loss: Loss,
     pub optimizer: DistributedOptimizer,
     pub rank: Rank,
@@ -25,8 +27,35 @@ pub struct Stepper {
     pub on_nan: OnNan,
 }
 
+/// What one step of one trainer sees.
+pub struct StepSamples {
+    /// All but the last hold `train.batch_size` samples.
+    pub batches: Vec<Samples>,
+    pub count: u64,
+    /// By how many samples the step counts beside those of other trainers.
+    pub weight: u64,
+    /// What the losses' sum is divided by, so that gradients are those of the mean over all samples of the step: this
+    /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
+    pub divisor: f64,
+}
+
+impl StepSamples {
+    /// # Errors
+    /// When libtorch gives no views.
+    pub fn new(samples: &Samples, batch_size: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
+        let (weight, divisor) = match mean_over_trainers {
+            // The loss is weighed already.
+            Some(mean) => (1, mean),
+            None => (samples.count, samples.count as f64),
+        };
+        Ok(StepSamples { batches: samples.chunks(batch_size)?, count: samples.count, weight, divisor })
+    }
+}
+
 /// What a step gave.
+#[derive(Default)]
 pub struct Stepped {
+    /// The mean over its samples.
     pub loss: f64,
     /// Updates by others between what the step read and what it wrote.
     pub staleness: u64,
@@ -34,35 +63,67 @@ pub struct Stepped {
     pub metrics: BTreeMap<String, f64>,
 }
 
+impl Stepped {
+    fn add(&mut self, share: f64, computed: &LossValue) -> Result<()> {
+        self.loss += computed.loss.f_double_value(&[])? * share;
+        for (name, value) in &computed.metrics {
+            *self.metrics.entry(name.clone()).or_default() += value * share;
+        }
+        Ok(())
+    }
+}
+
 impl Stepper {
-    /// Trains on one batch. `number` counts this trainer's steps from 0.
+    /// Trains on the batches that make one step. `number` counts this trainer's steps from 0.
     ///
     /// # Errors
     /// When any part fails, on any rank; when the loss is not finite and the job says to stop then.
-    pub fn step(&mut self, number: u64, samples: Samples, want_metrics: bool) -> Result<Stepped> {
+    pub fn step(&mut self, number: u64, samples: &StepSamples, want_metrics: bool) -> Result<Stepped> {
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
         let context = self.autograd.context();
+        let mut stepped = Stepped::default();
+        let mut backward = None;
 
-        let mut output = samples.input;
-        for (position, module) in self.modules.iter().enumerate() {
-            let dropout_seed = dropout_seed(self.seed, self.rank, number, position);
-            output = module.forward(&context, vec![output], Forward { train: true, dropout_seed })?;
+        for (nth, batch) in samples.batches.iter().enumerate() {
+            let last = nth + 1 == samples.batches.len();
+            if let Some(averaging) = &mut self.averaging {
+                averaging.before_forward(&context, last)?;
+            }
+            let mut output = batch.input.shallow_clone();
+            for (position, module) in self.modules.iter().enumerate() {
+                let dropout_seed = dropout_seed(self.seed, self.rank, [number, nth as u64, position as u64]);
+                output = module.forward(&context, output, Forward { train: true, dropout_seed })?;
+            }
+
+            let computed = self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?;
+            stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
+            if !stepped.loss.is_finite() {
+                self.refuse(number, stepped.loss)?;
+                stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
+                return Ok(stepped);
+            }
+
+            // The gradients of a step's batches add up in the context.
+            let share = batch.count as f64 / samples.divisor;
+            let root = if share == 1.0 { computed.loss } else { computed.loss.f_mul_scalar(share)? };
+            let under_way = self.autograd.backward(&context, &[root], false);
+            match last {
+                true => backward = Some(under_way),
+                false => under_way.wait().context("the backward failed")?,
+            }
         }
 
-        let computed = self.loss.compute(&[output], &[samples.target], want_metrics)?;
-        let loss = computed.loss.f_double_value(&[])?;
-        let metrics = computed.metrics.into_iter().collect();
-        if !loss.is_finite() {
-            self.refuse(number, loss)?;
-            let staleness = self.optimizer.skip(&context).wait()?.staleness;
-            return Ok(Stepped { loss, staleness, metrics });
-        }
-
-        let backward = self.autograd.backward(&context, &[computed.loss], false);
-        let stepping = self.optimizer.step(&context, &backward, samples.count);
+        let backward = backward.context("a step has no batch")?;
+        let stepping = self.optimizer.step(&context, &backward, samples.weight);
         backward.wait().context("the backward failed")?;
-        let staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
-        Ok(Stepped { loss, staleness, metrics })
+        if let Some(averaging) = &mut self.averaging {
+            let averages = averaging.averages(&context)?;
+            for replica in self.modules.iter_mut().filter_map(Placed::replica_mut) {
+                replica.step(&averages)?;
+            }
+        }
+        stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
+        Ok(stepped)
     }
 
     /// The output for evaluation: dropout off, nothing recorded.
@@ -70,7 +131,7 @@ impl Stepper {
     /// # Errors
     /// When a module's owner fails.
     pub fn predict(&self, input: Tensor) -> Result<Tensor> {
-        self.modules.iter().try_fold(input, |output, module| module.predict(vec![output]))
+        self.modules.iter().try_fold(input, |output, module| module.predict(output))
     }
 
     /// What the job says about a loss that is no number.
@@ -89,9 +150,9 @@ impl Stepper {
     }
 }
 
-/// A seed of its own for each trainer, step and module, the same in every run of the job.
-fn dropout_seed(job: u64, rank: Rank, step: u64, module: usize) -> u64 {
-    [u64::from(rank.0), step, module as u64].into_iter().fold(job, |seed, part| mix(seed ^ mix(part)))
+/// A seed of its own for each trainer, step, batch and module, the same in every run of the job.
+fn dropout_seed(job: u64, rank: Rank, at: [u64; 3]) -> u64 {
+    [u64::from(rank.0)].into_iter().chain(at).fold(job, |seed, part| mix(seed ^ mix(part)))
 }
 
 /// SplitMix64's output function (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
@@ -109,12 +170,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_trainer_step_and_module_has_its_own_dropout_seed() {
+    fn every_trainer_step_batch_and_module_has_its_own_dropout_seed() {
         let mut seeds = HashSet::new();
         for rank in 1..4 {
             for step in 0..100 {
-                for module in 0..2 {
-                    assert!(seeds.insert(dropout_seed(1234, Rank(rank), step, module)));
+                for (batch, module) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    assert!(seeds.insert(dropout_seed(1234, Rank(rank), [step, batch, module])));
                 }
             }
         }

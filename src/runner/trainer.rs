@@ -10,21 +10,26 @@ use super::evaluate::evaluate;
 use super::ledger::{Recorder, TrainerEnd};
 use super::loader::Schedule;
 use super::metrics::{EvalResult, StepRecord, Throughput};
-use super::progress::{Reporter, Training, Update};
+use super::progress::Training as Progress;
+use super::progress::{Reporter, Update};
 use super::samples::Split;
-use super::step::{Stepped, Stepper};
+use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
-use crate::job::Job;
-use crate::parallel::{DistributedOptimizer, RemoteModule};
+use crate::job::{Cluster, Placement, Training};
+use crate::parallel::{Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica};
 use crate::plugin::{Host, Loss};
 use crate::rpc::Mesh;
 use crate::topology::Rank;
 
 /// What a trainer needs of its rank.
 pub struct Trainer<'a> {
-    pub job: &'a Job,
+    pub job: &'a Training,
+    pub cluster: &'a Cluster,
     pub mesh: &'a Mesh,
     pub autograd: &'a Arc<Autograd>,
+    pub groups: &'a Groups,
+    /// The GPUs of this rank, or its CPU.
+    pub devices: &'a [tch::Device],
     /// The data folder.
     pub root: &'a Path,
     pub reporter: &'a mut Reporter,
@@ -44,7 +49,7 @@ impl Trainer<'_> {
             Split::open(&host, self.job, self.root, &self.job.data.train).context("the training data")?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())?;
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
-        let batches = split.fetch(self.job, self.root, schedule)?;
+        let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
         self.doing("getting the modules");
         let mut stepper = self.stepper(&host)?;
@@ -52,26 +57,47 @@ impl Trainer<'_> {
         for batch in batches {
             let batch = batch.context("the training data")?;
             let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
-            let samples = batch.data.count;
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let logged = course.is_logged(batch.step);
-            let stepped = stepper.step(batch.step, batch.data, logged)?;
-            course.stepped(batch.step, batch.epoch, samples, batch.waited, stepped, self.reporter)?;
+            let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
+            let samples = StepSamples::new(&batch.data, self.job.train.batch_size, mean_over_trainers)?;
+            let stepped = stepper.step(batch.step, &samples, logged)?;
+            course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
+            if ends_epoch {
+                course.end_epoch();
+            }
             if ends_epoch && self.evaluates_after(batch.epoch + 1) {
                 self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
             }
         }
         let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
 
-        for module in &stepper.modules {
-            module.leave()?;
-        }
+        self.take_leave(&stepper, &course)?;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
         let eval = if self.position() == 0 { self.evaluate(&host, &mut stepper)? } else { None };
         let startup_seconds = course.startup_seconds;
         course.recorder.report(&TrainerEnd { report: report.clone(), startup_seconds, eval })?;
         self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
+        Ok(())
+    }
+
+    /// No owner waits for this trainer any more; and what the first trainer's replicas have become goes to the keeper.
+    fn take_leave(&self, stepper: &Stepper, course: &Course) -> Result<()> {
+        for module in &stepper.modules {
+            match module {
+                Placed::Remote(module) => module.leave()?,
+                Placed::Replica(replica) if self.position() == 0 => {
+                    for (tensor, value) in replica.state()? {
+                        course.recorder.keep(self.job.tensor_name(replica.name(), &tensor), value)?;
+                    }
+                }
+                Placed::Replica(_) => {}
+            }
+        }
+        if let Some(comparison) = stepper.averaging.as_ref().and_then(Averaging::comparison) {
+            tracing::info!("{comparison}");
+        }
         Ok(())
     }
 
@@ -90,17 +116,39 @@ impl Trainer<'_> {
         let job = self.job;
         let component = host.load_ref(&job.loss.plugin)?;
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
+        let optimizer = job.optimizer_in_force();
         let mut modules = Vec::new();
         let mut parameters = Vec::new();
-        for spec in &job.modules {
-            let owner: Rank = spec.place.ranks[0];
-            let module = RemoteModule::get(self.autograd, owner, &spec.name)?;
-            parameters.extend(module.parameters()?);
-            modules.push(module);
+        for (position, spec) in job.modules.iter().enumerate() {
+            modules.push(match spec.placement {
+                Placement::Remote => {
+                    let module = RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name)?;
+                    parameters.extend(module.parameters()?);
+                    Placed::Remote(module)
+                }
+                Placement::Replicas => {
+                    let seed = job.module_seed(position);
+                    let replica = Replica::build(spec, self.devices, seed, &optimizer)?;
+                    Placed::Replica(Box::new(replica))
+                }
+            });
         }
-        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
-        let (rank, seed, on_nan) = (self.mesh.rank(), job.seed, job.train.on_nan);
-        Ok(Stepper { autograd: self.autograd.clone(), modules, loss, optimizer, rank, seed, on_nan })
+        let averaging = self.averaging(&modules)?;
+        let optimizer = DistributedOptimizer::new(self.autograd, &optimizer, parameters)?;
+        let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
+        let (seed, on_nan) = (job.seed, job.train.on_nan);
+        Ok(Stepper { autograd, modules, averaging, loss, optimizer, rank, seed, on_nan })
+    }
+
+    fn averaging(&self, modules: &[Placed]) -> Result<Option<Averaging>> {
+        let replicas: Vec<&Replica> = modules.iter().filter_map(Placed::replica).collect();
+        if replicas.is_empty() {
+            return Ok(None);
+        }
+        let trainers = &self.job.train.trainers.ranks;
+        let group = self.groups.join(self.mesh, "trainers", trainers, self.cluster)?;
+        let averaging = Averaging::new(group, &replicas, &self.job.replicas);
+        Ok(Some(averaging.context("the replicas")?))
     }
 
     fn evaluates_after(&self, epochs: u32) -> bool {
@@ -140,6 +188,9 @@ struct Course {
     staleness: Mean,
     samples_per_s: f64,
     startup_seconds: f64,
+    /// Of this epoch, sample by sample; shown at its end with `log.epochs`.
+    epoch_loss: Mean,
+    log_epochs: bool,
 }
 
 #[derive(Default)]
@@ -149,7 +200,7 @@ struct Mean {
 }
 
 impl Course {
-    fn new(job: &Job, mesh: &Mesh, steps: u64, started: Instant) -> Course {
+    fn new(job: &Training, mesh: &Mesh, steps: u64, started: Instant) -> Course {
         let now = Instant::now();
         Course {
             steps,
@@ -163,6 +214,15 @@ impl Course {
             staleness: Mean::default(),
             samples_per_s: 0.0,
             startup_seconds: (now - started).as_secs_f64(),
+            epoch_loss: Mean::default(),
+            log_epochs: job.log.epochs,
+        }
+    }
+
+    fn end_epoch(&mut self) {
+        let Mean { sum, count } = std::mem::take(&mut self.epoch_loss);
+        if self.log_epochs {
+            tracing::info!("epoch {}: mean loss {:.4} over {count} samples", self.epoch, sum / count as f64);
         }
     }
 
@@ -186,10 +246,12 @@ impl Course {
         (self.epoch, self.loss) = (epoch + 1, stepped.loss);
         self.staleness.sum += stepped.staleness as f64;
         self.staleness.count += 1;
+        self.epoch_loss.sum += stepped.loss * samples as f64;
+        self.epoch_loss.count += samples;
         if self.is_logged(step) {
             self.record(step, now, stepped)?;
         }
-        reporter.report(Update::Training(Training {
+        reporter.report(Update::Training(Progress {
             step: step + 1,
             steps: self.steps,
             epoch: self.epoch,

@@ -4,15 +4,10 @@ use super::{SOUND, errors, replaced, set, sound};
 
 #[test]
 fn placements_of_later_versions_are_refused_with_a_way_on() {
-    insta::assert_snapshot!(set(&["modules.net.place=trainer"]), @r#"
-    error: job `x.toml`: `modules.net.place` = "trainer" is a role of 3 ranks; this version does not train a replica on each of them
-      from: option --set modules.net.place=trainer
-      hint: place it on a role of one rank, such as `server`
-    "#);
     insta::assert_snapshot!(replaced("server = 1", "server = 2"), @r#"
     error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks; this version does not train a part on each of them
       from: x.toml, line 9
-      hint: give one role a single rank, for example server = 1, and place it there
+      hint: place it on a role of one rank, or on `trainer`, which trains, for a replica on each of its ranks
     "#);
     insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\"\nshards = 4"), @r#"
     error: job `x.toml`: `modules.net.run` = "caller" is an option that this version does not have
@@ -35,6 +30,42 @@ fn placements_of_later_versions_are_refused_with_a_way_on() {
       from: option --set modules.net.place=sever
       hint: did you mean `server`?
     "#);
+}
+
+#[test]
+fn what_replicas_cannot_do_is_said_with_a_way_on() {
+    let replicas = SOUND.replace("place = \"server\"", "place = \"trainer\"");
+    let with = |more: &str| errors(&format!("{replicas}\n{more}"));
+    let said = with("[replicas]\naverage = \"ring\"\nhook = \"fp16\"\nbucket_cap_mb = 0");
+    assert!(said.contains("`replicas.hook` = \"fp16\" is an option of average = \"ddp\""), "{said}");
+    assert!(said.contains("`replicas.bucket_cap_mb` = 0 is an option of average = \"ddp\""), "{said}");
+    let said = with("[replicas]\npowersgd_rank = 2\ncompare = true");
+    assert!(said.contains("`replicas.powersgd_rank` = 2 is an option of another hook"), "{said}");
+    assert!(
+        said.contains("`replicas.compare` = true compares with the built-in all-reduce, which is used"),
+        "{said}"
+    );
+    let said = set(&[
+        "modules.net.place=trainer",
+        "train.consistency=ssp",
+        "train.staleness=2",
+        "train.on_nan=skip",
+    ]);
+    assert!(said.contains("`train.consistency` = \"ssp\" is for modules on other ranks"), "{said}");
+    assert!(said.contains("`train.on_nan` = \"skip\" would leave the other replicas waiting"), "{said}");
+    let said = set(&["replicas.average=ddp"]);
+    assert!(said.contains("`replicas.average` = \"ddp\" is for modules placed on the trainers"), "{said}");
+}
+
+#[test]
+fn batches_and_parts_that_do_not_divide_are_refused() {
+    let said = set(&["train.global_batch_size=100"]);
+    assert!(said.contains("`train.global_batch_size` = 100 does not divide by the 3 trainers"), "{said}");
+    assert!(said.contains("hint: use 99 or 102"), "{said}");
+    let said = set(&["data.fractions=[0.5, 0.4]"]);
+    assert!(said.contains("`data.fractions` = [0.5, 0.4] has 2 fractions for 3 trainers"), "{said}");
+    let said = set(&["data.fractions=[0.5, 0.4, 0.3]"]);
+    assert!(said.contains("adds up to 1.2"), "{said}");
 }
 
 #[test]
@@ -241,7 +272,7 @@ forward = ["embed", "dense"]
 #[test]
 fn modules_in_a_chain_take_what_the_one_before_gives() {
     let job = sound(TWO_MODULES, &[], &[]).job;
-    assert_eq!(job.modules[1].input, [16]);
+    assert_eq!(job.training().unwrap().modules[1].input, [16]);
     assert_eq!(job.cluster.world_size.0, 4, "roles that name every rank say how large the world is");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("in_features = 16", "in_features = 20")), @r"
     error: job `x.toml`: `modules.dense.layers[0]`: linear `0` wants 20 features (in_features) in the last dimension; [16] comes from the module's input

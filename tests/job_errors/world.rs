@@ -144,20 +144,20 @@ fn two_ways_to_rank_0_have_to_agree() {
     "#);
     let tcp = SOUND.replace("world_size = 4", "world_size = 4\ninit = \"tcp://10.0.0.1:29500\"");
     assert_eq!(sound(&tcp, &[], &[]).job.cluster.master(), "10.0.0.1:29500");
-    insta::assert_snapshot!(set(&["cluster.init=file:///tmp/x"]), @r#"
-    error: job `x.toml`: `cluster.init` = "file:///tmp/x" is not in this version
-      from: option --set cluster.init=file:///tmp/x
-      hint: use "env://" or "tcp://HOST:PORT"
+    insta::assert_snapshot!(set(&["cluster.init=file://tmp/x"]), @r#"
+    error: job `x.toml`: `cluster.init` = "file://tmp/x" names no file that all ranks know
+      from: option --set cluster.init=file://tmp/x
+      hint: begin it at the root: "file:///tmp/my_job"
     "#);
     insta::assert_snapshot!(set(&["cluster.init=tcp://nowhere"]), @r#"
     error: job `x.toml`: `cluster.init` = "tcp://nowhere" is no way to meet
       from: option --set cluster.init=tcp://nowhere
-      hint: use "env://" or "tcp://HOST:PORT", for example "tcp://10.0.0.1:29500"
+      hint: use "env://", "tcp://HOST:PORT" or "file:///PATH", for example "tcp://10.0.0.1:29500"
     "#);
-    insta::assert_snapshot!(set(&["cluster.backend=nccl", "cluster.lost_after_ms=600"]), @r#"
-    error: job `x.toml`: `cluster.backend` = "nccl" is not in this version
-      from: option --set cluster.backend=nccl
-      hint: use "gloo" or "auto"
+    insta::assert_snapshot!(set(&["cluster.backend=ncl", "cluster.lost_after_ms=600"]), @r#"
+    error: job `x.toml`: `cluster.backend` = "ncl" is none of auto, gloo, nccl or mpi
+      from: option --set cluster.backend=ncl
+      hint: did you mean "nccl"?
     error: job `x.toml`: `cluster.lost_after_ms` = 600 is less than two heartbeats of 500 ms
       from: option --set cluster.lost_after_ms=600
       hint: use at least 1000, or a shorter heartbeat_ms

@@ -13,6 +13,7 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
     ModuleSpec {
         name: "net".into(),
         place: Role { name: "server".into(), ranks: vec![Rank(0)] },
+        placement: pstrain::job::Placement::Remote,
         devices: Devices::One,
         input: input.into(),
         input_dtype: InputDtype::Float32,

@@ -3,6 +3,7 @@
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
 mod show;
+mod tour;
 
 pub use show::thousands;
 
@@ -10,10 +11,11 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::proven::{Consistency, Job, ModuleSpec};
+use super::proven::{Consistency, Job, ModuleSpec, Placement, Training};
 use super::shape::{self, Signal};
 use super::{size, split};
 use crate::topology::{Device, Rank, Role};
+pub use tour::{TourPlan, tour_plan};
 
 /// All bytes are those of one step of one trainer, unless they say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +24,8 @@ pub struct Plan {
     pub world_size: u32,
     pub trainers: usize,
     pub batch_size: u64,
+    /// Batches for one step.
+    pub accumulate: u32,
     pub epochs: u32,
     /// Per trainer; 0 = all.
     pub steps: u64,
@@ -46,7 +50,8 @@ pub struct RolePlan {
 pub struct ModulePlan {
     pub name: String,
     pub role: String,
-    pub rank: Rank,
+    pub placement: Placement,
+    pub ranks: Vec<Rank>,
     /// One sample.
     pub input: Signal,
     pub output: Signal,
@@ -98,25 +103,29 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(device)
 }
 
-pub fn plan(job: &Job) -> Plan {
-    let modules: Vec<ModulePlan> = job.modules.iter().map(|module| module_plan(job, module)).collect();
+/// What a job that trains will do.
+pub fn plan(job: &Job, training: &Training) -> Plan {
+    let gpus = job.cluster.num_gpus;
+    let modules: Vec<ModulePlan> =
+        training.modules.iter().map(|module| module_plan(gpus, training, module)).collect();
     Plan {
         job: job.name.clone(),
         world_size: job.cluster.world_size.0,
-        trainers: job.train.trainers.ranks.len(),
-        batch_size: job.train.batch_size,
-        epochs: job.train.epochs,
-        steps: job.train.steps,
-        consistency: job.train.consistency,
-        optimizer: job.optimizer_in_force(),
-        roles: job.roles.iter().map(|role| role_plan(job, role)).collect(),
-        links: links(job, &modules),
-        notes: notes(job),
+        trainers: training.train.trainers.ranks.len(),
+        batch_size: training.train.batch_size,
+        accumulate: training.train.accumulate,
+        epochs: training.train.epochs,
+        steps: training.train.steps,
+        consistency: training.train.consistency,
+        optimizer: training.optimizer_in_force(),
+        roles: job.roles.iter().map(|role| role_plan(training, role)).collect(),
+        links: links(training, &modules),
+        notes: notes(gpus, training),
         modules,
     }
 }
 
-fn role_plan(job: &Job, role: &Role) -> RolePlan {
+fn role_plan(job: &Training, role: &Role) -> RolePlan {
     let held = job.modules.iter().filter(|module| module.place.name == role.name);
     RolePlan {
         name: role.name.clone(),
@@ -126,10 +135,10 @@ fn role_plan(job: &Job, role: &Role) -> RolePlan {
     }
 }
 
-fn module_plan(job: &Job, module: &ModuleSpec) -> ModulePlan {
+fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
     let input = Signal::new(&module.input, module.input_dtype);
     let outputs = shape::infer(&module.layers, &input);
-    let parts = split::devices(&module.layers, &module.devices, job.cluster.num_gpus);
+    let parts = split::devices(&module.layers, &module.devices, gpus);
     let layers: Vec<LayerPlan> = module
         .layers
         .iter()
@@ -141,13 +150,14 @@ fn module_plan(job: &Job, module: &ModuleSpec) -> ModulePlan {
             output: output.clone(),
             parameters: size::parameters(&layer.op),
             parameter_bytes: size::parameter_bytes(&layer.op),
-            device: device(*part, job.cluster.num_gpus),
+            device: device(*part, gpus),
         })
         .collect();
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
-        rank: module.place.ranks[0],
+        placement: module.placement,
+        ranks: module.place.ranks.clone(),
         output: outputs.output().cloned().unwrap_or_else(|| input.clone()),
         input,
         parameters: sum(layers.iter().map(|layer| layer.parameters)),
@@ -161,7 +171,7 @@ fn device(part: usize, gpus: u32) -> Device {
     if gpus == 0 { Device::Cpu } else { Device::Cuda(part as u32) }
 }
 
-fn device_plans(job: &Job, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
+fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
     let tensors = size::optimizer_tensors(&job.optimizer);
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     for (layer, plan) in module.layers.iter().zip(layers) {
@@ -177,17 +187,19 @@ fn device_plans(job: &Job, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<Dev
     plans.into_values().collect()
 }
 
-/// A trainer calls each module in turn, so whatever passes between two modules passes through the trainer.
-fn links(job: &Job, modules: &[ModulePlan]) -> Vec<Link> {
+/// A trainer calls each remote module in turn, so whatever passes between two of them passes through the trainer.
+/// Replicas exchange gradients.
+fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     let trainers = &job.train.trainers;
+    let batches = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
     let mut links = Vec::new();
     for (index, module) in modules.iter().enumerate() {
-        // With one rank that both holds and trains, nothing travels.
-        if trainers.ranks == [module.rank] {
+        let batch = |signal: &Signal| signal.bytes().saturating_mul(batches);
+        let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
+        if module.placement == Placement::Replicas {
+            links.extend(exchange(trainers, module));
             continue;
         }
-        let batch = |signal: &Signal| signal.bytes().saturating_mul(job.train.batch_size);
-        let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
         let mut back = vec![load("output", batch(&module.output))];
         // Data need no gradient; what an earlier module gave does.
         if index > 0 {
@@ -201,15 +213,24 @@ fn links(job: &Job, modules: &[ModulePlan]) -> Vec<Link> {
     links
 }
 
+/// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the
+/// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
+fn exchange(trainers: &Role, module: &ModulePlan) -> Option<Link> {
+    let replicas = trainers.ranks.len() as u64;
+    let bytes = module.parameter_bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
+    let load = Load { what: format!("gradients of {}, all-reduced", module.name), bytes };
+    (replicas > 1).then(|| link(&trainers.name, &trainers.name, vec![load]))
+}
+
 fn link(from: &str, to: &str, carries: Vec<Load>) -> Link {
     let bytes = sum(carries.iter().map(|load| load.bytes));
     Link { from: from.into(), to: to.into(), carries, bytes }
 }
 
-fn notes(job: &Job) -> Vec<String> {
+fn notes(gpus: u32, job: &Training) -> Vec<String> {
     let mut notes = Vec::new();
     for module in &job.modules {
-        let (wanted, gpus) = (split::wanted(&module.devices), job.cluster.num_gpus as usize);
+        let (wanted, gpus) = (split::wanted(&module.devices), gpus as usize);
         if wanted > gpus.max(1) {
             let have = match gpus {
                 0 => "there are none (cluster.num_gpus = 0): all of it runs on the CPU".into(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::proven::Consistency;
+use super::super::proven::{Consistency, Placement};
 use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan};
 use crate::topology::Rank;
 
@@ -40,7 +40,11 @@ impl Plan {
             Consistency::Ssp { staleness } => format!("ssp with staleness {staleness}"),
         };
         let trainers = counted(self.trainers as u64, "trainer");
-        format!("{trainers}, {consistency}, {length}, batches of {}", self.batch_size)
+        let batches = match self.accumulate {
+            1 => format!("batches of {}", self.batch_size),
+            count => format!("{count} batches of {} for a step", self.batch_size),
+        };
+        format!("{trainers}, {consistency}, {length}, {batches}")
     }
 
     fn show_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,8 +86,12 @@ fn rank_range(ranks: &[Rank]) -> String {
 }
 
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
-    let ModulePlan { name, role, rank, input, output, .. } = module;
-    writeln!(f, "\n\nmodule {name} on {role} (rank {rank}), {input} to {output}")?;
+    let ModulePlan { name, role, ranks, input, output, .. } = module;
+    let on = match module.placement {
+        Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
+        Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
+    };
+    writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
     let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
     grid.row(["layer", "type", "output", "parameters", "bytes", "device"].map(String::from).to_vec());
     for layer in &module.layers {

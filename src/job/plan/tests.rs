@@ -9,7 +9,8 @@ fn shipped(name: &str, settings: &[&str]) -> Plan {
     let overrides: Vec<_> =
         settings.iter().map(|setting| Override::set(setting).expect("a setting")).collect();
     let sources = Sources { file: JobText { name, text }, env: Vec::new(), overrides: &overrides };
-    plan(&job::load(&sources).unwrap_or_else(|errors| panic!("{errors}")).job)
+    let job = job::load(&sources).unwrap_or_else(|errors| panic!("{errors}")).job;
+    plan(&job, job.training().expect("it trains"))
 }
 
 #[test]

@@ -48,6 +48,16 @@ impl<'a> Item<'a> {
         format!("`{}` = {}", self.path, shorten(self.value))
     }
 
+    /// Does any layer but the defaults say something of it?
+    pub fn is_written(&self) -> bool {
+        match self.value {
+            Value::Dict(_, dict) => dict.iter().any(|(key, value)| {
+                Item { reader: self.reader, path: text::join(&self.path, key), value }.is_written()
+            }),
+            _ => self.origin() != Origin::Default,
+        }
+    }
+
     /// An error about this value, for the caller to complete and report.
     pub fn error(&self, problem: impl std::fmt::Display) -> JobError {
         JobError::new(format!("{} {problem}", self.shown())).from(self.origin())

@@ -10,7 +10,8 @@ fn module(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, JobErr
     );
     let file = JobText { name: "x.toml", text: &text };
     let resolved = job::load(&Sources { file, env: Vec::new(), overrides: &[] })?;
-    Ok(resolved.job.modules.into_iter().next().expect("one module"))
+    let training = resolved.job.training().expect("it trains");
+    Ok(training.modules.first().expect("one module").clone())
 }
 
 fn output(layers: &str, input: &[i64]) -> Vec<i64> {

@@ -18,6 +18,8 @@ pub(super) struct Read {
 }
 
 const MOST_RANKS: i64 = 4096;
+const BACKENDS: [(&str, Backend); 4] =
+    [("auto", Backend::Auto), ("gloo", Backend::Gloo), ("nccl", Backend::Nccl), ("mpi", Backend::Mpi)];
 const DAY_MS: i64 = 86_400_000;
 
 pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
@@ -25,7 +27,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
     let rank = t.get("rank").and_then(|item| rank(&item, world_size));
     let local_rank = t.get("local_rank").and_then(|item| own_number(&item));
     let init = t.get("init").and_then(|item| init(&item, &t));
-    let backend = t.get("backend").and_then(|item| backend(&item));
+    let backend = t.get("backend").and_then(|item| item.choice(&BACKENDS));
     let num_gpus = t.get("num_gpus").and_then(|item| item.integer(0..=64));
     let times = times(&t);
     t.finish();
@@ -88,17 +90,6 @@ fn rank(item: &Item<'_>, world: Option<WorldSize>) -> Option<Rank> {
     }
 }
 
-fn backend(item: &Item<'_>) -> Option<Backend> {
-    match item.text()? {
-        "auto" | "gloo" => Some(Backend::Gloo),
-        "nccl" | "mpi" => {
-            item.wrong("is not in this version", "use \"gloo\" or \"auto\"");
-            None
-        }
-        _ => item.choice(&[("auto", Backend::Gloo), ("gloo", Backend::Gloo)]),
-    }
-}
-
 /// How to find rank 0, and its address.
 fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
     let addr = t.get("master_addr").and_then(|item| master_addr(&item).map(|addr| (addr, item)));
@@ -107,14 +98,17 @@ fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
     if text == "env://" {
         return Some((Init::Env, addr?.0, port?.0));
     }
-    if text.starts_with("file://") {
-        item.wrong("is not in this version", "use \"env://\" or \"tcp://HOST:PORT\"");
-        return None;
+    if let Some(path) = text.strip_prefix("file://") {
+        if !path.starts_with('/') {
+            item.wrong("names no file that all ranks know", "begin it at the root: \"file:///tmp/my_job\"");
+            return None;
+        }
+        return Some((Init::File(path.into()), addr?.0, port?.0));
     }
     let Some((host, number)) = text.strip_prefix("tcp://").and_then(host_and_port) else {
         item.wrong(
             "is no way to meet",
-            "use \"env://\" or \"tcp://HOST:PORT\", for example \"tcp://10.0.0.1:29500\"",
+            "use \"env://\", \"tcp://HOST:PORT\" or \"file:///PATH\", for example \"tcp://10.0.0.1:29500\"",
         );
         return None;
     };

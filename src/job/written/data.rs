@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::super::error::suggest;
+use super::super::error::{Origin, suggest};
 use super::super::proven::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
 use super::super::read::{Item, Table};
+use crate::topology::Role;
 
 /// Plug-ins inside the binary.
 pub const DATASETS: [&str; 3] = ["idx", "csv", "synthetic"];
@@ -14,7 +15,7 @@ pub const LOSSES: [&str; 4] = ["nll", "cross_entropy", "mse", "bce_with_logits"]
 /// Data inside the binary: what may stand after `builtin:` in `data.root`.
 pub const BUILTIN_DATA: [&str; 1] = ["digits"];
 
-pub(super) fn read(t: Table<'_>) -> Option<Data> {
+pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
     let plugin = t.need("plugin", "\"idx\"", |item| plugin(item, &DATASETS));
     let root = match t.get("root") {
         Some(item) => root(&item),
@@ -30,8 +31,7 @@ pub(super) fn read(t: Table<'_>) -> Option<Data> {
     let field = |key| t.get(key).map(|item| item.text().map(str::to_owned));
     let (input, target) = (field("input"), field("target"));
     let normalize = t.get("normalize").map(|item| normalize(&item));
-    let partitions = [("split", Partition::Split), ("whole", Partition::Whole)];
-    let partition = t.get("partition").and_then(|item| item.choice(&partitions));
+    let partition = partition(&t, trainers);
     let shuffle = t.get("shuffle").and_then(|item| item.flag());
     let drop_last = t.get("drop_last").and_then(|item| item.flag());
     let prefetch = t.get("prefetch").and_then(|item| item.integer(1..=1024));
@@ -51,6 +51,37 @@ pub(super) fn read(t: Table<'_>) -> Option<Data> {
         prefetch: prefetch? as usize,
         threads: threads? as usize,
     })
+}
+
+/// What of the data each trainer takes.
+fn partition(t: &Table<'_>, trainers: Option<&Role>) -> Option<Partition> {
+    let written = t.get("partition");
+    let whole = written.as_ref().and_then(|item| item.choice(&[("split", false), ("whole", true)]));
+    let Some(item) = t.get("fractions") else {
+        return Some(if whole? { Partition::Whole } else { Partition::Split });
+    };
+    if written.as_ref().is_some_and(|item| item.origin() != Origin::Default) {
+        item.wrong("and data.partition both say who takes what", "leave one of them out");
+        return None;
+    }
+    let fractions: Vec<Option<f64>> = item
+        .list()?
+        .iter()
+        .map(|entry| entry.number_that(|part| part > 0.0 && part <= 1.0, "above 0 and at most 1"))
+        .collect();
+    let fractions: Vec<f64> = fractions.into_iter().collect::<Option<_>>()?;
+    let trainers = trainers?.ranks.len();
+    if fractions.len() != trainers {
+        let problem = format!("has {} fractions for {trainers} trainers", fractions.len());
+        item.wrong(problem, "give one for each trainer, for example [0.5, 0.5] for two");
+        return None;
+    }
+    let sum: f64 = fractions.iter().sum();
+    if sum > 1.0 + 1e-9 {
+        item.wrong(format!("adds up to {sum}"), "give fractions of at most 1 together");
+        return None;
+    }
+    Some(Partition::Fractions(fractions))
 }
 
 /// None: it was written and is wrong.

@@ -4,14 +4,16 @@
 //! puts the parts together and checks what spans them. Knows no TOML text and no sources.
 
 mod cluster;
+mod collectives;
 pub mod data;
 mod layers;
 mod modules;
 mod optimizers;
+mod replicas;
 mod train;
 
 use super::error::JobError;
-use super::proven::{InputDtype, Job, ModuleSpec, Normalize};
+use super::proven::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
 use super::read::{Item, Reader, Table};
 use super::shape::{self, Signal};
 use super::size;
@@ -43,36 +45,65 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
         (None, Some(name)) => Some(name.to_owned()),
         (None, None) => root.need("name", "\"my_job\"", name),
     };
-    let seed = root.or("seed", 0, |item| item.integer(0..=i64::MAX));
     let cluster = cluster::read(root.section("cluster"), root.get("roles"));
+    let work = match root.get("collectives").and_then(|item| item.table()) {
+        Some(table) => {
+            let world = cluster.cluster.as_ref().map(|cluster| cluster.world_size);
+            refuse_training(&root);
+            collectives::read(table, world).map(Work::Collectives)
+        }
+        None => training(&root, &cluster.roles).map(|training| Work::Train(Box::new(training))),
+    };
+    root.check();
+    let job = Job { name: name?, cluster: cluster.cluster?, roles: cluster.roles, work: work? };
+    Some(Read { job, rank: cluster.rank, local_rank: cluster.local_rank })
+}
+
+/// A job that shows collectives trains nothing.
+fn refuse_training(root: &Table<'_>) {
+    const SECTIONS: [&str; 10] =
+        ["seed", "modules", "replicas", "data", "loss", "optimizer", "train", "eval", "log", "plugins"];
+    for item in SECTIONS.into_iter().filter_map(|key| root.get(key)) {
+        if item.is_written() {
+            let problem = "is for jobs that train, and this one has [collectives]";
+            item.reader().report(item.error_without_value(problem).hint("leave one of them out"));
+        }
+    }
+}
+
+fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
+    let seed = root.or("seed", 0, |item| item.integer(0..=i64::MAX));
     let train = root.section("train");
-    let trainers = train::trainers(&train, &cluster.roles);
+    let trainers = train::trainers(&train, roles);
     let modules = root.get("modules");
     let train = train::read(train, trainers);
     let modules = match modules {
-        Some(item) => read_modules(&item, train.forward.as_ref(), &cluster.roles, trainers),
+        Some(item) => read_modules(&item, train.forward.as_ref(), roles, trainers),
         None => {
             let hint = "a model is made of modules: [modules.net] with place, input and layers";
             root.reader().report(JobError::new("`modules` is missing").hint(hint));
             None
         }
     };
+    // Without modules it is not known whether they would have had replicas.
+    let replicated = |module: &ModuleSpec| module.placement == Placement::Replicas;
+    let replicas = replicas::read(
+        root.section("replicas"),
+        modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
+    );
     let data_table = root.section("data");
     let normalize = data_table.get("normalize");
-    let data = data::read(data_table);
+    let data = data::read(data_table, trainers);
     let loss = data::read_loss(root.section("loss"));
     let optimizer = optimizers::read(root.section("optimizer"));
     let eval = train::read_eval(root.section("eval"));
     let log = train::read_log(root.section("log"));
     let plugin_limits = data::read_limits(root.section("plugins"));
-    root.check();
 
-    let job = Job {
-        name: name?,
+    let mut training = Training {
         seed: seed as u64,
-        cluster: cluster.cluster?,
-        roles: cluster.roles,
         modules: modules?,
+        replicas: replicas?,
         data: data?,
         loss: loss?,
         optimizer: optimizer?,
@@ -81,15 +112,21 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
         log: log?,
         plugin_limits: plugin_limits?,
     };
-    for (section, batch) in [("train", job.train.batch_size), ("eval", job.eval.batch_size)] {
+    if training.has_replicas() {
+        train::no_skipping(&root.section("train"), &training.train);
+    }
+    if training.modules.iter().all(replicated) {
+        train::only_rounds(&root.section("train"), &mut training.train);
+    }
+    for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
         let item = root.section(section).get("batch_size")?;
-        check_messages(&item, batch, &job.modules);
+        check_messages(&item, batch, &training.modules);
     }
-    check_tensors(&root, &job.modules);
-    if let (Some(item), Some(values)) = (&normalize, &job.data.normalize) {
-        check_normalize(item, values, &job.modules[0]);
+    check_tensors(root, &training.modules);
+    if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
+        check_normalize(item, values, &training.modules[0]);
     }
-    Some(Read { job, rank: cluster.rank, local_rank: cluster.local_rank })
+    Some(training)
 }
 
 /// The name becomes part of a folder's name.
@@ -152,7 +189,7 @@ const LARGEST_MESSAGE: u64 = 4 << 30;
 
 /// Whether a batch fits a message on its way into each module and out of it.
 fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
-    for module in modules {
+    for module in modules.iter().filter(|module| module.placement == Placement::Remote) {
         let input = Signal::new(&module.input, module.input_dtype);
         let outputs = shape::infer(&module.layers, &input);
         for (signal, way) in [(Some(&input), "into"), (outputs.output(), "out of")] {

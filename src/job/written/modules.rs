@@ -4,7 +4,7 @@ use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, InputDtype, ModuleSpec};
+use super::super::proven::{Devices, InputDtype, ModuleSpec, Placement};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
 use super::{cluster, layers};
@@ -14,7 +14,7 @@ use crate::topology::Role;
 pub(super) struct Written<'a> {
     pub name: String,
     item: Item<'a>,
-    place: Option<Role>,
+    place: Option<(Role, Placement)>,
     devices: Devices,
     input: Option<Vec<i64>>,
     input_dtype: Option<InputDtype>,
@@ -30,7 +30,7 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
-    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers).cloned());
+    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers));
     t.refuse("run", "leave it out: this version runs a module where it is placed");
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
@@ -56,8 +56,8 @@ pub(super) fn read<'a>(
     sound.then_some(written)
 }
 
-/// The role of one rank that a module is placed on.
-fn place<'r>(item: &Item<'_>, roles: &'r [Role], trainers: Option<&Role>) -> Option<&'r Role> {
+/// The role that a module is placed on, and what that makes of it.
+fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Role, Placement)> {
     if matches!(item.value(), Value::Array(..)) {
         item.wrong(
             "are the stages of a pipeline, which this version does not train",
@@ -67,19 +67,21 @@ fn place<'r>(item: &Item<'_>, roles: &'r [Role], trainers: Option<&Role>) -> Opt
     }
     let role = cluster::role(item, roles)?;
     let count = role.ranks.len();
-    if count == 1 {
-        return Some(role);
+    if trainers.is_some_and(|trainers| trainers.name == role.name) {
+        return Some((role.clone(), Placement::Replicas));
     }
-    let what = match trainers {
-        Some(trainers) if trainers.name == role.name => "a replica on each of them",
-        _ => "a part on each of them",
+    if count == 1 {
+        return Some((role.clone(), Placement::Remote));
+    }
+    let hint = match trainers {
+        Some(trainers) => format!(
+            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks",
+            trainers.name
+        ),
+        None => "place it on a role of one rank".into(),
     };
-    let single = roles.iter().find(|role| role.ranks.len() == 1);
-    let hint = match single {
-        Some(role) => format!("place it on a role of one rank, such as `{}`", role.name),
-        None => "give one role a single rank, for example server = 1, and place it there".into(),
-    };
-    item.wrong(format!("is a role of {count} ranks; this version does not train {what}"), hint);
+    let problem = format!("is a role of {count} ranks; this version does not train a part on each of them");
+    item.wrong(problem, hint);
     None
 }
 
@@ -175,9 +177,10 @@ impl Written<'_> {
         }
         let Some(output) = outputs.output().cloned() else { return (None, None) };
         let sound = outputs.mismatches.is_empty();
-        let spec = self.place.filter(|_| sound).map(|place| ModuleSpec {
+        let spec = self.place.filter(|_| sound).map(|(place, placement)| ModuleSpec {
             name: self.name.clone(),
             place,
+            placement,
             devices: self.devices,
             input: signal.shape,
             input_dtype: signal.dtype,

@@ -1,6 +1,6 @@
 //! `[train]`, `[eval]` and `[log]` as written.
 
-use super::super::error::{JobError, suggest};
+use super::super::error::{JobError, Origin, suggest};
 use super::super::proven::{Consistency, Eval, Log, OnNan, Train};
 use super::super::read::{Item, Table};
 use super::cluster;
@@ -22,7 +22,8 @@ pub(super) fn trainers<'r>(t: &Table<'_>, roles: &'r [Role]) -> Option<&'r Role>
 pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
     let epochs = t.get("epochs").and_then(|item| item.integer(1..=1_000_000));
     let steps = t.get("steps").and_then(|item| item.integer(0..=MOST_STEPS));
-    let batch_size = t.get("batch_size").and_then(|item| item.integer(1..=1 << 24));
+    let batch_size = batch_size(&t, trainers);
+    let accumulate = t.get("accumulate").and_then(|item| item.integer(1..=65536));
     let consistency = consistency(&t);
     let policies = [("stop", OnNan::Stop), ("skip", OnNan::Skip)];
     let on_nan = t.get("on_nan").and_then(|item| item.choice(&policies));
@@ -34,6 +35,7 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
             epochs: epochs? as u32,
             steps: steps? as u64,
             batch_size: batch_size? as u64,
+            accumulate: accumulate? as u32,
             trainers: trainers?.clone(),
             consistency: consistency?,
             on_nan: on_nan?,
@@ -41,6 +43,47 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
         })
     };
     Read { train: train(), forward }
+}
+
+/// Of each trainer: as written, or its part of the global batch.
+fn batch_size(t: &Table<'_>, trainers: Option<&Role>) -> Option<i64> {
+    const MOST: i64 = 1 << 24;
+    let own = t.get("batch_size");
+    let Some(global) = t.get("global_batch_size") else { return own?.integer(1..=MOST) };
+    if own.is_some_and(|own| own.origin() != Origin::Default) {
+        global.wrong("and train.batch_size both say how large a batch is", "leave one of them out");
+        return None;
+    }
+    let trainers = trainers?.ranks.len() as i64;
+    let size = global.integer(1..=MOST * trainers)?;
+    if size % trainers != 0 {
+        let below = size - size % trainers;
+        let hint = match below {
+            0 => format!("use a multiple of {trainers}"),
+            below => format!("use {below} or {}", below + trainers),
+        };
+        global.wrong(format!("does not divide by the {trainers} trainers"), hint);
+        return None;
+    }
+    Some(size / trainers)
+}
+
+/// A replica that skips a step would not come to the collective in which the others wait for it.
+pub(super) fn no_skipping(t: &Table<'_>, train: &Train) {
+    if let Some(item) = t.get("on_nan").filter(|_| train.on_nan == OnNan::Skip) {
+        item.wrong("would leave the other replicas waiting for their average", "use \"stop\"");
+    }
+}
+
+/// Replicas are always averaged: with nothing but replicas, every step is a round.
+pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
+    let Some(item) = t.get("consistency") else { return };
+    let said = item.origin() != Origin::Default && train.consistency != Consistency::Bsp;
+    if said && train.trainers.ranks.len() > 1 {
+        let problem = "is for modules on other ranks: replicas are averaged in every step";
+        item.wrong(problem, "leave it out, or place a module on a role of its own");
+    }
+    train.consistency = Consistency::Bsp;
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -121,6 +164,7 @@ pub(super) fn read_eval(t: Table<'_>) -> Option<Eval> {
 
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {
     let every = t.get("every").and_then(|item| item.integer(1..=MOST_STEPS));
+    let epochs = t.get("epochs").and_then(|item| item.flag());
     t.finish();
-    Some(Log { every: every? as u64 })
+    Some(Log { every: every? as u64, epochs: epochs? })
 }

@@ -7,13 +7,15 @@
 //! - S-3 Under `Split` the trainers' n-th full batches together are the n-th batch that one trainer with
 //!   their summed batch size would see. Hence `bsp` with T trainers can equal one process.
 //! - S-4 With `even_steps` all trainers have the same number of steps, and no batch is empty. The trainers' last
-//!   batches of an epoch may still differ by one sample; a mean over trainers that is to be the mean over samples
-//!   weighs them by their sizes.
+//!   batches of an epoch may still differ in size; a mean over trainers that is to be the mean over samples weighs
+//!   them by it.
+//! - S-5 Under [`Partition::Fractions`] the trainers' parts are disjoint and the same in every epoch; only their
+//!   order changes.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::job::{Consistency, Job, Partition};
+use crate::job::{Partition, Training};
 
 /// What decides a trainer's batches.
 #[derive(Clone, Debug)]
@@ -41,8 +43,8 @@ pub struct ScheduleSpec {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     spec: ScheduleSpec,
-    /// Samples that this trainer takes in an epoch.
-    taken: u64,
+    /// Samples that each trainer takes in an epoch.
+    taken: Vec<u64>,
     steps_per_epoch: u64,
     total_steps: u64,
 }
@@ -91,35 +93,35 @@ impl Schedule {
         if spec.samples > u64::from(u32::MAX) {
             return Err(ScheduleError::TooMany(spec.samples));
         }
-        let smallest = smallest_part(&spec);
+        let parts: Vec<u64> = (0..spec.trainers).map(|trainer| part(&spec, trainer)).collect();
+        let smallest = parts.iter().copied().min().unwrap_or(0);
         if smallest == 0 {
             return Err(ScheduleError::FewerThanTrainers { samples: spec.samples, trainers: spec.trainers });
         }
         if spec.drop_last && smallest < spec.batch_size {
             return Err(ScheduleError::NoFullBatch { part: smallest, batch_size: spec.batch_size });
         }
-        let part = own_part(&spec);
-        let taken = samples_taken(part, smallest, &spec);
-        let steps_per_epoch = taken.div_ceil(spec.batch_size);
+        let taken: Vec<u64> = parts.iter().map(|&part| samples_taken(part, smallest, &spec)).collect();
+        let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
         let all = steps_per_epoch * u64::from(spec.epochs);
         let total_steps = if spec.max_steps == 0 { all } else { all.min(spec.max_steps) };
         Ok(Schedule { spec, taken, steps_per_epoch, total_steps })
     }
 
-    /// The training schedule of the job's `trainer`-th trainer.
+    /// The training schedule of the job's `trainer`-th trainer. A batch of it holds all that a step accumulates.
     ///
     /// # Errors
     /// As [`Schedule::new`].
-    pub fn for_training(job: &Job, samples: u64, trainer: u32) -> Result<Schedule, ScheduleError> {
+    pub fn for_training(job: &Training, samples: u64, trainer: u32) -> Result<Schedule, ScheduleError> {
         Schedule::new(ScheduleSpec {
             samples,
             trainer,
             trainers: job.train.trainers.ranks.len() as u32,
-            batch_size: job.train.batch_size,
-            partition: job.data.partition,
+            batch_size: job.train.batch_size * u64::from(job.train.accumulate),
+            partition: job.data.partition.clone(),
             shuffle: job.data.shuffle,
             drop_last: job.data.drop_last,
-            even_steps: job.train.consistency == Consistency::Bsp,
+            even_steps: job.rounds(),
             epochs: job.train.epochs,
             max_steps: job.train.steps,
             seed: job.seed,
@@ -162,17 +164,25 @@ impl Schedule {
         (step / self.steps_per_epoch) as u32
     }
 
+    /// Samples in the batch of `step`, on average over the trainers. With `even_steps` only.
+    pub fn mean_batch(&self, step: u64) -> f64 {
+        let (size, before) = (self.spec.batch_size, step % self.steps_per_epoch * self.spec.batch_size);
+        let all: u64 = self.taken.iter().map(|taken| taken.saturating_sub(before).min(size)).sum();
+        all as f64 / self.taken.len() as f64
+    }
+
     /// This trainer's samples of `epoch`, in the order in which it sees them.
     pub fn epoch(&self, epoch: u32) -> EpochOrder {
         let spec = &self.spec;
-        let all = if spec.shuffle { self.permutation(epoch) } else { (0..spec.samples as u32).collect() };
-        let mut own = match spec.partition {
-            Partition::Whole => all,
+        let all = || self.shuffled((0..spec.samples as u32).collect(), u64::from(epoch));
+        let mut own = match &spec.partition {
+            Partition::Whole => all(),
             Partition::Split => {
-                all.into_iter().skip(spec.trainer as usize).step_by(spec.trainers as usize).collect()
+                all().into_iter().skip(spec.trainer as usize).step_by(spec.trainers as usize).collect()
             }
+            Partition::Fractions(_) => self.shuffled(self.own_fraction(), u64::from(epoch)),
         };
-        own.truncate(self.taken as usize);
+        own.truncate(self.taken[spec.trainer as usize] as usize);
         EpochOrder { own, batch_size: spec.batch_size as usize }
     }
 
@@ -192,15 +202,36 @@ impl Schedule {
         })
     }
 
-    /// Fisher and Yates' shuffle (Knuth, TAOCP vol. 2, 3.4.2, algorithm P), written out here: a library's
-    /// may change its use of the generator, and then old runs could not be repeated.
-    fn permutation(&self, epoch: u32) -> Vec<u32> {
-        let mut rng = generator(&self.spec, epoch);
-        let mut order: Vec<u32> = (0..self.spec.samples as u32).collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, below(&mut rng, last as u64 + 1) as usize);
+    /// The samples that are this trainer's for the whole run: all are shuffled once, then cut (S-5).
+    fn own_fraction(&self) -> Vec<u32> {
+        let spec = &self.spec;
+        let mut all: Vec<u32> = (0..spec.samples as u32).collect();
+        if spec.shuffle {
+            shuffle(&mut all, generator(spec.seed, PARTS));
         }
-        order
+        let before: u64 = (0..spec.trainer).map(|trainer| part(spec, trainer)).sum();
+        all[before as usize..][..part(spec, spec.trainer) as usize].to_vec()
+    }
+
+    /// Trainers that have orders of their own draw each from a stream of its own; trainers that share a pass must
+    /// agree on one.
+    fn shuffled(&self, mut samples: Vec<u32>, epoch: u64) -> Vec<u32> {
+        let own = match self.spec.partition {
+            Partition::Whole | Partition::Fractions(_) => u64::from(self.spec.trainer),
+            Partition::Split => 0,
+        };
+        if self.spec.shuffle {
+            shuffle(&mut samples, generator(self.spec.seed, own << 32 | epoch));
+        }
+        samples
+    }
+}
+
+/// Fisher and Yates' shuffle (Knuth, TAOCP vol. 2, 3.4.2, algorithm P), written out here: a library's
+/// may change its use of the generator, and then old runs could not be repeated.
+fn shuffle(order: &mut [u32], mut rng: ChaCha8Rng) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, below(&mut rng, last as u64 + 1) as usize);
     }
 }
 
@@ -224,50 +255,42 @@ impl EpochOrder {
     }
 }
 
-/// Under `Split` trainer t takes every T-th sample from the t-th on (S-3).
-fn own_part(spec: &ScheduleSpec) -> u64 {
-    match spec.partition {
+/// How many samples are a trainer's. Under `Split` trainer t takes every T-th sample from the t-th on (S-3).
+fn part(spec: &ScheduleSpec, trainer: u32) -> u64 {
+    match &spec.partition {
         Partition::Whole => spec.samples,
         Partition::Split => {
-            (spec.samples + u64::from(spec.trainers - 1 - spec.trainer)) / u64::from(spec.trainers)
+            (spec.samples + u64::from(spec.trainers - 1 - trainer)) / u64::from(spec.trainers)
         }
-    }
-}
-
-fn smallest_part(spec: &ScheduleSpec) -> u64 {
-    match spec.partition {
-        Partition::Whole => spec.samples,
-        Partition::Split => spec.samples / u64::from(spec.trainers),
+        Partition::Fractions(fractions) => {
+            (fractions.get(trainer as usize).unwrap_or(&0.0) * spec.samples as f64) as u64
+        }
     }
 }
 
 /// How many of its `part` samples a trainer uses in an epoch.
 ///
-/// Parts differ by one sample at most, so the numbers of batches differ only where the smallest part is
-/// whole batches and the odd sample would be a batch of its own. With `even_steps` that sample is left out
-/// for this epoch (at most T - 1 of all samples; the shuffle chooses others next time).
+/// With `even_steps` a larger part ends with as many batches as the smallest one: under `Split` that leaves out the
+/// odd sample where it would be a batch of its own (the shuffle chooses others next time).
 fn samples_taken(part: u64, smallest: u64, spec: &ScheduleSpec) -> u64 {
-    let whole_batches = |samples: u64| samples - samples % spec.batch_size;
-    if spec.drop_last {
-        whole_batches(if spec.even_steps { smallest } else { part })
-    } else if spec.even_steps && smallest.is_multiple_of(spec.batch_size) {
-        smallest
-    } else {
-        part
+    let size = spec.batch_size;
+    match (spec.drop_last, spec.even_steps) {
+        (true, true) => smallest - smallest % size,
+        (true, false) => part - part % size,
+        (false, true) => part.min(smallest.div_ceil(size) * size),
+        (false, false) => part,
     }
 }
 
-/// The key is the job's seed, the stream the epoch. Trainers that each go through all of the data have
-/// orders of their own; trainers that share a pass must agree on one.
-fn generator(spec: &ScheduleSpec, epoch: u32) -> ChaCha8Rng {
+/// The stream that decides whose samples are whose; epochs' streams are below.
+const PARTS: u64 = u64::MAX;
+
+/// The key is the job's seed.
+fn generator(seed: u64, stream: u64) -> ChaCha8Rng {
     let mut key = *b"--------pstrain sample shuffle 1";
-    key[..8].copy_from_slice(&spec.seed.to_le_bytes());
+    key[..8].copy_from_slice(&seed.to_le_bytes());
     let mut rng = ChaCha8Rng::from_seed(key);
-    let own = match spec.partition {
-        Partition::Whole => spec.trainer,
-        Partition::Split => 0,
-    };
-    rng.set_stream(u64::from(own) << 32 | u64::from(epoch));
+    rng.set_stream(stream);
     rng
 }
 

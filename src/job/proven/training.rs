@@ -1,24 +1,21 @@
-//! The job as proven: every value present, every name resolved, nothing left to check.
+//! What a job trains: modules, data, loss, optimizer, and how.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::layer::Layer;
-use super::optimizer::OptimizerSpec;
-use crate::topology::{Rank, Role, WorldSize};
+use super::super::layer::Layer;
+use super::super::optimizer::OptimizerSpec;
+use crate::topology::Role;
 
-/// A job that has been proven: `runner` may rely on every field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Job {
-    pub name: String,
+pub struct Training {
     pub seed: u64,
-    pub cluster: Cluster,
-    /// In the order of their ranks. Together they cover the world, each rank once.
-    pub roles: Vec<Role>,
     /// In the order in which a sample passes through them (`train.forward`).
     pub modules: Vec<ModuleSpec>,
+    /// How the trainers' replicas agree, for the modules that are [`Placement::Replicas`].
+    pub replicas: Replicas,
     pub data: Data,
     pub loss: Loss,
     pub optimizer: OptimizerSpec,
@@ -29,50 +26,68 @@ pub struct Job {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cluster {
-    pub world_size: WorldSize,
-    pub init: Init,
-    pub backend: Backend,
-    /// Host and port at which rank 0 listens. An IPv6 address stands without brackets.
-    pub master_addr: String,
-    pub master_port: u16,
-    /// GPUs a rank may use; fewer are used where the machine has fewer.
-    pub num_gpus: u32,
-    /// Deadline of one call.
-    pub rpc_timeout: Duration,
-    /// How long the ranks wait for one another at the start.
-    pub join_timeout: Duration,
-    pub heartbeat: Duration,
-    /// A rank silent for this long is lost.
-    pub lost_after: Duration,
-}
-
-/// How the ranks find one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Init {
-    /// `env://`: MASTER_ADDR and MASTER_PORT.
-    Env,
-    /// `tcp://HOST:PORT`.
-    Tcp,
-}
-
-/// What carries collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    Gloo,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModuleSpec {
     pub name: String,
     /// The role that owns the parameters.
     pub place: Role,
+    pub placement: Placement,
     pub devices: Devices,
     /// Shape of one sample, without the batch dimension.
     pub input: Vec<i64>,
     pub input_dtype: InputDtype,
     pub layers: Vec<Layer>,
+}
+
+/// How a module is trained, which follows from where it is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Hosted by one rank, which the trainers call.
+    Remote,
+    /// On the trainers themselves, a replica on each, whose gradients are averaged.
+    Replicas,
+}
+
+/// `[replicas]`: how the gradients of replicas become their average.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Replicas {
+    pub average: Average,
+    /// Buckets of `ddp`, in bytes: gradients that travel together. The first is smaller, so that it leaves early.
+    pub bucket_cap_bytes: u64,
+    pub first_bucket_bytes: u64,
+    /// Some parameters get no gradient in some steps.
+    pub find_unused_parameters: bool,
+    pub gradient_as_bucket_view: bool,
+    /// Running statistics are those of the first replica.
+    pub broadcast_buffers: bool,
+    pub hook: Hook,
+    /// Also compute the average by the built-in all-reduce, and report how far apart they are.
+    pub compare: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Average {
+    /// c10d's Reducer: buckets, while the backward still runs.
+    Ddp,
+    /// One all-reduce of all gradients, after the backward.
+    AllReduce,
+    /// As `AllReduce`, by a ring made of send and receive.
+    Ring,
+}
+
+/// What `ddp` does to a bucket on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hook {
+    None,
+    Fp16,
+    Bf16,
+    /// Low-rank compression with error feedback, after `start` steps of plain averaging.
+    PowerSgd {
+        rank: u32,
+        start: u64,
+    },
 }
 
 /// How a module's layers are split over the GPUs of its rank.
@@ -132,13 +147,15 @@ pub struct Normalize {
     pub std: Vec<f64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partition {
     /// One pass over the data is shared by all trainers, each its part.
     Split,
     /// Each trainer goes through all of the data.
     Whole,
+    /// Each trainer keeps its part for the whole run: these fractions of the data, one for each trainer.
+    Fractions(Vec<f64>),
 }
 
 /// Where a plug-in comes from. A file's path is relative to the current folder.
@@ -162,13 +179,15 @@ pub struct Train {
     pub epochs: u32,
     /// Per trainer; 0 = all.
     pub steps: u64,
-    /// Samples per trainer and step.
+    /// Samples per trainer and batch.
     pub batch_size: u64,
+    /// Batches whose gradients are added up for one step.
+    pub accumulate: u32,
     /// The role whose ranks run the training loop.
     pub trainers: Role,
     pub consistency: Consistency,
     pub on_nan: OnNan,
-    /// Under `bsp`, which makes one batch of all trainers', the learning rate grows with it.
+    /// Where one batch is made of all trainers' (`bsp`, replicas), the learning rate grows with it.
     pub scale_lr: bool,
 }
 
@@ -203,6 +222,8 @@ pub struct Eval {
 pub struct Log {
     /// In steps.
     pub every: u64,
+    /// Each trainer's mean loss at the end of each epoch.
+    pub epochs: bool,
 }
 
 /// What a plug-in may use. On by default.
@@ -219,38 +240,35 @@ pub struct PluginLimits {
     pub max_files: usize,
 }
 
-impl Job {
+impl Training {
     /// The seed of the `position`-th module's first parameters: each module draws its own numbers.
     pub fn module_seed(&self, position: usize) -> u64 {
         self.seed.wrapping_add(position as u64)
     }
 
-    /// The optimizer as it runs. With `train.scale_lr` a `bsp` job follows the linear scaling rule: the learning rate
+    /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
     /// times the number of trainers (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
     pub fn optimizer_in_force(&self) -> OptimizerSpec {
         let mut optimizer = self.optimizer.clone();
-        if self.train.scale_lr && self.train.consistency == Consistency::Bsp {
+        if self.train.scale_lr && self.rounds() {
             *optimizer.lr_mut() *= self.train.trainers.ranks.len() as f64;
         }
         optimizer
     }
 
-    /// The role of `rank`.
-    ///
-    /// # Panics
-    /// If `rank` is outside the world.
-    pub fn role_of(&self, rank: Rank) -> &Role {
-        self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
+    /// The name that a tensor of a module has in the model's file: PyTorch's; several modules are told apart as
+    /// attributes of one would be.
+    pub fn tensor_name(&self, module: &str, tensor: &str) -> String {
+        if self.modules.len() > 1 { format!("{module}.{tensor}") } else { tensor.into() }
     }
-}
 
-impl Cluster {
-    /// Where rank 0 listens, as `HOST:PORT`.
-    pub fn master(&self) -> String {
-        match self.master_addr.contains(':') {
-            true => format!("[{}]:{}", self.master_addr, self.master_port),
-            false => format!("{}:{}", self.master_addr, self.master_port),
-        }
+    /// Is every step of the trainers a round, one update from the batches of all?
+    pub fn rounds(&self) -> bool {
+        self.train.consistency == Consistency::Bsp || self.has_replicas()
+    }
+
+    pub fn has_replicas(&self) -> bool {
+        self.modules.iter().any(|module| module.placement == Placement::Replicas)
     }
 }
 
@@ -278,6 +296,7 @@ mod tests {
             let overrides: Vec<_> = settings.iter().map(|text| Override::set(text).unwrap()).collect();
             let file = JobText { name: "starter", text: starter() };
             let job = load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
+            let job = job.training().unwrap();
             assert_eq!(job.train.trainers.ranks.len(), 2);
             (*job.optimizer_in_force().lr_mut(), *job.optimizer.clone().lr_mut())
         };
@@ -294,6 +313,6 @@ mod tests {
     fn the_usual_limits_of_plugins_are_those_of_a_job_that_names_none() {
         let file = JobText { name: "starter", text: starter() };
         let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
-        assert_eq!(job.plugin_limits, PluginLimits::default());
+        assert_eq!(job.training().unwrap().plugin_limits, PluginLimits::default());
     }
 }

@@ -1,0 +1,103 @@
+//! The job as proven: every value present, every name resolved, nothing left to check.
+
+mod collectives;
+mod training;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use collectives::*;
+pub use training::*;
+
+use crate::topology::{Rank, Role, WorldSize};
+
+/// A job that has been proven: `runner` may rely on every field.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Job {
+    pub name: String,
+    pub cluster: Cluster,
+    /// In the order of their ranks. Together they cover the world, each rank once.
+    pub roles: Vec<Role>,
+    pub work: Work,
+}
+
+/// What the ranks do together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// They train a model.
+    Train(Box<Training>),
+    /// They show what each collective operation does.
+    Collectives(Collectives),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cluster {
+    pub world_size: WorldSize,
+    pub init: Init,
+    pub backend: Backend,
+    /// Host and port at which rank 0 listens. An IPv6 address stands without brackets.
+    pub master_addr: String,
+    pub master_port: u16,
+    /// GPUs a rank may use; fewer are used where the machine has fewer.
+    pub num_gpus: u32,
+    /// Deadline of one call.
+    pub rpc_timeout: Duration,
+    /// How long the ranks wait for one another at the start.
+    pub join_timeout: Duration,
+    pub heartbeat: Duration,
+    /// A rank silent for this long is lost.
+    pub lost_after: Duration,
+}
+
+/// How the ranks find one another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Init {
+    /// `env://`: MASTER_ADDR and MASTER_PORT.
+    Env,
+    /// `tcp://HOST:PORT`.
+    Tcp,
+    /// `file://PATH`: a file that all ranks can reach, in which rank 0 says where it listens.
+    File(PathBuf),
+}
+
+/// What carries collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// NCCL where each rank of a group has a GPU of its own, else Gloo.
+    Auto,
+    Gloo,
+    Nccl,
+    Mpi,
+}
+
+impl Job {
+    /// The role of `rank`.
+    ///
+    /// # Panics
+    /// If `rank` is outside the world.
+    pub fn role_of(&self, rank: Rank) -> &Role {
+        self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
+    }
+
+    /// What it trains, if it is a job that trains.
+    pub fn training(&self) -> Option<&Training> {
+        match &self.work {
+            Work::Train(training) => Some(training),
+            Work::Collectives(_) => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Where rank 0 listens, as `HOST:PORT`.
+    pub fn master(&self) -> String {
+        match self.master_addr.contains(':') {
+            true => format!("[{}]:{}", self.master_addr, self.master_port),
+            false => format!("{}:{}", self.master_addr, self.master_port),
+        }
+    }
+}

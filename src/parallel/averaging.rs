@@ -1,0 +1,231 @@
+//! How the gradients of replicas become their average: c10d's Reducer while the backward runs, or one all-reduce after
+//! it, c10d's own or a ring.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use c10d::reducer::{Hook, PowerSgdOptions, Reducer, ReducerOptions};
+use c10d::{ProcessGroup, ReduceOp};
+use tch::Tensor;
+
+use super::{Gradients, Replica, ring};
+use crate::autograd::{Averaged, Context};
+use crate::job::{self, Average, Replicas};
+
+/// The process group of the replicas of one model, and how it averages.
+pub struct Averaging {
+    group: ProcessGroup,
+    /// Of all replicas of this rank, in one order on all ranks: the names in contexts, and the leaves.
+    names: Vec<String>,
+    leaves: Vec<Tensor>,
+    buffers: Vec<Tensor>,
+    broadcast_buffers: bool,
+    by: By,
+}
+
+enum By {
+    /// While the backward runs.
+    Reducer(Averaged),
+    /// Of all gradients, as one tensor, when the backward is over.
+    Afterwards { all_reduce: AllReduce, compared: Option<Comparison> },
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum AllReduce {
+    BuiltIn,
+    Ring,
+}
+
+/// How far the ring's averages were from those of the built-in all-reduce, and how long each took.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    pub steps: u64,
+    pub largest_difference: f64,
+    pub ring: Vec<Duration>,
+    pub built_in: Vec<Duration>,
+}
+
+impl Averaging {
+    /// Makes this rank's `replicas` those of the group's first rank. Every rank of `group` calls it.
+    ///
+    /// # Errors
+    /// When the ranks' replicas differ in their parameters' shapes, or a rank is lost.
+    pub fn new(group: ProcessGroup, replicas: &[&Replica], options: &Replicas) -> Result<Averaging> {
+        let names: Vec<String> = replicas.iter().flat_map(|replica| replica.watched_names()).collect();
+        let leaves: Vec<Tensor> = replicas.iter().flat_map(|replica| replica.leaves()).collect();
+        let buffers: Vec<Tensor> =
+            replicas.iter().flat_map(|replica| replica.module().share_buffers()).collect();
+        let afterwards = |all_reduce| {
+            for tensor in leaves.iter().chain(&buffers) {
+                group.broadcast(&mut tensor.f_detach()?, 0)?;
+            }
+            Ok::<_, anyhow::Error>(By::Afterwards {
+                all_reduce,
+                compared: options.compare.then(Comparison::default),
+            })
+        };
+        let by = match options.average {
+            Average::Ring => afterwards(AllReduce::Ring)?,
+            Average::AllReduce => afterwards(AllReduce::BuiltIn)?,
+            Average::Ddp => {
+                let reducer = Reducer::new(&leaves, &buffers, &group, reducer_options(options, &names))?;
+                By::Reducer(Averaged::new(reducer, &leaves))
+            }
+        };
+        let broadcast_buffers = options.broadcast_buffers && !buffers.is_empty();
+        Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
+    }
+
+    /// Before a forward of the step that `context` stands for. `last`: the step's gradients are averaged with the
+    /// backward that follows it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn before_forward(&mut self, context: &Context, last: bool) -> Result<()> {
+        for (name, leaf) in self.names.iter().zip(&self.leaves) {
+            context.state().watch(name.as_str(), leaf)?;
+        }
+        match &self.by {
+            By::Reducer(averaged) => {
+                context.state().average(averaged.clone())?;
+                averaged.before_forward(last)?;
+            }
+            By::Afterwards { .. } if self.broadcast_buffers => {
+                for buffer in &mut self.buffers {
+                    self.group.broadcast(buffer, 0)?;
+                }
+            }
+            By::Afterwards { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The averages over all replicas of what the context's backwards gave, by name. A parameter that one of them did
+    /// not use counts as zero there.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn averages(&mut self, context: &Context) -> Result<BTreeMap<String, Tensor>> {
+        let gradients = context.state().gradients();
+        let By::Afterwards { all_reduce, compared } = &mut self.by else { return Ok(gradients) };
+        if self.group.size() == 1 {
+            return Ok(gradients);
+        }
+        let own: Gradients =
+            self.names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
+        let mut flat = flatten(&self.leaves, &own)?;
+        let again = compared.as_ref().map(|_| flat.f_detach_copy()).transpose()?;
+        let took = timed(|| all_reduce.sum(&self.group, &mut flat))?;
+        if let (Some(compared), Some(mut again)) = (compared, again) {
+            let built_in = timed(|| AllReduce::BuiltIn.sum(&self.group, &mut again))?;
+            compared.add(&flat, &again, took, built_in)?;
+        }
+        let mean = flat.f_div_scalar(i64::from(self.group.size()))?;
+        Ok(self.names.iter().cloned().zip(unflatten(&self.leaves, &mean)?).collect())
+    }
+
+    /// With `replicas.compare`.
+    pub fn comparison(&self) -> Option<&Comparison> {
+        match &self.by {
+            By::Afterwards { compared, .. } => compared.as_ref(),
+            By::Reducer(_) => None,
+        }
+    }
+}
+
+fn reducer_options(options: &Replicas, names: &[String]) -> ReducerOptions {
+    const MB: f64 = (1 << 20) as f64;
+    let hook = match options.hook {
+        job::Hook::None => Hook::None,
+        job::Hook::Fp16 => Hook::Fp16,
+        job::Hook::Bf16 => Hook::Bf16,
+        job::Hook::PowerSgd { rank, start } => {
+            Hook::PowerSgd(PowerSgdOptions { rank, start_iter: start, ..PowerSgdOptions::default() })
+        }
+    };
+    ReducerOptions {
+        bucket_cap_mb: options.bucket_cap_bytes as f64 / MB,
+        first_bucket_mb: options.first_bucket_bytes as f64 / MB,
+        find_unused_parameters: options.find_unused_parameters,
+        gradient_as_bucket_view: options.gradient_as_bucket_view,
+        broadcast_buffers: options.broadcast_buffers,
+        hook,
+        names: names.to_vec(),
+        ..ReducerOptions::default()
+    }
+}
+
+impl AllReduce {
+    fn sum(self, group: &ProcessGroup, flat: &mut Tensor) -> Result<()> {
+        match self {
+            AllReduce::BuiltIn => group.all_reduce(flat, ReduceOp::Sum)?,
+            AllReduce::Ring => ring::all_reduce(group, flat).context("the ring")?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let median = |times: &[Duration]| {
+            let mut times = times.to_vec();
+            times.sort_unstable();
+            times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+        };
+        write!(
+            f,
+            "the ring beside the built-in all-reduce, {} steps: largest difference {:.1e}, {:.2} ms against {:.2} ms \
+             (medians)",
+            self.steps,
+            self.largest_difference,
+            median(&self.ring),
+            median(&self.built_in)
+        )
+    }
+}
+
+impl Comparison {
+    fn add(
+        &mut self,
+        ring: &Tensor,
+        built_in: &Tensor,
+        took: Duration,
+        built_in_took: Duration,
+    ) -> Result<()> {
+        let difference = ring.f_sub(built_in)?.f_abs()?.f_max()?.f_double_value(&[])?;
+        self.steps += 1;
+        self.largest_difference = self.largest_difference.max(difference);
+        self.ring.push(took);
+        self.built_in.push(built_in_took);
+        Ok(())
+    }
+}
+
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed())
+}
+
+/// All gradients, one after another.
+fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
+    let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
+        Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
+        None => parameter.f_zeros_like()?.f_reshape([-1]),
+    };
+    let parts = parameters.iter().zip(gradients).map(part).collect::<Result<Vec<_>, tch::TchError>>()?;
+    Ok(Tensor::f_cat(&parts, 0)?)
+}
+
+fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
+    let mut start = 0;
+    let part = |parameter: &Tensor| {
+        let elements = parameter.numel() as i64;
+        let gradient = flat.f_narrow(0, start, elements)?.f_view(parameter.size().as_slice())?;
+        start += elements;
+        Ok(gradient)
+    };
+    parameters.iter().map(part).collect()
+}

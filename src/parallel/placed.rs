@@ -1,0 +1,52 @@
+//! A module as a trainer uses it, wherever the job has placed it.
+
+use anyhow::Result;
+use tch::Tensor;
+
+use super::{Forward, RemoteModule, Replica};
+use crate::autograd::Context;
+
+pub enum Placed {
+    /// On another rank, or hosted by this one for all.
+    Remote(RemoteModule),
+    /// Here, as on each of the trainers.
+    Replica(Box<Replica>),
+}
+
+impl Placed {
+    /// The module's output; the backward of `context` reaches the module's parameters through it.
+    ///
+    /// # Errors
+    /// What the module says, or the call to its owner.
+    pub fn forward(&self, context: &Context, input: Tensor, forward: Forward) -> Result<Tensor> {
+        match self {
+            Placed::Remote(module) => module.forward(context, vec![input], forward),
+            Placed::Replica(replica) => replica.forward(input, forward),
+        }
+    }
+
+    /// The module's output with dropout off, nothing recorded.
+    ///
+    /// # Errors
+    /// As [`Placed::forward`].
+    pub fn predict(&self, input: Tensor) -> Result<Tensor> {
+        match self {
+            Placed::Remote(module) => module.predict(vec![input]),
+            Placed::Replica(replica) => replica.predict(input),
+        }
+    }
+
+    pub fn replica(&self) -> Option<&Replica> {
+        match self {
+            Placed::Remote(_) => None,
+            Placed::Replica(replica) => Some(replica),
+        }
+    }
+
+    pub fn replica_mut(&mut self) -> Option<&mut Replica> {
+        match self {
+            Placed::Remote(_) => None,
+            Placed::Replica(replica) => Some(replica),
+        }
+    }
+}

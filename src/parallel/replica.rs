@@ -1,0 +1,105 @@
+//! A module of which every trainer holds a copy. The copies start equal, take steps of equal gradients, and so stay
+//! equal ("PyTorch Distributed: Experiences on Accelerating Data Parallel Training", Li et al., VLDB 2020).
+//! [`Averaging`](super::Averaging) sees to both.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use tch::{Tensor, no_grad};
+
+use super::{Forward, Gradients};
+use crate::autograd::optimizer::Optimizer;
+use crate::job::ModuleSpec;
+use crate::job::optimizer::OptimizerSpec;
+use crate::model::{Mode, Module};
+
+/// This trainer's copy, with the optimizer that updates it.
+pub struct Replica {
+    name: String,
+    module: Module,
+    names: Vec<String>,
+    /// Leaves that require a gradient, the same for the whole run.
+    leaves: Vec<Tensor>,
+    /// The same storage without autograd: what the optimizer writes.
+    parameters: Vec<Tensor>,
+    optimizer: Optimizer,
+}
+
+impl Replica {
+    /// # Errors
+    /// When the module or the optimizer cannot be made.
+    pub fn build(
+        spec: &ModuleSpec,
+        devices: &[tch::Device],
+        seed: u64,
+        optimizer: &OptimizerSpec,
+    ) -> Result<Replica> {
+        let built = || -> Result<Replica> {
+            let module = Module::build(spec, devices, seed)?;
+            let parameters = module.initial_parameters()?;
+            let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
+            let optimizer = Optimizer::new(optimizer.clone(), &parameters)?;
+            let names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+            Ok(Replica { name: spec.name.clone(), module, names, leaves, parameters, optimizer })
+        };
+        built().with_context(|| format!("module `{}`", spec.name))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The names under which contexts keep the gradients of its leaves, in their order.
+    pub fn watched_names(&self) -> impl Iterator<Item = String> {
+        self.names.iter().map(|name| format!("{}.{name}", self.name))
+    }
+
+    pub fn leaves(&self) -> impl Iterator<Item = Tensor> {
+        self.leaves.iter().map(Tensor::shallow_clone)
+    }
+
+    /// The output for this rank's part of the batch, recorded.
+    ///
+    /// # Errors
+    /// When a layer refuses its input.
+    pub fn forward(&self, input: Tensor, forward: Forward) -> Result<Tensor> {
+        let Forward { train, dropout_seed } = forward;
+        self.module
+            .forward(&self.leaves, &[input], Mode { train, dropout_seed })
+            .with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// # Errors
+    /// When a layer refuses its input.
+    pub fn predict(&self, input: Tensor) -> Result<Tensor> {
+        no_grad(|| self.module.forward(&self.parameters, &[input], Mode::EVAL))
+            .with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// Updates this copy with the averages of all copies' gradients, by the names that contexts keep them under.
+    ///
+    /// # Errors
+    /// When the optimizer cannot apply them.
+    pub fn step(&mut self, averages: &BTreeMap<String, Tensor>) -> Result<()> {
+        let own: Gradients =
+            self.watched_names().map(|name| averages.get(&name).map(Tensor::shallow_clone)).collect();
+        self.optimizer.step(&self.parameters, &own).with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// Parameters and buffers under PyTorch's names.
+    ///
+    /// # Errors
+    /// When libtorch cannot copy a buffer.
+    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
+        let parameters = self.names.iter().cloned().zip(self.parameters.iter().map(Tensor::shallow_clone));
+        Ok(parameters.chain(self.module.buffers()?).collect())
+    }
+}
+
+fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
+    parameter.f_data()?.f_set_requires_grad(true)
+}

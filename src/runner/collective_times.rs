@@ -1,0 +1,215 @@
+//! How fast the collectives of a group are, by operation, size and dtype.
+//!
+//! Bus bandwidth is the bytes of the tensor over the time, times what the operation makes each rank send in units of
+//! it: comparable between operations and numbers of ranks, and with the hardware (NVIDIA's nccl-tests,
+//! "Performance reported by NCCL tests").
+
+use std::fmt;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use c10d::{ProcessGroup, ReduceOp};
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+
+use crate::job::Operation;
+
+/// The operations that can be measured.
+pub const MEASURED: [Operation; 7] = [
+    Operation::AllReduce,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllToAll,
+    Operation::SendRecv,
+];
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CollectiveTimes {
+    pub backend: String,
+    pub ranks: u32,
+    pub rows: Vec<Row>,
+}
+
+/// One operation on one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub operation: Operation,
+    pub dtype: String,
+    /// Of the largest tensor that a rank gives or gets.
+    pub bytes: u64,
+    pub repeats: usize,
+    /// Until the slowest rank is done.
+    pub median_ms: f64,
+    pub least_ms: f64,
+    /// 10^9 bytes per second, at the median.
+    pub bus_gb_per_s: f64,
+}
+
+/// Measures on this rank; all ranks of the group call it with the same arguments, and have the same result.
+///
+/// # Errors
+/// When an operation fails, or a rank is lost.
+pub fn measure(
+    group: &ProcessGroup,
+    operations: &[Operation],
+    dtypes: &[Kind],
+    sizes: &[u64],
+    device: Device,
+) -> Result<CollectiveTimes> {
+    let mut rows = Vec::new();
+    for &operation in operations {
+        for &dtype in dtypes {
+            for &bytes in sizes {
+                let row = row(group, operation, dtype, bytes, device);
+                rows.push(row.with_context(|| format!("{operation:?} of {bytes} bytes"))?);
+            }
+        }
+    }
+    Ok(CollectiveTimes { backend: group.backend().to_string(), ranks: group.size(), rows })
+}
+
+fn row(group: &ProcessGroup, operation: Operation, dtype: Kind, bytes: u64, device: Device) -> Result<Row> {
+    let ranks = u64::from(group.size());
+    // The parts of an operation that has parts are all of one size.
+    let elements = (bytes / dtype.elt_size_in_bytes() as u64 / ranks).max(1) * ranks;
+    let mut subject = Subject::new(operation, elements as i64, group.size(), dtype, device)?;
+    let repeats = repeats(bytes);
+    let mut times = Vec::with_capacity(repeats);
+    for turn in 0..WARM_UP + repeats {
+        group.barrier()?;
+        let start = Instant::now();
+        subject.run(group)?;
+        if turn >= WARM_UP {
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    // The operation is over when it is over on all ranks.
+    let mut slowest = Tensor::f_from_slice(&times)?;
+    group.all_reduce(&mut slowest, ReduceOp::Max)?;
+    let mut times = Vec::<f64>::try_from(slowest)?;
+    times.sort_unstable_by(f64::total_cmp);
+    let (median_ms, least_ms) = (times[times.len() / 2], times[0]);
+    let bytes = elements * dtype.elt_size_in_bytes() as u64;
+    let bus_gb_per_s = bytes as f64 * bus_factor(operation, ranks as f64) / (median_ms * 1e6);
+    let dtype = format!("{dtype:?}").to_lowercase();
+    Ok(Row { operation, dtype, bytes, repeats, median_ms, least_ms, bus_gb_per_s })
+}
+
+const WARM_UP: usize = 5;
+
+/// Small tensors are cheap, and noisy.
+fn repeats(bytes: u64) -> usize {
+    (64_000_000 / bytes.max(1)).clamp(15, 300) as usize
+}
+
+/// What each rank sends, in units of the tensor.
+fn bus_factor(operation: Operation, ranks: f64) -> f64 {
+    match operation {
+        Operation::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (ranks - 1.0) / ranks,
+        _ => 1.0,
+    }
+}
+
+/// The tensors of one operation.
+struct Subject {
+    operation: Operation,
+    whole: Tensor,
+    part: Tensor,
+    parts: Vec<Tensor>,
+    others: Vec<Tensor>,
+}
+
+impl Subject {
+    fn new(operation: Operation, elements: i64, ranks: u32, dtype: Kind, device: Device) -> Result<Subject> {
+        let tensor = |elements| Tensor::f_ones([elements], (dtype, device));
+        let each = elements / i64::from(ranks);
+        let list = || (0..ranks).map(|_| tensor(each)).collect::<Result<Vec<_>, _>>();
+        Ok(Subject {
+            operation,
+            whole: tensor(elements)?,
+            part: tensor(each)?,
+            parts: list()?,
+            others: list()?,
+        })
+    }
+
+    fn run(&mut self, group: &ProcessGroup) -> Result<()> {
+        let Subject { operation, whole, part, parts, others } = self;
+        match operation {
+            // The largest of ones stays one, whatever the dtype and however often.
+            Operation::AllReduce => group.all_reduce(whole, ReduceOp::Max)?,
+            Operation::Reduce => group.reduce(whole, 0, ReduceOp::Max)?,
+            Operation::Broadcast => group.broadcast(whole, 0)?,
+            Operation::AllGather => group.all_gather(parts, part)?,
+            Operation::ReduceScatter => group.reduce_scatter(part, parts, ReduceOp::Max)?,
+            Operation::AllToAll => group.all_to_all(others, parts)?,
+            Operation::SendRecv => match group.rank() {
+                0 => group.send(whole, 1, 0)?,
+                1 => group.recv(whole, 0, 0)?,
+                _ => {}
+            },
+            other => anyhow::bail!("{other:?} has nothing to measure"),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for CollectiveTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} ranks over {}, until the slowest is done", self.ranks, self.backend)?;
+        write!(
+            f,
+            "{:<15} {:>9} {:>12} {:>11} {:>11} {:>10}",
+            "operation", "dtype", "bytes", "median ms", "least ms", "bus GB/s"
+        )?;
+        for row in &self.rows {
+            let operation = super::tour::show::word(row.operation);
+            write!(
+                f,
+                "\n{operation:<15} {:>9} {:>12} {:>11.3} {:>11.3} {:>10.2}",
+                row.dtype,
+                crate::job::thousands(row.bytes),
+                row.median_ms,
+                row.least_ms,
+                row.bus_gb_per_s
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bus_bandwidth_counts_what_a_rank_sends() {
+        assert_eq!(bus_factor(Operation::AllReduce, 4.0), 1.5);
+        assert_eq!(bus_factor(Operation::AllGather, 4.0), 0.75);
+        assert_eq!(bus_factor(Operation::Broadcast, 4.0), 1.0);
+    }
+
+    #[test]
+    fn large_tensors_are_sent_less_often() {
+        assert_eq!(repeats(4), 300);
+        assert_eq!(repeats(1 << 20), 61);
+        assert_eq!(repeats(64 << 20), 15);
+    }
+
+    #[test]
+    fn each_operation_is_measured_among_two_ranks() {
+        let measured = c10d::threads(2, |group| {
+            Ok(measure(group, &MEASURED, &[Kind::Float, Kind::Half], &[4096], Device::Cpu).unwrap())
+        });
+        let measured = measured.unwrap();
+        let rows = &measured[0].rows;
+        assert_eq!(rows.len(), 14);
+        assert!(
+            rows.iter().all(|row| row.bytes == 4096 && row.least_ms > 0.0 && row.median_ms >= row.least_ms)
+        );
+        assert_eq!(rows, &measured[1].rows, "all ranks have the same result");
+    }
+}

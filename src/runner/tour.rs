@@ -1,0 +1,284 @@
+//! A tour of the collective operations: what each rank has before one, and after.
+
+pub(super) mod show;
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, bail};
+use c10d::{ProcessGroup, ReduceOp};
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::ledger::KEEPER;
+use super::progress::Reporter;
+use crate::job::{Cluster, Collectives, Operation, Reduction};
+use crate::parallel::Groups;
+use crate::rpc::{CallError, Mesh, Message, Methods};
+use crate::topology::Rank;
+
+const SEEN: &str = "tour.seen";
+
+/// What all ranks have seen, in the order of the job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tour {
+    pub stops: Vec<Stop>,
+}
+
+/// One operation in one group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stop {
+    pub operation: Operation,
+    /// For an operation that reduces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<Reduction>,
+    /// Of the group, in its order.
+    pub ranks: Vec<Seen>,
+}
+
+/// What one rank had and has: a list of numbers for each tensor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    pub rank: Rank,
+    pub before: Vec<Vec<f64>>,
+    pub after: Vec<Vec<f64>>,
+}
+
+/// The keeper's collection of what each rank has seen: for each rank all its stops.
+#[derive(Default)]
+pub struct Guide(Mutex<Vec<Vec<Option<Seen>>>>);
+
+impl Guide {
+    pub fn new() -> Arc<Guide> {
+        Arc::default()
+    }
+
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let guide = self.clone();
+        methods.add(SEEN, move |incoming| {
+            let added = incoming.message.into_array().and_then(|[text]| {
+                let seen = serde_json::from_str(&text.into_text()?).map_err(CallError::failed)?;
+                guide.0.lock().expect("nobody panics adding a rank's part").push(seen);
+                Ok(Message::default())
+            });
+            std::future::ready(added)
+        });
+    }
+}
+
+/// The whole tour on this rank. The keeper has the result.
+///
+/// # Errors
+/// When an operation fails, here or on another rank.
+pub fn run(
+    job: &Collectives,
+    cluster: &Cluster,
+    mesh: &Mesh,
+    groups: &Groups,
+    guide: &Guide,
+    reporter: &mut Reporter,
+) -> Result<Option<Tour>> {
+    let world: Vec<Rank> = cluster.world_size.ranks().collect();
+    let all = groups.join(mesh, "world", &world, cluster)?;
+    let some = match &job.group {
+        // Every rank of the world takes part in making a group, its members or not.
+        Some(ranks) => all.subgroup(&ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())?,
+        None => None,
+    };
+    let own = |operation, reduction| -> Result<Vec<Option<Seen>>> {
+        let visited = |group: &ProcessGroup| {
+            visit(group, mesh.rank(), operation, reduction, job)
+                .with_context(|| show::title(operation, reduction))
+        };
+        let in_world = visited(&all)?;
+        match &job.group {
+            Some(_) => Ok(vec![in_world, some.as_ref().map(visited).transpose()?.flatten()]),
+            None => Ok(vec![in_world]),
+        }
+    };
+    let mut seen = Vec::new();
+    for (operation, reduction) in stops(job) {
+        let title = show::title(operation, reduction);
+        mesh.doing(&title);
+        reporter.doing(title);
+        seen.extend(own(operation, reduction)?);
+    }
+    let text = serde_json::to_string(&seen).context("what this rank has seen is not JSON")?;
+    mesh.call(KEEPER, SEEN, Message::new(vec![text.into()])).wait()?;
+    // When everyone is here, the keeper has all of it.
+    mesh.barrier("toured").wait()?;
+    reporter.done(format!("{} operations", seen.len()));
+    Ok((mesh.rank() == KEEPER).then(|| collect(job, guide)))
+}
+
+/// The operations, each reduction by itself.
+fn stops(job: &Collectives) -> Vec<(Operation, Option<Reduction>)> {
+    let reductions = |operation: &Operation| match operation {
+        Operation::Reduce | Operation::AllReduce | Operation::ReduceScatter => {
+            job.reduce.iter().copied().map(Some).collect()
+        }
+        _ => vec![None],
+    };
+    job.show
+        .iter()
+        .flat_map(|operation| reductions(operation).into_iter().map(|reduction| (*operation, reduction)))
+        .collect()
+}
+
+fn collect(job: &Collectives, guide: &Guide) -> Tour {
+    let parts = std::mem::take(&mut *guide.0.lock().expect("nobody panics adding a rank's part"));
+    let groups = if job.group.is_some() { 2 } else { 1 };
+    let visits = stops(job).into_iter().flat_map(|stop| vec![stop; groups]).enumerate();
+    let stop = |(number, (operation, reduction)): (usize, _)| {
+        let mut ranks: Vec<Seen> =
+            parts.iter().filter_map(|part| part.get(number).cloned().flatten()).collect();
+        ranks.sort_by_key(|seen| seen.rank);
+        Stop { operation, reduction, ranks }
+    };
+    Tour { stops: visits.map(stop).filter(|stop| !stop.ranks.is_empty()).collect() }
+}
+
+/// One operation as this rank sees it. `None`: it takes no part in it.
+fn visit(
+    group: &ProcessGroup,
+    rank: Rank,
+    operation: Operation,
+    reduction: Option<Reduction>,
+    job: &Collectives,
+) -> Result<Option<Seen>> {
+    let at = Place { group, job, root: job.root.min(group.size() - 1) };
+    let op = reduction.map_or(ReduceOp::Sum, reduce_op);
+    let mine = at.own()?;
+    let (before, after) = match operation {
+        Operation::SendRecv | Operation::IsendIrecv => {
+            let Some(seen) = at.pass_on(mine, operation == Operation::IsendIrecv)? else { return Ok(None) };
+            seen
+        }
+        Operation::Barrier => {
+            group.barrier()?;
+            (Vec::new(), Vec::new())
+        }
+        Operation::Broadcast => at.in_place(mine, |tensor| group.broadcast(tensor, at.root))?,
+        Operation::Reduce => {
+            let (before, after) = at.in_place(mine, |tensor| group.reduce(tensor, at.root, op))?;
+            // What the others' tensors hold afterwards is the engine's business.
+            if at.is_root() { (before, after) } else { (before.clone(), before) }
+        }
+        Operation::AllReduce => at.in_place(mine, |tensor| group.all_reduce(tensor, op))?,
+        Operation::Scatter => {
+            let parts = if at.is_root() { at.one_for_each()? } else { Vec::new() };
+            let mut came = mine.f_zeros_like()?;
+            group.scatter(&mut came, &parts, at.root)?;
+            (numbers(&parts)?, numbers(&[came])?)
+        }
+        Operation::Gather => {
+            let mut came = if at.is_root() { at.room()? } else { Vec::new() };
+            group.gather(&mut came, &mine, at.root)?;
+            (numbers(&[mine])?, numbers(&came)?)
+        }
+        Operation::AllGather => {
+            let mut came = at.room()?;
+            group.all_gather(&mut came, &mine)?;
+            (numbers(&[mine])?, numbers(&came)?)
+        }
+        Operation::ReduceScatter => {
+            let parts = at.one_for_each()?;
+            let mut came = mine.f_zeros_like()?;
+            group.reduce_scatter(&mut came, &parts, op)?;
+            (numbers(&parts)?, numbers(&[came])?)
+        }
+        Operation::AllToAll => {
+            let (parts, mut came) = (at.one_for_each()?, at.room()?);
+            group.all_to_all(&mut came, &parts)?;
+            (numbers(&parts)?, numbers(&came)?)
+        }
+    };
+    Ok(Some(Seen { rank, before, after }))
+}
+
+/// This rank in a group.
+struct Place<'a> {
+    group: &'a ProcessGroup,
+    job: &'a Collectives,
+    root: u32,
+}
+
+/// Before and after.
+type Both = (Vec<Vec<f64>>, Vec<Vec<f64>>);
+
+impl Place<'_> {
+    fn is_root(&self) -> bool {
+        self.group.rank() == self.root
+    }
+
+    /// Rank r of the group has r + 1; further elements are larger by 10 each.
+    fn own(&self) -> Result<Tensor> {
+        self.filled(f64::from(self.group.rank() + 1))
+    }
+
+    fn filled(&self, first: f64) -> Result<Tensor> {
+        let values: Vec<f32> = (0..self.job.elements).map(|nth| (first + 10.0 * nth as f64) as f32).collect();
+        Ok(Tensor::f_from_slice(&values)?)
+    }
+
+    /// A tensor for each rank: this one's number and the other's, as two digits.
+    fn one_for_each(&self) -> Result<Vec<Tensor>> {
+        let own = f64::from(self.group.rank() + 1);
+        (0..self.group.size()).map(|other| self.filled(10.0 * own + f64::from(other + 1))).collect()
+    }
+
+    fn room(&self) -> Result<Vec<Tensor>> {
+        let room = |_| Tensor::f_zeros([self.job.elements as i64], (Kind::Float, tch::Device::Cpu));
+        Ok((0..self.group.size()).map(room).collect::<Result<_, _>>()?)
+    }
+
+    fn in_place(
+        &self,
+        mut tensor: Tensor,
+        run: impl FnOnce(&mut Tensor) -> c10d::Result<()>,
+    ) -> Result<Both> {
+        let before = numbers(&[tensor.shallow_clone()])?;
+        run(&mut tensor)?;
+        Ok((before, numbers(&[tensor])?))
+    }
+
+    /// The root sends what it has to the next rank.
+    fn pass_on(&self, mine: Tensor, without_waiting: bool) -> Result<Option<Both>> {
+        const TAG: u32 = 0;
+        if self.group.size() == 1 {
+            bail!(
+                "one rank has nobody to send to\n  hint: use at least two ranks, or leave it out of collectives.show"
+            );
+        }
+        let next = (self.root + 1) % self.group.size();
+        let before = numbers(&[mine.shallow_clone()])?;
+        let after = match (self.group.rank(), without_waiting) {
+            (rank, true) if rank == self.root => self.group.isend(mine, next, TAG)?.wait()?,
+            (rank, false) if rank == self.root => {
+                self.group.send(&mine, next, TAG)?;
+                mine
+            }
+            (rank, true) if rank == next => self.group.irecv(mine, self.root, TAG)?.wait()?,
+            (rank, false) if rank == next => {
+                let mut mine = mine;
+                self.group.recv(&mut mine, self.root, TAG)?;
+                mine
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some((before, numbers(&[after])?)))
+    }
+}
+
+fn numbers(tensors: &[Tensor]) -> Result<Vec<Vec<f64>>> {
+    let read = |tensor: &Tensor| Ok(Vec::<f64>::try_from(tensor.f_to_kind(Kind::Double)?)?);
+    tensors.iter().map(read).collect()
+}
+
+fn reduce_op(reduction: Reduction) -> ReduceOp {
+    match reduction {
+        Reduction::Sum => ReduceOp::Sum,
+        Reduction::Product => ReduceOp::Product,
+        Reduction::Max => ReduceOp::Max,
+        Reduction::Min => ReduceOp::Min,
+    }
+}

@@ -1,0 +1,218 @@
+//! A rank's part in a job that trains: it hosts what is placed on it, and trains or serves.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::ledger::Ledger;
+use super::metrics::Summary;
+use super::progress::{Reporter, Update};
+use super::run_folder::{self, RunFolder};
+use super::trainer::Trainer;
+use crate::autograd::Autograd;
+use crate::job::{Job, ModuleSpec, Placement, Training};
+use crate::model;
+use crate::parallel::{Groups, ModuleServer, RemoteModule};
+use crate::rpc::{Mesh, Methods};
+use crate::topology::Rank;
+
+pub struct TrainingRank<'a> {
+    job: &'a Job,
+    training: &'a Training,
+    rank: Rank,
+    autograd: Arc<Autograd>,
+    modules: Arc<ModuleServer>,
+    /// What this rank's modules are split over.
+    devices: Vec<tch::Device>,
+    /// The keeper's.
+    kept: Option<(RunFolder, Arc<Ledger>)>,
+}
+
+impl<'a> TrainingRank<'a> {
+    /// Registers what this rank answers in `methods`. `folder` is the keeper's.
+    ///
+    /// # Errors
+    /// When the run folder cannot be written.
+    pub fn new(
+        job: &'a Job,
+        training: &'a Training,
+        rank: Rank,
+        folder: Option<RunFolder>,
+        methods: &mut Methods,
+    ) -> Result<TrainingRank<'a>> {
+        let holds = training.modules.iter().any(|module| module.place.ranks.contains(&rank));
+        let devices = if holds { devices(job) } else { vec![tch::Device::Cpu] };
+
+        let autograd = Autograd::new();
+        autograd.register(methods);
+        let modules = module_server(training, rank, devices.clone());
+        modules.register(&autograd, methods);
+        let keep = |folder: RunFolder| {
+            let ledger = Ledger::open(&folder)?;
+            ledger.register(methods);
+            Ok::<_, anyhow::Error>((folder, ledger))
+        };
+        let kept = folder.map(keep).transpose()?;
+        Ok(TrainingRank { job, training, rank, autograd, modules, devices, kept })
+    }
+
+    fn holds(&self) -> bool {
+        self.training.modules.iter().any(|module| module.place.ranks.contains(&self.rank))
+    }
+
+    /// The mesh that was joined with its methods.
+    pub fn bind(&self, mesh: Mesh) {
+        self.autograd.bind(mesh);
+    }
+
+    /// Frees what a lost rank's steps hold here.
+    pub fn forget(&self, rank: Rank) {
+        self.autograd.drop_contexts_of(rank);
+    }
+
+    /// # Errors
+    /// When anything of it fails, here or on a rank that this one calls.
+    pub fn run(
+        &self,
+        mesh: &Mesh,
+        groups: &Groups,
+        root: &Path,
+        reporter: &mut Reporter,
+        started: Instant,
+    ) -> Result<Option<Summary>> {
+        let trainers = &self.training.train.trainers.ranks;
+        let trains = trainers.contains(&self.rank);
+        let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
+        let cores = available_parallelism().map_or(1, usize::from);
+        tch::set_num_threads(threads(cores, self.holds(), sharing));
+        if trains {
+            let (job, cluster, autograd) = (self.training, &self.job.cluster, &self.autograd);
+            let devices = &self.devices;
+            Trainer { job, cluster, mesh, autograd, groups, devices, root, reporter, started }.run()?;
+        } else {
+            self.serve(mesh, reporter)?;
+        }
+        // When everyone is here, all reports have come.
+        mesh.barrier("reported").wait()?;
+        self.kept.as_ref().map(|(folder, ledger)| self.keep(mesh, folder, ledger)).transpose()
+    }
+
+    /// The calls of others do the work; this thread shows how it goes until the trainers are done.
+    fn serve(&self, mesh: &Mesh, reporter: &mut Reporter) -> Result<()> {
+        mesh.doing("serving modules");
+        let (ended, end) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (modules, reporter) = (&self.modules, &mut *reporter);
+            scope.spawn(move || show_updates(modules, reporter, &end));
+            let trained = mesh.barrier("trained").wait();
+            drop(ended);
+            trained
+        })?;
+        reporter.done(format!("{} updates", updates(&self.modules).0));
+        Ok(())
+    }
+
+    /// The keeper's last duty: the model and the summary into the run folder.
+    fn keep(&self, mesh: &Mesh, folder: &RunFolder, ledger: &Ledger) -> Result<Summary> {
+        mesh.doing("writing the run folder");
+        let mut tensors = ledger.take_tensors();
+        for spec in self.training.modules.iter().filter(|module| module.placement == Placement::Remote) {
+            let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
+            let named = |(name, tensor): (String, _)| (self.training.tensor_name(&spec.name, &name), tensor);
+            tensors.extend(module.state()?.into_iter().map(named));
+        }
+        folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
+        let summary = ledger.summary(&self.job.name, self.job.cluster.world_size.0);
+        folder.write_summary(&summary)?;
+        Ok(summary)
+    }
+}
+
+fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
+    let here = |(_, module): &(usize, &ModuleSpec)| {
+        module.placement == Placement::Remote && module.place.ranks.contains(&rank)
+    };
+    let placed = training.modules.iter().enumerate().filter(here);
+    let placed =
+        placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect::<Vec<_>>();
+    let trainers = training.train.trainers.ranks.clone();
+    ModuleServer::new(placed, devices, trainers, training.train.consistency)
+}
+
+/// The devices that a rank's modules are split over: the GPUs that the job wants and the machine has, else the CPU.
+pub fn devices(job: &Job) -> Vec<tch::Device> {
+    let wanted = job.cluster.num_gpus as usize;
+    if wanted == 0 {
+        return vec![tch::Device::Cpu];
+    }
+    let found = match c10d::cuda::load() {
+        Ok(()) => tch::Cuda::device_count().max(0) as usize,
+        Err(reason) => {
+            tracing::warn!("no GPU can be used: {reason}");
+            0
+        }
+    };
+    if found < wanted {
+        let instead = if found == 0 { "the CPU is used".into() } else { format!("{found} are used") };
+        tracing::warn!("{wanted} GPUs were asked for, {found} are here: {instead}");
+    }
+    match wanted.min(found) {
+        0 => vec![tch::Device::Cpu],
+        gpus => (0..gpus).map(tch::Device::Cuda).collect(),
+    }
+}
+
+/// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
+/// with its share of the cores; replicas on one machine share its cores among them; a trainer that only calls has
+/// little to compute. `trainers` is how many there are: in all, or on this machine.
+fn threads(cores: usize, holds: bool, trainers: usize) -> i32 {
+    let share = if holds { cores / trainers.max(1) } else { 1 };
+    share.max(1) as i32
+}
+
+/// The trainers on the machine of rank `rank`, as far as addresses tell.
+fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
+    let host = |rank: Rank| mesh.peers()[rank.index()].address.rsplit_once(':').map(|(host, _)| host);
+    trainers.iter().filter(|&&trainer| host(trainer) == host(rank)).count()
+}
+
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+fn show_updates(modules: &ModuleServer, reporter: &mut Reporter, end: &Receiver<()>) {
+    let (mut before, mut at) = (0, Instant::now());
+    while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let (updates, staleness) = updates(modules);
+        let seconds = at.elapsed().as_secs_f64();
+        let updates_per_s = (updates - before) as f64 / seconds;
+        (before, at) = (updates, Instant::now());
+        reporter.report(Update::Serving { updates, updates_per_s, staleness });
+    }
+}
+
+/// Of all modules of this rank: updates, and their staleness on average.
+fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
+    let counts = modules
+        .hosted()
+        .iter()
+        .map(|module| module.updates())
+        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let (updates, staleness) = counts;
+    (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_computes_with_as_many_threads_as_its_modules_give_work_for() {
+        assert_eq!(threads(8, true, 2), 4);
+        assert_eq!(threads(8, false, 2), 1);
+        assert_eq!(threads(1, true, 2), 1);
+        assert_eq!(threads(8, true, 1), 8);
+    }
+}
