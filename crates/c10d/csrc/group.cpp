@@ -1,6 +1,7 @@
 #include "group.h"
 
 #include <ATen/core/grad_mode.h>
+#include "batch_threads.h"
 #include "gloo.h"
 #include "guard.h"
 
@@ -53,6 +54,7 @@ char* shim_backend_gloo(
     const char* host,
     BackendBox** backend) {
   return guarded([&] {
+    const BatchThreads started_here;
     auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(timeout_ms));
     if (host != nullptr) {
       options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(host)};
