@@ -98,6 +98,10 @@ char* shim_group_sequence_number(const GroupBox* group, uint64_t* number) {
   return guarded([&] { *number = group->group->getSequenceNumberForGroup(); });
 }
 
+char* shim_group_abort(const GroupBox* group) {
+  return guarded([&] { group->group->abort(); });
+}
+
 void shim_group_drop(GroupBox* group) {
   delete group;
 }

@@ -75,8 +75,8 @@ struct Shared {
     store: Store,
     /// How it was made; so are its subgroups.
     options: Options,
-    /// Held while an operation is started, so that its place is the same in the check and in c10d. `Some` in a checked
-    /// group.
+    /// Held while an operation is started, because c10d counts them without a lock, and so that its place is the same
+    /// in the check and in c10d. `Some` in a checked group.
     starting: Mutex<Option<Agreement>>,
     /// How many groups have been made of this one, on this rank.
     subgroups: AtomicU32,
@@ -205,12 +205,11 @@ impl ProcessGroup {
     }
 
     /// Gives the group up: what is in flight fails, here and on the ranks that wait for this one, and so does all that
-    /// is started later. For a rank that learns in another way that its group has no future. Over Gloo only; the other
-    /// backends go on until their timeouts.
+    /// is started later. For a rank that learns in another way that its group has no future. It takes a fraction of a
+    /// second: with a backend's own error an operation says more than [`Error::Aborted`], so each gets the time to end
+    /// with one.
     pub fn abort(&self) {
-        if self.backend() == Backend::Gloo {
-            self.shared.group.close_connections(self.rank(), self.size());
-        }
+        self.shared.peers.abort(&self.shared.group);
     }
 
     pub fn rank(&self) -> u32 {
