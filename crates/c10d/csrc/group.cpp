@@ -49,16 +49,18 @@ char* shim_backend_gloo(
     const StoreBox* store,
     int rank,
     int size,
+    int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
     BackendBox** backend) {
   return guarded([&] {
-    auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(timeout_ms));
+    auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(join_timeout_ms));
     if (host != nullptr) {
       options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(host)};
     }
     auto gloo = c10::make_intrusive<Gloo>(store->store, rank, size, std::move(options));
     gloo->setSequenceNumberForGroup();
+    gloo->setTimeout(milliseconds(timeout_ms));
     *backend = new BackendBox{std::move(gloo)};
   });
 }

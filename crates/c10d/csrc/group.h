@@ -23,11 +23,12 @@ struct ShimCall {
   double factor;
 };
 
-// `host`: where the others reach this process; null for the machine's own name.
+// Meets the others within `join_timeout_ms`. `host`: where they reach this process; null for the machine's own name.
 char* shim_backend_gloo(
     const StoreBox* store,
     int rank,
     int size,
+    int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
     BackendBox** backend);

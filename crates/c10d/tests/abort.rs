@@ -2,11 +2,12 @@
 
 mod reducer_support;
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use c10d::{Error, ProcessGroup, ReduceOp, Work, threads};
+use c10d::reducer::Reducer;
+use c10d::{Error, Options, ProcessGroup, ReduceOp, Store, Work, threads, threads_with};
 use reducer_support::*;
 use tch::{Device, Kind, Tensor};
 
@@ -44,22 +45,30 @@ impl Standstill {
     }
 }
 
-/// On rank 0 `given_up`; the others take part in the standstill's operations and stay until it has come back.
-fn on_rank_0(given_up: impl Fn(&ProcessGroup) + Sync) {
+/// Two ranks; the second of `body`'s arguments is where rank 1 stays until rank 0 has ended.
+fn on_rank(body: impl Fn(&ProcessGroup, &dyn Fn()) + Sync) {
     let (ended, end) = mpsc::channel::<()>();
-    let (ended, end) = (std::sync::Mutex::new(Some(ended)), std::sync::Mutex::new(end));
+    let (ended, end) = (Mutex::new(Some(ended)), Mutex::new(end));
     threads(2, |group| {
-        if group.rank() == 0 {
-            // Dropped also where the test fails.
-            let _ended = ended.lock().unwrap().take();
-            given_up(group);
-        } else {
-            (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
+        // Dropped also where the test fails.
+        let _ended = (group.rank() == 0).then(|| ended.lock().unwrap().take());
+        body(group, &|| {
             let _ = end.lock().unwrap().recv();
-        }
+        });
         Ok(())
     })
     .unwrap();
+}
+
+/// On rank 0 `given_up`; the other one takes part in the first two operations.
+fn on_rank_0(given_up: impl Fn(&ProcessGroup) + Sync) {
+    on_rank(|group, stay| {
+        if group.rank() == 0 {
+            return given_up(group);
+        }
+        (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
+        stay();
+    });
 }
 
 fn soon<T>(what: impl FnOnce() -> T) -> T {
@@ -184,5 +193,105 @@ fn a_backward_that_would_never_end_is_broken_off() {
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
         aborts.join().unwrap();
         drop(standstill);
+    });
+}
+
+fn lonely(options: Options) -> Error {
+    let store = Store::hash().unwrap();
+    ProcessGroup::new(&store, 0, 2, options).unwrap_err()
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_the_meeting_is_named_within_its_limit() {
+    let join_timeout = Some(Duration::from_millis(200));
+    let error = soon(|| lonely(Options { join_timeout, ..Options::default() }));
+    assert!(matches!(&error, Error::Timeout { missing, .. } if *missing == [1]), "{error}");
+    assert!(error.to_string().contains("not done after 200ms, rank 1 did not take part"), "{error}");
+}
+
+#[test]
+fn the_limit_of_the_meeting_is_not_that_of_the_operations() {
+    let options =
+        Options { join_timeout: Some(Duration::from_secs(20)), timeout: SOON / 5, ..Options::default() };
+    threads_with(2, &options, |group| {
+        if group.rank() == 0 {
+            let error = soon(|| group.recv(&mut ones(), 1, 0).unwrap_err());
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        } else {
+            thread::sleep(SOON / 2);
+        }
+        Ok(())
+    })
+    .unwrap();
+    let options = Options { join_timeout: Some(SOON / 2), timeout: SOON * 20, ..Options::default() };
+    threads_with(2, &options, |group| {
+        if group.rank() == 0 {
+            thread::sleep(SOON);
+        }
+        // As the Reducer starts them, too: without a limit of their own.
+        Reducer::new(&Mlp::new(1).parameters, &[], group, small_buckets()).map(drop)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_meeting_is_given_up_before_the_group_is_there() {
+    let options = Options::default();
+    let abort = options.abort.clone();
+    let gives_up = thread::spawn(move || {
+        thread::sleep(SOON / 10);
+        abort.abort();
+    });
+    let error = soon(|| lonely(options.clone()));
+    assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    gives_up.join().unwrap();
+    // And what would be made later.
+    let error = soon(|| lonely(options));
+    assert!(matches!(error, Error::Aborted { .. }), "{error}");
+}
+
+#[test]
+fn a_subgroup_ends_with_its_group_and_not_the_other_way_round() {
+    on_rank_0_of_pairs(|group, first, second| {
+        first.abort();
+        let error = soon(|| first.all_reduce(&mut ones(), ReduceOp::Sum).unwrap_err());
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap();
+        let work = second.all_reduce_async(ones(), ReduceOp::Sum).unwrap();
+        soon(|| {
+            group.abort();
+            let error = work.wait().unwrap_err();
+            assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        });
+    });
+}
+
+fn on_rank_0_of_pairs(body: impl Fn(&ProcessGroup, &ProcessGroup, &ProcessGroup) + Sync) {
+    on_rank(|group, stay| {
+        let pairs = [(); 2].map(|()| group.subgroup(&[0, 1]).unwrap().unwrap());
+        if group.rank() == 0 {
+            body(group, &pairs[0], &pairs[1]);
+        } else {
+            group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap();
+            stay();
+        }
+    });
+}
+
+#[test]
+fn a_subgroup_that_is_being_made_ends_with_its_group() {
+    on_rank(|group, stay| {
+        if group.rank() == 1 {
+            return stay();
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(SOON / 10);
+                group.abort();
+            });
+            // The other rank does not call this.
+            let error = soon(|| group.subgroup(&[0, 1]).unwrap_err());
+            assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        });
     });
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::abort::soon;
 use super::handle::Handle;
 use crate::error::{Operation, cleaned, named};
 use crate::{Error, Store};
@@ -24,8 +25,10 @@ const DEATH_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) struct Peers {
     /// By rank; `None` where the table in the store could not be read.
     addresses: Vec<Option<SocketAddr>>,
-    /// The group, which a failure ends. Gone when the group is.
+    /// Gone when the group is.
     group: Weak<Handle>,
+    /// Whether one failed operation leaves the others without a future: Gloo closes the connections.
+    ends_with_failure: bool,
     /// Set by who gives the group up, before it is ended.
     aborted: AtomicBool,
     /// Set by the operation that fails first, before it ends the group.
@@ -35,17 +38,32 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Of a Gloo backend whose ranks have all met, `store` being the backend's.
+    /// Of a group whose ranks have all met.
+    pub fn new(group: &Arc<Handle>) -> Self {
+        Self { group: Arc::downgrade(group), ..Self::default() }
+    }
+
+    /// Of one over Gloo, `store` being the backend's.
     pub fn of_gloo(store: &Store, size: u32, group: &Arc<Handle>) -> Self {
         let address = |rank: u32| store.get(&format!("0/{rank}")).ok().and_then(|entry| listens_at(&entry));
         let addresses = (0..size).map(address).collect();
-        Self { addresses, group: Arc::downgrade(group), ..Self::default() }
+        Self { addresses, ends_with_failure: true, ..Self::new(group) }
+    }
+
+    /// Of one whose ranks are meeting: of those that have left their addresses.
+    fn half_met(store: &Store, size: u32) -> Self {
+        let came = |rank: u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(false);
+        let address = |rank: u32| listens_at(&store.get(&format!("0/{rank}")).ok()?);
+        let addresses = (0..size).map(|rank| if came(rank) { address(rank) } else { None }).collect();
+        Self { addresses, ..Self::default() }
     }
 
     /// Ends the group on this rank's wish.
-    pub fn abort(&self, group: &Handle) {
+    pub fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
-        group.abort();
+        if let Some(group) = self.group.upgrade() {
+            group.abort();
+        }
     }
 
     /// What `message` says about the group; where that has no future, it ends.
@@ -65,7 +83,7 @@ impl Peers {
             is_first = true;
             self.failed.store(true, Ordering::SeqCst);
             // A rank that waits for this one is not told by the death of a third.
-            if let Some(group) = self.group.upgrade() {
+            if let Some(group) = self.group.upgrade().filter(|_| self.ends_with_failure) {
                 group.abort();
             }
             self.verdict(operation, limit, kind, &reason)
@@ -182,15 +200,36 @@ impl Peers {
 
 /// Why the ranks of a group did not meet: `store` being the backend's, who left no address there did not come.
 pub(super) fn not_met(operation: &Operation, store: &Store, limit: Duration, message: &str) -> Error {
-    let peers = Peers::default();
+    let peers = Peers::half_met(store, operation.members.size());
     match peers.explain(operation, limit, message) {
         Error::Timeout { operation, limit, reason, .. } => {
-            let came = |rank: &u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(true);
-            let missing = (0..operation.members.size()).filter(|rank| !came(rank)).collect();
+            let missing = missing(store, operation.members.size());
             Error::Timeout { operation, limit, missing, reason }
         }
         other => other,
     }
+}
+
+/// The same of a meeting that did not keep its limit. Nothing is known of why, and the store may be.
+pub(super) fn still_meeting(operation: &Operation, store: Store, limit: Duration) -> Error {
+    let size = operation.members.size();
+    let asked = soon(move || {
+        // The meeting may be waiting in the connection of this one.
+        let own = if store.port().is_some() { store.reconnect().ok()? } else { store };
+        Some(missing(&own, size))
+    });
+    let reason = match &asked {
+        None => "the store does not answer: see the process that has it",
+        Some(missing) if missing.is_empty() => "all have come, but a connection to one of them is not made",
+        Some(_) => "not all have come",
+    };
+    let (operation, reason) = (operation.clone(), reason.into());
+    Error::Timeout { operation, limit, missing: asked.unwrap_or_default(), reason }
+}
+
+fn missing(store: &Store, size: u32) -> Vec<u32> {
+    let came = |rank: &u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(true);
+    (0..size).filter(|rank| !came(rank)).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
