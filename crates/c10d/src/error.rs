@@ -91,6 +91,12 @@ impl Error {
     }
 }
 
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        TorchError { message: crate::torch_message(&error) }.into()
+    }
+}
+
 /// Which operation failed, where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
