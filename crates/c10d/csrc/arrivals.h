@@ -16,10 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "graph.h"
+
 namespace arrivals {
 
-using torch::autograd::Node;
-using torch::autograd::variable_list;
+using graph::Node;
+using graph::variable_list;
 using torch::autograd::FunctionPostHook;
 using torch::autograd::FunctionPreHook;
 using torch::distributed::autograd::ContextPtr;

@@ -13,6 +13,7 @@ char* shim_backend_of_object(
     const StoreBox* store,
     int rank,
     int size,
+    int64_t join_timeout_ms,
     int64_t timeout_ms,
     BackendBox** backend);
 }

@@ -7,6 +7,7 @@
 
 #include "graph.h"
 #include "guard.h"
+#include "handles.h"
 
 namespace {
 
@@ -126,11 +127,9 @@ char* shim_grad(
       captures.push_back(capture(*inputs[i], i));
     }
     auto gradients = torch::autograd::Engine::get_default_engine().execute(
-        roots, gather(seeds, n_outputs), retain_graph, /*create_graph=*/false, /*accumulate_grad=*/false, captures);
+        roots, tensors_of(seeds, n_outputs), retain_graph, /*create_graph=*/false, /*accumulate_grad=*/false, captures);
     TORCH_CHECK(gradients.size() == n_inputs, "grad gave ", gradients.size(), " gradients for ", n_inputs, " inputs");
-    for (size_t i = 0; i < n_inputs; ++i) {
-      results[i] = gradients[i].defined() ? new at::Tensor(std::move(gradients[i])) : nullptr;
-    }
+    hand_over(std::move(gradients), results);
   });
 }
 

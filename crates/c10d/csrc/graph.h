@@ -16,13 +16,11 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-inline variable_list gather(const at::Tensor* const* tensors, size_t count) {
-  variable_list list;
-  list.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    list.push_back(*tensors[i]);
+// For each result a tensor that the caller owns, or null where there is none.
+inline void hand_over(variable_list gradients, at::Tensor** results) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    results[i] = gradients[i].defined() ? new at::Tensor(std::move(gradients[i])) : nullptr;
   }
-  return list;
 }
 
 // Where a gradient for `output` enters the graph.

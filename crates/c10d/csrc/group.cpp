@@ -50,17 +50,19 @@ char* shim_backend_gloo(
     const StoreBox* store,
     int rank,
     int size,
+    int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
     BackendBox** backend) {
   return guarded([&] {
     const BatchThreads started_here;
-    auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(timeout_ms));
+    auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(join_timeout_ms));
     if (host != nullptr) {
       options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(host)};
     }
     auto gloo = c10::make_intrusive<Gloo>(store->store, rank, size, std::move(options));
     gloo->setSequenceNumberForGroup();
+    gloo->setTimeout(milliseconds(timeout_ms));
     *backend = new BackendBox{std::move(gloo)};
   });
 }
@@ -98,6 +100,10 @@ char* shim_group_set_name(const GroupBox* group, const char* name) {
 
 char* shim_group_sequence_number(const GroupBox* group, uint64_t* number) {
   return guarded([&] { *number = group->group->getSequenceNumberForGroup(); });
+}
+
+char* shim_group_abort(const GroupBox* group) {
+  return guarded([&] { group->group->abort(); });
 }
 
 void shim_group_drop(GroupBox* group) {

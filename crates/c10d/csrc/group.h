@@ -23,11 +23,12 @@ struct ShimCall {
   double factor;
 };
 
-// `host`: where the others reach this process; null for the machine's own name.
+// Meets the others within `join_timeout_ms`. `host`: where they reach this process; null for the machine's own name.
 char* shim_backend_gloo(
     const StoreBox* store,
     int rank,
     int size,
+    int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
     BackendBox** backend);
@@ -45,6 +46,8 @@ char* shim_group_set_backend(
     const BackendBox* backend);
 char* shim_group_set_name(const GroupBox* group, const char* name);
 char* shim_group_sequence_number(const GroupBox* group, uint64_t* number);
+// Ends what is in flight with an error, as far as the backend can, and refuses what comes later.
+char* shim_group_abort(const GroupBox* group);
 void shim_group_drop(GroupBox* group);
 
 // Whether this thread records operations for autograd.

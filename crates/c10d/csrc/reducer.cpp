@@ -3,8 +3,6 @@
 #include "guard.h"
 #include "reducer_box.h"
 
-using graph::gather;
-
 extern "C" {
 
 char* shim_reducer_new(
@@ -19,10 +17,10 @@ char* shim_reducer_new(
   return guarded([&] {
     auto box = std::make_unique<ReducerBox>();
     box->group = group->group;
-    box->buffers = gather(buffers, n_buffers);
+    box->buffers = tensors_of(buffers, n_buffers);
     box->names.assign(names, names + n_parameters);
     box->config = *config;
-    box->build(gather(parameters, n_parameters));
+    box->build(tensors_of(parameters, n_parameters));
     *reducer = box.release();
   });
 }
@@ -47,7 +45,7 @@ char* shim_reducer_before_forward(ReducerBox* reducer, bool synchronise) {
 }
 
 char* shim_reducer_before_backward(ReducerBox* reducer, const at::Tensor* const* outputs, size_t n_outputs) {
-  return guarded([&] { reducer->before_backward(gather(outputs, n_outputs)); });
+  return guarded([&] { reducer->before_backward(tensors_of(outputs, n_outputs)); });
 }
 
 char* shim_reducer_backward(
@@ -60,7 +58,7 @@ char* shim_reducer_backward(
     bool* broken) {
   char* error = guarded([&] {
     auto begin = reducer->begin(outputs, seeds, n_outputs);
-    reducer->backward(begin, gather(outputs, n_outputs), retain_graph, synchronise);
+    reducer->backward(begin, tensors_of(outputs, n_outputs), retain_graph, synchronise);
   });
   *broken = error && reducer->reducer->underway();
   return error;
@@ -79,11 +77,9 @@ char* shim_reducer_grad(
     at::Tensor** results) {
   char* error = guarded([&] {
     auto begin = reducer->begin(outputs, seeds, n_outputs);
-    auto gradients =
-        reducer->grad(begin, gather(outputs, n_outputs), gather(inputs, n_inputs), retain_graph, synchronise);
-    for (size_t i = 0; i < n_inputs; ++i) {
-      results[i] = gradients[i].defined() ? new at::Tensor(std::move(gradients[i])) : nullptr;
-    }
+    graph::hand_over(
+        reducer->grad(begin, tensors_of(outputs, n_outputs), tensors_of(inputs, n_inputs), retain_graph, synchronise),
+        results);
   });
   *broken = error && reducer->reducer->underway();
   return error;

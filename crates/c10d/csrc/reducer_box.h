@@ -25,11 +25,11 @@ inline std::vector<at::Tensor> detached(const std::vector<at::Tensor>& tensors) 
 }
 
 struct ReducerBox {
-  using Edge = torch::autograd::Edge;
-  using edge_list = torch::autograd::edge_list;
+  using Edge = graph::Edge;
+  using edge_list = graph::edge_list;
   using Engine = torch::autograd::Engine;
-  using Node = torch::autograd::Node;
-  using variable_list = torch::autograd::variable_list;
+  using Node = graph::Node;
+  using variable_list = graph::variable_list;
   using Arrivals = arrivals::Arrivals;
   using ContextPtr = arrivals::ContextPtr;
   using OpenReducer = arrivals::OpenReducer;
@@ -161,7 +161,7 @@ struct ReducerBox {
   };
 
   Begin begin(const at::Tensor* const* outputs, const at::Tensor* const* seeds, size_t count) {
-    Begin begin{{}, graph::gather(seeds, count), std::make_shared<Start>()};
+    Begin begin{{}, tensors_of(seeds, count), std::make_shared<Start>()};
     for (size_t o = 0; o < count; ++o) {
       begin.roots.push_back(graph::entrance(*outputs[o]));
     }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shim::group::{self as c, BackendBox};
 use crate::store::millis;
@@ -194,29 +194,29 @@ fn gpu_of(device: Option<u32>, rank: u32) -> Result<u32, NoBackend> {
     }
 }
 
-/// Meets the other ranks over `store`.
+/// Meets the other ranks over `store`, within `join`; `timeout` is for the operations.
 pub(crate) fn make(
     source: &Source,
     store: &Store,
-    rank: u32,
-    size: u32,
-    timeout: Duration,
+    (rank, size): (u32, u32),
+    (join, timeout): (Duration, Duration),
     host: Option<IpAddr>,
 ) -> Result<Handle, TorchError> {
-    let (rank, size, timeout) = (rank as i32, size as i32, millis(timeout));
+    let (rank, size) = (rank as i32, size as i32);
+    let (join, timeout) = (millis(join).max(1), millis(timeout).max(1));
     match source {
         Source::BuiltIn => {
             let host = host.map(|host| CString::new(host.to_string()).expect("an address has no NUL byte"));
             let host = host.as_ref().map_or(ptr::null(), |host| host.as_ptr());
             // SAFETY: a store that is borrowed, of which the backend takes a reference of its own; `host` is null or
             // a string that lives until after the call.
-            made(|out| unsafe { c::shim_backend_gloo(store.ptr(), rank, size, timeout, host, out) })
+            made(|out| unsafe { c::shim_backend_gloo(store.ptr(), rank, size, join, timeout, host, out) })
         }
         Source::Mpi(object) | Source::Nccl { object, .. } => {
             let new = object.new_backend().map_err(|why| TorchError { message: why.to_string() })?;
             // SAFETY: as above; `new` is the function that the shim takes it for, because the object says that it has
             // the interface in which it is.
-            made(|out| unsafe { c::shim_backend_of_object(new, store.ptr(), rank, size, timeout, out) })
+            made(|out| unsafe { c::shim_backend_of_object(new, store.ptr(), rank, size, join, timeout, out) })
         }
     }
 }
@@ -227,7 +227,11 @@ pub(crate) fn make(
 ///
 /// False: it took longer than `limit`, or a failed operation never ended.
 pub fn finalize(limit: Duration) -> bool {
-    Object::all().iter().all(|object| object.finalize(limit))
+    let start = Instant::now();
+    // Each gets its turn, also after one that did not end.
+    Object::all()
+        .iter()
+        .fold(true, |all, object| object.finalize(limit.saturating_sub(start.elapsed())) && all)
 }
 
 fn made(make: impl FnOnce(*mut *mut BackendBox) -> *mut c_char) -> Result<Handle, TorchError> {

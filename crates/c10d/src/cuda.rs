@@ -1,8 +1,6 @@
 //! Libtorch's CUDA half. The binary does not link it, so that it runs on machines without CUDA.
 
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::shim;
@@ -25,7 +23,7 @@ pub struct NoCuda {
 /// The library or one it needs is not installed; the reason is the loader's.
 pub fn load() -> Result<(), NoCuda> {
     static ANSWER: OnceLock<Result<(), NoCuda>> = OnceLock::new();
-    ANSWER.get_or_init(|| open(&library()).map_err(|why| NoCuda { why })).clone()
+    ANSWER.get_or_init(|| shim::open_library(&library()).map(drop).map_err(|why| NoCuda { why })).clone()
 }
 
 /// The one beside the `libtorch_cpu.so` in use, because both halves must be of one build; where there is none, the
@@ -38,21 +36,4 @@ fn library() -> PathBuf {
         .map(|path| path.with_file_name(LIBRARY))
         .filter(|path| path.exists())
         .unwrap_or_else(|| LIBRARY.into())
-}
-
-fn open(path: &Path) -> Result<(), String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a NUL byte in its path".to_owned())?;
-    // SAFETY: a NUL-terminated path. Opening runs the library's initialisers, which register its kernels with the
-    // libtorch_cpu.so already in use; it is never closed, so what they register stays valid.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if !handle.is_null() {
-        return Ok(());
-    }
-    // SAFETY: no argument; the string it returns, if any, stays valid until this thread's next call to the loader.
-    let why = unsafe { libc::dlerror() };
-    if why.is_null() {
-        return Err("the loader gives no reason".into());
-    }
-    // SAFETY: not null, so a NUL-terminated string; copied at once.
-    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
 }

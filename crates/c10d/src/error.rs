@@ -33,6 +33,11 @@ pub enum Error {
         peers: Vec<u32>,
         reason: String,
     },
+    /// This rank has given the group up: [`ProcessGroup::abort`](crate::ProcessGroup::abort).
+    #[error(
+        "{operation}: this rank has given the group up\n  hint: see why `abort` was called; a new group can be made of the ranks that are left"
+    )]
+    Aborted { operation: Operation },
     /// The ranks did not do the same. Found before anything was sent, in groups that are [checked](crate::Options).
     #[error(
         "{operation}: the ranks do not agree: {}\n  hint: what ranks do together has one shape and dtype, and the same order on all of them",
@@ -65,6 +70,31 @@ pub enum Error {
     NoBackend(#[from] NoBackend),
     #[error(transparent)]
     Torch(#[from] TorchError),
+}
+
+impl Error {
+    /// Of a failure that ends its group.
+    pub(crate) fn operation_and_reason(&self) -> Option<(&Operation, &str)> {
+        match self {
+            Self::Timeout { operation, reason, .. } | Self::PeerLost { operation, reason, .. } => {
+                Some((operation, reason))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn reason_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Timeout { reason, .. } | Self::PeerLost { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        TorchError { message: crate::torch_message(&error) }.into()
+    }
 }
 
 /// Which operation failed, where.

@@ -15,6 +15,7 @@ use crate::store::millis;
 use crate::work::{End, Running};
 use crate::{Error, ReduceOp, Result, Store, TorchError, shim};
 
+mod abort;
 mod agree;
 mod coalesced;
 mod collectives;
@@ -29,32 +30,45 @@ mod twin;
 use agree::{Agreement, Message};
 use handle::Handle;
 
+pub use abort::Abort;
 pub(crate) use peers::Peers;
 
 /// How a group is made. All its ranks have to say the same.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub backend: Backend,
-    /// For each operation, and for the ranks to find one another: c10d's own 30 minutes by default.
+    /// For each operation: c10d's own 30 minutes by default.
     pub timeout: Duration,
+    /// For the ranks to find one another; `None`: as `timeout`.
+    pub join_timeout: Option<Duration>,
     /// Python's default group is `0`.
     pub name: String,
     /// Before each collective the ranks compare what they are about to do, over the store, so that a difference is an
     /// [`Error::Mismatch`] that says who and what, and a rank that does not come is named. Of a message, the end that
-    /// comes second finds out that the other is of another size. Costs a few round trips to the store for each
-    /// operation. A Python rank does not take part in that, so its group cannot be checked.
+    /// comes second finds out that the other is of another size. Costs each rank as many round trips to the store as
+    /// there are ranks, for each operation. A Python rank does not take part in that, so its group cannot be checked.
     pub checked: bool,
     /// For NCCL, the CUDA device that this rank's tensors are on; `None`: its rank modulo the devices that CUDA sees.
     pub device: Option<u32>,
     /// For Gloo, the address of this machine at which the others reach this rank; `None`: what the machine's name
     /// stands for, as Python does it.
     pub host: Option<IpAddr>,
+    /// Gives this group up, and all others that are made with the same one, also before they are there.
+    pub abort: Abort,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let timeout = Duration::from_secs(30 * 60);
-        Self { backend: Backend::Gloo, timeout, name: "0".into(), checked: false, device: None, host: None }
+        Self {
+            backend: Backend::Gloo,
+            timeout: Duration::from_secs(30 * 60),
+            join_timeout: None,
+            name: "0".into(),
+            checked: false,
+            device: None,
+            host: None,
+            abort: Abort::default(),
+        }
     }
 }
 
@@ -73,13 +87,43 @@ struct Shared {
     peers: Arc<Peers>,
     /// The group's part of the store that it was made with.
     store: Store,
-    /// How it was made; so are its subgroups.
+    /// How it was made; so are its subgroups. Its `abort` is the group's own.
     options: Options,
-    /// Held while an operation is started, so that its place is the same in the check and in c10d. `Some` in a checked
-    /// group.
+    /// Held while an operation is started, because c10d counts them without a lock, and so that its place is the same
+    /// in the check and in c10d. `Some` in a checked group.
     starting: Mutex<Option<Agreement>>,
     /// How many groups have been made of this one, on this rank.
     subgroups: AtomicU32,
+}
+
+impl Shared {
+    /// Meets the others, within `limit`.
+    fn new(operation: Operation, store: Store, limit: Duration, options: Options) -> Result<Self> {
+        let Options { backend, timeout, checked, device, host, .. } = options;
+        let members = operation.members.clone();
+        let (rank, size) = (members.rank, members.size());
+        let backend_store = store.prefix(backend.prefix())?;
+        let source = backend::prepare(backend, device, &backend_store, rank)?;
+        let met = backend::make(&source, &backend_store, (rank, size), (limit, timeout), host)
+            .map_err(|error| peers::not_met(&operation, &backend_store, limit, &error.message))?;
+        let group = Handle::new(&store, &members, backend, source.device(), &met)
+            .map_err(|TorchError { message: reason }| Error::Backend { operation, reason })?;
+        let group = Arc::new(group);
+        let peers = match backend {
+            Backend::Gloo => Peers::of_gloo(&backend_store, size, &group),
+            Backend::Nccl | Backend::Mpi => Peers::new(&group),
+        };
+        let agreement = if checked { Some(Agreement::new(&store)?) } else { None };
+        Ok(Self {
+            group,
+            members,
+            peers: Arc::new(peers),
+            store,
+            options: Options { device: source.device(), ..options },
+            starting: Mutex::new(agreement),
+            subgroups: AtomicU32::new(0),
+        })
+    }
 }
 
 /// An operation that is about to be started.
@@ -117,7 +161,7 @@ impl ProcessGroup {
         let name = options.name.clone();
         let store = store.prefix("default_pg")?.prefix(&format!("{name}/"))?;
         let members = Members { name, rank, world_ranks: (0..size).collect() };
-        Self::meet(store, members, options)
+        Self::meet(members, options, store, Ok)
     }
 
     /// A group of some of this one's ranks, which in it are numbered from 0 in their order here. `None` on the others.
@@ -163,38 +207,32 @@ impl ProcessGroup {
         let store = shared.store.prefix(&format!("{name}/"))?;
         let members = Members { name, rank: rank as u32, world_ranks };
         let options = Options { timeout: self.timeout, ..shared.options.clone() };
-        Self::meet(store, members, options).map(Some)
+        Self::meet(members, options, store, Ok).map(Some)
     }
 
-    fn meet(store: Store, members: Members, options: Options) -> Result<Self> {
-        let Options { backend, timeout, checked, device, host, .. } = options;
-        let members = Arc::new(members);
-        let operation = Operation { name: "ProcessGroup::new", members: members.clone() };
-        let (rank, size) = (members.rank, members.size());
+    /// `place` makes of `store` the new group's own part. It may ask the store, which may not answer.
+    fn meet(
+        members: Members,
+        options: Options,
+        store: Store,
+        place: impl FnOnce(Store) -> Result<Store> + Send + 'static,
+    ) -> Result<Self> {
+        let operation = Operation { name: "ProcessGroup::new", members: Arc::new(members) };
+        let (rank, size) = (operation.members.rank, operation.members.size());
         if rank >= size || i32::try_from(size).is_err() {
             return Err(Error::OutOfGroup { operation, given: rank, size });
         }
-        let backend_store = store.prefix(backend.prefix())?;
-        let source = backend::prepare(backend, device, &backend_store, rank)?;
-        let met = backend::make(&source, &backend_store, rank, size, timeout, host)
-            .map_err(|error| peers::not_met(&operation, &backend_store, timeout, &error.message))?;
-        let group = Handle::new(&store, &members, backend, source.device(), &met)
-            .map_err(|TorchError { message: reason }| Error::Backend { operation, reason })?;
-        let group = Arc::new(group);
-        let peers = match backend {
-            Backend::Gloo => Peers::of_gloo(&backend_store, size, &group),
-            Backend::Nccl | Backend::Mpi => Peers::default(),
+        let timeout = options.timeout;
+        let limit = options.join_timeout.unwrap_or(timeout);
+        let options = Options { abort: options.abort.child(), ..options };
+        let abort = options.abort.clone();
+        let met = {
+            let (operation, store) = (operation.clone(), store.clone());
+            move || Shared::new(operation, place(store)?, limit, options)
         };
-        let agreement = if checked { Some(Agreement::new(&store)?) } else { None };
-        let shared = Shared {
-            group,
-            members,
-            peers: Arc::new(peers),
-            store,
-            options: Options { device: source.device(), ..options },
-            starting: Mutex::new(agreement),
-            subgroups: AtomicU32::new(0),
-        };
+        let late = || peers::still_meeting(&operation, store, limit);
+        let shared = abort::meeting(&operation, &abort, limit, met, late)?;
+        abort.ends(&shared.peers);
         Ok(Self { shared: Arc::new(shared), timeout })
     }
 
@@ -205,12 +243,11 @@ impl ProcessGroup {
     }
 
     /// Gives the group up: what is in flight fails, here and on the ranks that wait for this one, and so does all that
-    /// is started later. For a rank that learns in another way that its group has no future. Over Gloo only; the other
-    /// backends go on until their timeouts.
+    /// is started later. Its subgroups end with it. For a rank that learns in another way that its group has no future. It takes a fraction of a
+    /// second: with a backend's own error an operation says more than [`Error::Aborted`], so each gets the time to end
+    /// with one.
     pub fn abort(&self) {
-        if self.backend() == Backend::Gloo {
-            self.shared.group.close_connections(self.rank(), self.size());
-        }
+        self.shared.options.abort.abort();
     }
 
     pub fn rank(&self) -> u32 {

@@ -33,7 +33,8 @@
 //! A tensor in flight is borrowed or owned by its operation. What one rank can see is refused before anything is sent.
 //! What only the ranks together can see, that they do different things, a [checked](Options::checked) group finds. In
 //! one that is not, Gloo ends the process of a rank that receives more bytes than its tensor has, as it does under
-//! Python.
+//! Python. Over NCCL an operation that has been waited for is done for the stream, not for the host: read a tensor
+//! through CUDA, which waits.
 //!
 //! A C++ shim (`csrc/`) does the calls; no C++ exception leaves it. The `unsafe` code written by hand lives here, so
 //! nothing here knows of jobs. c10d's own log goes to standard error.
@@ -55,7 +56,7 @@ mod work;
 
 pub use backend::{Backend, NoBackend, finalize};
 pub use error::{Error, Members, Operation, Result};
-pub use group::{Options, ProcessGroup};
+pub use group::{Abort, Options, ProcessGroup};
 pub use reduce_op::ReduceOp;
 pub use rendezvous::rendezvous;
 pub use store::{STORE_TIMEOUT, Store, TcpOptions};

@@ -1,7 +1,7 @@
 use tch::TchError;
 
-/// What libtorch says of a failed operation, in its first line: a C++ stack or a list of kernels follows. What `tch` says
-/// itself comes whole.
+/// What libtorch says of a failed operation, in its first line: a C++ stack or a list of kernels follows. What `tch`
+/// says itself comes whole.
 pub fn torch_message(error: &TchError) -> String {
     match error {
         TchError::Torch(text) => text.trim_start().lines().next().unwrap_or_default().trim_end().to_owned(),

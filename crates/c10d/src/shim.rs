@@ -1,6 +1,8 @@
 //! The border to `csrc/`: declarations as the headers have them, and how tensors and messages cross it.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use tch::Tensor;
 
@@ -89,4 +91,23 @@ pub unsafe fn take_text(message: *mut c_char) -> Option<String> {
 pub unsafe fn check(returned: *mut c_char) -> Result<(), TorchError> {
     // SAFETY: the caller's promise is that of `take_text`.
     unsafe { take_text(returned) }.map_or(Ok(()), |message| Err(TorchError { message }))
+}
+
+/// Opens a library for the whole process, because what it opens itself may look for its symbols. It is never closed: it
+/// has threads, and has registered functions with other libraries.
+pub fn open_library(path: &Path) -> Result<*mut c_void, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a NUL byte in its path".to_owned())?;
+    // SAFETY: a NUL-terminated path. Opening runs the library's initialisers, which are C++'s; those of libtorch's CUDA
+    // half register its kernels with the libtorch_cpu.so in use.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if !handle.is_null() {
+        return Ok(handle);
+    }
+    // SAFETY: no argument; the string it returns, if any, stays valid until this thread's next call to the loader.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err("the loader gives no reason".into());
+    }
+    // SAFETY: not null, so a NUL-terminated string; copied at once.
+    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
 }

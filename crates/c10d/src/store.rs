@@ -2,8 +2,7 @@
 
 use std::ffi::{CString, c_char};
 use std::fmt;
-use std::net::{IpAddr, TcpListener};
-use std::os::fd::IntoRawFd as _;
+use std::net::IpAddr;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,6 +10,10 @@ use std::time::Duration;
 
 use crate::shim::store::{self as c, ShimBytes, ShimTcpOptions, StoreBox};
 use crate::{Error, Result, TorchError, shim};
+
+mod listening;
+
+use listening::Listening;
 
 /// How long a store waits for a key, and for its server, where nothing else is said: c10d's own 5 minutes.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -98,34 +101,32 @@ impl Store {
     pub fn tcp(options: &TcpOptions) -> Result<Self> {
         let what = format!("TCP store at {}:{}", options.host, options.port);
         let host = text(&what, "host", &options.host)?;
-        let listening = match options.listen.filter(|_| options.is_server) {
-            Some(address) => {
-                Some(TcpListener::bind((address, options.port)).map_err(|why| Error::Store {
-                    store: what.clone(),
-                    operation: "listen",
-                    key: String::new(),
-                    reason: why.to_string(),
-                })?)
-            }
-            None => None,
-        };
-        // The port that the system chose, where it was to.
-        let bound = listening.as_ref().and_then(|socket| socket.local_addr().ok());
+        let listening = options.listen.filter(|_| options.is_server);
+        let listening = listening.map(|address| Listening::at(address, options.port)).transpose();
+        let listening = listening.map_err(|why| Error::Store {
+            store: what.clone(),
+            operation: "listen",
+            key: String::new(),
+            reason: why.to_string(),
+        })?;
         let wanted = ShimTcpOptions {
             host: host.as_ptr(),
-            port: bound.map_or(options.port, |address| address.port()),
+            port: listening.as_ref().and_then(Listening::port).unwrap_or(options.port),
             is_server: options.is_server,
             wait_workers: options.wait_workers,
             multi_tenant: options.multi_tenant,
             use_libuv: true,
-            // The server's from here on.
-            listening: listening.map_or(-1, TcpListener::into_raw_fd),
+            listening: listening.as_ref().map_or(-1, Listening::given),
             workers: options.workers.map_or(-1, i64::from),
             timeout_ms: millis(options.timeout),
         };
         let mut port = options.port;
         // SAFETY: the options and their string live until after the call; the shim keeps no pointer to them.
-        let store = made(what, |out| unsafe { c::shim_store_tcp(&wanted, &mut port, out) })?;
+        let store = made(what, |out| unsafe { c::shim_store_tcp(&wanted, &mut port, out) });
+        if let (Err(_), Some(listening)) = (&store, listening) {
+            listening.take_back();
+        }
+        let store = store?;
         let what = format!("TCP store at {}:{port}", options.host);
         Ok(store.renamed(what, Some(port)))
     }

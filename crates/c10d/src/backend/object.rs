@@ -1,7 +1,6 @@
 //! Opens the shared objects that hold NCCL and MPI (`backends/`), and calls them.
 
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::{env, fs};
 
 use super::find::{self, Launch, Mpi};
 use super::{Backend, NoBackend};
-use crate::cuda;
+use crate::{cuda, shim};
 
 /// `backends/object.h` has the same number.
 const INTERFACE: u32 = 1;
@@ -52,8 +51,9 @@ impl Object {
         if backend == Backend::Nccl {
             cuda::load().map_err(|no_cuda| NoBackend::NoCuda { backend, why: no_cuda.why })?;
         }
-        let handle = load(&path).map_err(|why| NoBackend::NotLoaded { backend, path: path.clone(), why })?;
-        let object = Self { backend, path, handle };
+        let handle = shim::open_library(&path);
+        let handle = handle.map_err(|why| NoBackend::NotLoaded { backend, path: path.clone(), why })?;
+        let object = Self { backend, path, handle: Handle(handle) };
         open.push(object.clone());
         Ok(object)
     }
@@ -78,7 +78,7 @@ impl Object {
         // SAFETY: a pointer for the result, which is taken below, as is the message.
         let message = unsafe { device_of(device as i32, &mut id) };
         // SAFETY: null or a string for `free`, each taken once.
-        let (message, id) = unsafe { (crate::shim::take_text(message), crate::shim::take_text(id)) };
+        let (message, id) = unsafe { (shim::take_text(message), shim::take_text(id)) };
         match (message, id) {
             (None, Some(id)) => Ok(id),
             (why, _) => Err(NoBackend::NoGpu {
@@ -149,21 +149,4 @@ pub fn check(backend: Backend, path: &Path) -> Result<(), NoBackend> {
         )));
     }
     Ok(())
-}
-
-fn load(path: &Path) -> Result<Handle, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a NUL byte in its path".to_owned())?;
-    // Global, because Open MPI opens plug-ins of its own that look for its symbols.
-    // SAFETY: a NUL-terminated path. The object's initialisers are C++'s, and it is never closed.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if !handle.is_null() {
-        return Ok(Handle(handle));
-    }
-    // SAFETY: no argument; the string it returns, if any, stays valid until this thread's next call to the loader.
-    let why = unsafe { libc::dlerror() };
-    if why.is_null() {
-        return Err("the loader gives no reason".into());
-    }
-    // SAFETY: not null, so a NUL-terminated string; copied at once.
-    Err(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
 }

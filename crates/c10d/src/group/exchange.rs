@@ -7,7 +7,7 @@ use super::{ProcessGroup, Start};
 use crate::error::Operation;
 use crate::shim::group as c;
 use crate::work::{Running, Work};
-use crate::{ReduceOp, Result, TorchError, shim};
+use crate::{ReduceOp, Result, shim};
 
 impl ProcessGroup {
     /// Rank r's `output` becomes the reduction of all ranks' `inputs[r]`. All have one shape and dtype.
@@ -176,10 +176,8 @@ impl ProcessGroup {
         let flat_input = tch::no_grad(|| {
             let parts: Vec<Tensor> = inputs.iter().map(|input| input.flatten(0, -1)).collect();
             Tensor::f_cat(&parts, 0)
-        });
-        let flat_input = flat_input.map_err(torch)?;
-        let flat =
-            Tensor::f_empty([to.iter().sum()], (outputs[0].kind(), outputs[0].device())).map_err(torch)?;
+        })?;
+        let flat = Tensor::f_empty([to.iter().sum()], (outputs[0].kind(), outputs[0].device()))?;
         let running = self.start_rows(operation, &flat, &flat_input, &to, &from, asynchronous)?;
         Ok((running, flat))
     }
@@ -271,15 +269,10 @@ fn unpack(outputs: &mut [Tensor], flat: &Tensor) -> Result<()> {
         let mut start = 0;
         for output in outputs {
             let count = i64::try_from(output.numel()).unwrap_or(i64::MAX);
-            let part =
-                flat.f_narrow(0, start, count).and_then(|part| part.f_view_as(output)).map_err(torch)?;
-            output.f_copy_(&part).map_err(torch)?;
+            let part = flat.f_narrow(0, start, count).and_then(|part| part.f_view_as(output))?;
+            output.f_copy_(&part)?;
             start += count;
         }
         Ok(())
     })
-}
-
-fn torch(error: tch::TchError) -> TorchError {
-    TorchError { message: crate::error::cleaned(&error.to_string()) }
 }

@@ -2,16 +2,14 @@
 
 use std::ffi::{CString, c_char};
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-
-use tch::Tensor;
 
 use crate::backend::{self, Backend};
 use crate::error::Members;
 use crate::shim::group::{self as c, GroupBox};
-use crate::shim::work::{WorkBox, shim_work_drop, shim_work_wait};
+use crate::shim::work::WorkBox;
 use crate::{Store, TorchError, shim};
 
 /// How long the end of a group may take while operations are in flight.
@@ -19,11 +17,10 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Handle {
     ptr: NonNull<GroupBox>,
-    /// Held while an operation is started: c10d counts them without a lock.
-    starting: Mutex<()>,
 }
 
-// SAFETY: a c10d::ProcessGroup may be used and freed by any thread; what it does not lock is behind `starting`.
+// SAFETY: a c10d::ProcessGroup may be used and freed by any thread; what it does not lock is behind the lock of
+// `Shared::starting` and, for Gloo, whose operations the Reducer starts too, behind one of its own.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -43,7 +40,7 @@ impl Handle {
         // SAFETY: just returned by a guarded function, passed on once.
         unsafe { shim::check(returned) }?;
         let ptr = NonNull::new(ptr).expect("the shim gives a group or an error");
-        let group = Self { ptr, starting: Mutex::new(()) };
+        let group = Self { ptr };
         if let Some(index) = cuda {
             // SAFETY: a group that is borrowed.
             let returned = unsafe { c::shim_group_bind(group.ptr(), index as i8) };
@@ -70,40 +67,24 @@ impl Handle {
         self.ptr.as_ptr()
     }
 
-    /// Starts what `start` calls.
+    /// Starts what `start` calls. One at a time: the group's lock for that is held.
     pub fn start(
         &self,
         start: impl FnOnce(*const GroupBox, *mut *mut WorkBox) -> *mut c_char,
     ) -> Result<NonNull<WorkBox>, TorchError> {
         let mut work = ptr::null_mut();
-        let starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         let returned = start(self.ptr(), &mut work);
-        drop(starting);
         // SAFETY: just returned by a guarded function, passed on once.
         unsafe { shim::check(returned) }?;
         Ok(NonNull::new(work).expect("the shim gives a work or an error"))
     }
 
-    /// Closes Gloo's connections to all ranks, so that those who wait for this one learn at once that it has given up,
-    /// and what is in flight here fails.
-    ///
-    /// Gloo has no call for that, but does it when a receive runs out of time.
-    pub fn close_connections(&self, own: u32, size: u32) {
-        let nothing = Tensor::zeros([1], (tch::Kind::Uint8, tch::Device::Cpu));
-        for from in (0..size).filter(|&rank| rank != own) {
-            // SAFETY: group and tensor are borrowed until after the call, which copies what it keeps of them.
-            let started = self.start(|group, work| unsafe {
-                c::shim_recv(group, shim::pointer(&nothing), from as i32, i32::MAX, work)
-            });
-            // Refused where the connection is closed already.
-            let Ok(work) = started else { continue };
-            // SAFETY: a work that is ours.
-            let returned = unsafe { shim_work_wait(work.as_ptr(), 1) };
-            // SAFETY: just returned by a guarded function, passed on once. That it fails is the point.
-            let _ = unsafe { shim::check(returned) };
-            // SAFETY: as above, and used by nobody else.
-            unsafe { shim_work_drop(work.as_ptr()) };
-        }
+    /// Ends what is in flight, and what is started later, as far as the backend can.
+    pub fn abort(&self) {
+        // SAFETY: a group that is borrowed.
+        let returned = unsafe { c::shim_group_abort(self.ptr()) };
+        // SAFETY: just returned by a guarded function, passed on once. There is nothing more to try.
+        let _ = unsafe { shim::check(returned) };
     }
 }
 

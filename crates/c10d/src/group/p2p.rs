@@ -126,6 +126,8 @@ impl ProcessGroup {
     }
 }
 
+/// The largest is Gloo's for the end of a group (`csrc/gloo.h`).
 fn tagged(operation: &Operation, tag: u32) -> Result<i32> {
-    i32::try_from(tag).map_err(|_| misuse(operation, format!("tag {tag}"), "tags go up to 2147483647"))
+    let tag = i32::try_from(tag).ok().filter(|&tag| tag != i32::MAX).ok_or(tag);
+    tag.map_err(|tag| misuse(operation, format!("tag {tag}"), "tags go up to 2147483646"))
 }

@@ -4,10 +4,12 @@
 //! listens in the group's store, so each keeps a table of them: from address to rank, and to ask who still listens.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::abort::soon;
 use super::handle::Handle;
 use crate::error::{Operation, cleaned, named};
 use crate::{Error, Store};
@@ -23,33 +25,115 @@ const DEATH_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) struct Peers {
     /// By rank; `None` where the table in the store could not be read.
     addresses: Vec<Option<SocketAddr>>,
-    /// The group, whose connections a failure closes. Gone when the group is.
+    /// Gone when the group is.
     group: Weak<Handle>,
-    /// Written by whichever operation fails first.
-    first_failure: OnceLock<String>,
+    /// Whether one failed operation leaves the others without a future: Gloo closes the connections.
+    ends_with_failure: bool,
+    /// Set by who gives the group up, before it is ended.
+    aborted: AtomicBool,
+    /// Set by the operation that fails first, before it ends the group.
+    failed: AtomicBool,
+    /// Written by it once it knows why.
+    first_failure: OnceLock<Error>,
 }
 
 impl Peers {
-    /// Of a Gloo backend whose ranks have all met, `store` being the backend's.
+    /// Of a group whose ranks have all met.
+    pub fn new(group: &Arc<Handle>) -> Self {
+        Self { group: Arc::downgrade(group), ..Self::default() }
+    }
+
+    /// Of one over Gloo, `store` being the backend's.
     pub fn of_gloo(store: &Store, size: u32, group: &Arc<Handle>) -> Self {
         let address = |rank: u32| store.get(&format!("0/{rank}")).ok().and_then(|entry| listens_at(&entry));
         let addresses = (0..size).map(address).collect();
-        Self { addresses, group: Arc::downgrade(group), first_failure: OnceLock::new() }
+        Self { addresses, ends_with_failure: true, ..Self::new(group) }
     }
 
-    pub fn explain(&self, operation: &Operation, limit: Duration, message: &str) -> Error {
-        let mut reason = cleaned(message);
-        let kind = kind(&reason);
-        if kind == Kind::Other {
-            return Error::Backend { operation: operation.clone(), reason };
-        }
-        let own = operation.members.rank;
-        // A rank that waits for this one is not told by the death of a third.
+    /// Of one whose ranks are meeting: of those that have left their addresses.
+    fn half_met(store: &Store, size: u32) -> Self {
+        let came = |rank: u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(false);
+        let address = |rank: u32| listens_at(&store.get(&format!("0/{rank}")).ok()?);
+        let addresses = (0..size).map(|rank| if came(rank) { address(rank) } else { None }).collect();
+        Self { addresses, ..Self::default() }
+    }
+
+    /// Ends the group on this rank's wish.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
         if let Some(group) = self.group.upgrade() {
-            group.close_connections(own, operation.members.size());
+            group.abort();
         }
-        let told = self.rank_in(&reason).filter(|&rank| rank != own);
-        reason = without_address(&reason);
+    }
+
+    /// What `message` says about the group; where that has no future, it ends.
+    pub fn explain(&self, operation: &Operation, limit: Duration, message: &str) -> Error {
+        let reason = cleaned(message);
+        let mut kind = kind(&reason);
+        if kind == Kind::Lost && self.is_own_doing(&reason) {
+            kind = Kind::GivenUp;
+        }
+        match kind {
+            Kind::Other => return Error::Backend { operation: operation.clone(), reason },
+            Kind::GivenUp => return self.given_up(operation),
+            Kind::Late | Kind::Lost => {}
+        }
+        let mut is_first = false;
+        let first = self.first_failure.get_or_init(|| {
+            is_first = true;
+            self.failed.store(true, Ordering::SeqCst);
+            // A rank that waits for this one is not told by the death of a third.
+            if let Some(group) = self.group.upgrade().filter(|_| self.ends_with_failure) {
+                group.abort();
+            }
+            self.verdict(operation, limit, kind, &reason)
+        });
+        if is_first {
+            return first.clone();
+        }
+        let before = first.operation_and_reason();
+        let mut error = self.verdict(operation, limit, kind, &reason);
+        if let (Some((first, why)), Some(reason)) = (before, error.reason_mut()) {
+            *reason = format!("{reason}; before that, {} failed: {why}", first.name);
+        }
+        error
+    }
+
+    /// What Gloo says of connections that this rank closed.
+    fn is_own_doing(&self, reason: &str) -> bool {
+        let has_ended = self.aborted.load(Ordering::SeqCst) || self.failed.load(Ordering::SeqCst);
+        has_ended && reason.to_lowercase().contains("application timeout caused pair closure")
+    }
+
+    /// An operation that was broken off, or not started any more: because of another's failure, or on this rank's wish.
+    fn given_up(&self, operation: &Operation) -> Error {
+        let aborted = || Error::Aborted { operation: operation.clone() };
+        if !self.failed.load(Ordering::SeqCst) {
+            return aborted();
+        }
+        // Whoever failed is still finding out why.
+        let first = self.first_failure.get_or_init(aborted);
+        let Some((before, why)) = first.operation_and_reason() else { return aborted() };
+        let reason = format!("given up, because {} failed before: {why}", before.name);
+        match first {
+            Error::Timeout { limit, missing, .. } => Error::Timeout {
+                operation: operation.clone(),
+                limit: *limit,
+                missing: missing.clone(),
+                reason,
+            },
+            Error::PeerLost { peers, .. } => {
+                Error::PeerLost { operation: operation.clone(), peers: peers.clone(), reason }
+            }
+            _ => aborted(),
+        }
+    }
+
+    /// Who is gone, or late.
+    fn verdict(&self, operation: &Operation, limit: Duration, kind: Kind, reason: &str) -> Error {
+        let own = operation.members.rank;
+        let told = self.rank_in(reason).filter(|&rank| rank != own);
+        let mut reason = without_address(reason);
         let silent = if kind == Kind::Lost { self.silent_soon(own) } else { self.silent(own) };
         if !silent.is_empty() {
             reason = format!("nothing answers where {} was ({reason})", named(&silent));
@@ -58,23 +142,11 @@ impl Peers {
                 "rank {rank} still runs, but has closed its connections: it gave the group up ({reason})"
             );
         }
-        if let Some(first) = self.first_failure.get() {
-            reason = format!("{reason}; before that, {first}");
-        } else {
-            let _ = self.first_failure.set(format!("{} failed: {reason}", operation.name));
+        if kind == Kind::Late && silent.is_empty() {
+            return Error::Timeout { operation: operation.clone(), limit, missing: Vec::new(), reason };
         }
-        match kind {
-            Kind::Late if silent.is_empty() => {
-                Error::Timeout { operation: operation.clone(), limit, missing: Vec::new(), reason }
-            }
-            _ => {
-                let mut peers = silent;
-                if peers.is_empty() {
-                    peers.extend(told);
-                }
-                Error::PeerLost { operation: operation.clone(), peers, reason }
-            }
-        }
+        let peers = if silent.is_empty() { told.into_iter().collect() } else { silent };
+        Error::PeerLost { operation: operation.clone(), peers, reason }
     }
 
     /// A process that dies closes its sockets one after the other: where one connection broke, the rest may take a
@@ -128,25 +200,50 @@ impl Peers {
 
 /// Why the ranks of a group did not meet: `store` being the backend's, who left no address there did not come.
 pub(super) fn not_met(operation: &Operation, store: &Store, limit: Duration, message: &str) -> Error {
-    let peers = Peers::default();
+    let peers = Peers::half_met(store, operation.members.size());
     match peers.explain(operation, limit, message) {
         Error::Timeout { operation, limit, reason, .. } => {
-            let came = |rank: &u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(true);
-            let missing = (0..operation.members.size()).filter(|rank| !came(rank)).collect();
+            let missing = missing(store, operation.members.size());
             Error::Timeout { operation, limit, missing, reason }
         }
         other => other,
     }
 }
 
+/// The same of a meeting that did not keep its limit. Nothing is known of why, and the store may be.
+pub(super) fn still_meeting(operation: &Operation, store: Store, limit: Duration) -> Error {
+    let size = operation.members.size();
+    let asked = soon(move || {
+        // The meeting may be waiting in the connection of this one.
+        let own = if store.port().is_some() { store.reconnect().ok()? } else { store };
+        Some(missing(&own, size))
+    });
+    let reason = match &asked {
+        None => "the store does not answer: see the process that has it",
+        Some(missing) if missing.is_empty() => "all have come, but a connection to one of them is not made",
+        Some(_) => "not all have come",
+    };
+    let (operation, reason) = (operation.clone(), reason.into());
+    Error::Timeout { operation, limit, missing: asked.unwrap_or_default(), reason }
+}
+
+fn missing(store: &Store, size: u32) -> Vec<u32> {
+    let came = |rank: &u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(true);
+    (0..size).filter(|rank| !came(rank)).collect()
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Late,
     Lost,
+    /// By this rank.
+    GivenUp,
     Other,
 }
 
 fn kind(message: &str) -> Kind {
+    /// `csrc/breakable.h` says so.
+    const GIVEN_UP: &str = "this rank has given the group up";
     const LATE: [&str; 2] = ["timed out", "wait timeout"];
     const LOST: [&str; 9] = [
         "connection closed",
@@ -160,7 +257,9 @@ fn kind(message: &str) -> Kind {
         "remote process exited",
     ];
     let message = message.to_lowercase();
-    if LATE.iter().any(|words| message.contains(words)) {
+    if message.contains(GIVEN_UP) {
+        Kind::GivenUp
+    } else if LATE.iter().any(|words| message.contains(words)) {
         Kind::Late
     } else if LOST.iter().any(|words| message.contains(words)) {
         Kind::Lost

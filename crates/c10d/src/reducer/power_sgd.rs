@@ -221,13 +221,19 @@ impl CommHook for PowerSgd {
             self.compressed(bucket, group)?;
             return Ok(buffer);
         }
+        // One buffer for what was left out the last time, what is wanted, and what is left out now.
         let error = self.memory.entry(bucket.index).or_default().error.take();
-        if let Some(error) = error.filter(|error| error.size() == buffer.size()) {
-            let _ = buffer.f_add_(&error)?;
-        }
-        let wanted = buffer.f_alias_copy()?;
+        let mut error = match error.filter(|error| error.size() == buffer.size()) {
+            Some(error) => {
+                let _ = buffer.f_add_(&error)?;
+                error
+            }
+            None => buffer.f_empty_like()?,
+        };
+        error.f_copy_(&buffer)?;
         self.compressed(bucket, group)?;
-        self.memory.entry(bucket.index).or_default().error = Some(wanted.f_sub(&buffer)?);
+        let _ = error.f_sub_(&buffer)?;
+        self.memory.entry(bucket.index).or_default().error = Some(error);
         Ok(buffer)
     }
 }

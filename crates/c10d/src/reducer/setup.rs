@@ -101,12 +101,6 @@ fn wrong(message: String) -> Error {
     TorchError { message }.into()
 }
 
-impl From<tch::TchError> for Error {
-    fn from(error: tch::TchError) -> Self {
-        wrong(error.to_string())
-    }
-}
-
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }

@@ -36,12 +36,12 @@ type Message = *mut c_char;
 #[rustfmt::skip]
 unsafe extern "C" {
     pub fn shim_backend_gloo(
-        store: *const StoreBox, rank: i32, size: i32, timeout_ms: i64, host: *const c_char,
-        backend: *mut *mut BackendBox,
+        store: *const StoreBox, rank: i32, size: i32, join_timeout_ms: i64, timeout_ms: i64,
+        host: *const c_char, backend: *mut *mut BackendBox,
     ) -> Message;
     pub fn shim_backend_of_object(
-        new_backend: *mut c_void, store: *const StoreBox, rank: i32, size: i32, timeout_ms: i64,
-        backend: *mut *mut BackendBox,
+        new_backend: *mut c_void, store: *const StoreBox, rank: i32, size: i32,
+        join_timeout_ms: i64, timeout_ms: i64, backend: *mut *mut BackendBox,
     ) -> Message;
     pub fn shim_backend_drop(backend: *mut BackendBox);
 
@@ -54,6 +54,7 @@ unsafe extern "C" {
     ) -> Message;
     pub fn shim_group_set_name(group: Group, name: *const c_char) -> Message;
     pub fn shim_group_sequence_number(group: Group, number: *mut u64) -> Message;
+    pub fn shim_group_abort(group: Group) -> Message;
     pub fn shim_group_drop(group: *mut GroupBox);
     pub fn shim_grad_enabled() -> bool;
 
