@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
+use c10d::Backend;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::plugin::author::{Kind, Lang};
+use crate::job::Operation;
+use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
+use crate::runner::collective_times::{DTYPES, MEASURED};
 use crate::runner::progress::ColorChoice;
 
 /// Trains PyTorch-class models over many processes and machines from a TOML job file.
@@ -158,7 +162,7 @@ pub enum PluginCommand {
         lang: Lang,
         /// What it gives a job: samples, a loss over tensors, or a loss with a gradient of its own
         #[arg(long, default_value = "dataset")]
-        kind: Kind,
+        kind: PluginKind,
         /// Parent folder
         #[arg(long, default_value = ".", value_name = "DIR")]
         into: PathBuf,
@@ -234,51 +238,29 @@ pub struct BenchCollectivesArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=256))]
     pub world_size: u32,
     /// What to time [default: all that move data]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub operations: Vec<Measured>,
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = one_of(MEASURED.map(|operation| (operation.name(), operation))))]
+    pub operations: Vec<Operation>,
     /// Bytes of each tensor: a number with K, M or nothing behind it
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "4K,64K,1M,16M,64M")]
     pub sizes: Vec<Size>,
     /// Their elements
-    #[arg(long, value_name = "DTYPES", value_delimiter = ',', default_value = "f32")]
-    pub dtypes: Vec<Dtype>,
-    /// What carries them
-    #[arg(long, default_value = "gloo")]
-    pub backend: BenchBackend,
+    #[arg(long, value_name = "DTYPES", value_delimiter = ',', default_value = "f32", value_parser = one_of(DTYPES))]
+    pub dtypes: Vec<tch::Kind>,
+    /// What carries them: `nccl` wants a GPU for each rank
+    #[arg(long, default_value = "gloo", value_parser = one_of([("gloo", Backend::Gloo), ("nccl", Backend::Nccl)]))]
+    pub backend: Backend,
     /// Print the times as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// A collective by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum Measured {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    SendRecv,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Dtype {
-    F16,
-    Bf16,
-    F32,
-    F64,
-    I32,
-    I64,
-    U8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchBackend {
-    Gloo,
-    Nccl,
-    Mpi,
+/// A value by its name.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    names: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let value =
+        move |name: String| names.iter().find(|(known, _)| *known == name).expect("clap has seen to that").1;
+    PossibleValuesParser::new(names.map(|(name, _)| name)).map(value)
 }
 
 /// Bytes, written as `4096`, `4K` or `64M`.

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use c10d::{Backend, Options, ProcessGroup, Store};
-use tch::{Device, Kind};
+use c10d::{Options, ProcessGroup, Store};
 
-use super::args::{BenchBackend, BenchCollectivesArgs, BenchCommand, BenchStepArgs, Dtype, Measured};
+use super::args::{BenchCollectivesArgs, BenchCommand, BenchStepArgs};
 use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
-use crate::job::Operation;
 use crate::runner::launch::{self, Forked};
-use crate::runner::training::devices;
-use crate::runner::{collective_times, libtorch, one_process};
+use crate::runner::{collective_times, devices, libtorch, one_process};
 
 pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure> {
     match command {
@@ -30,7 +27,8 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let training = job.training().ok_or_else(|| {
         Failure::usage("this job trains no model\n  hint: `pstrain bench step` measures a step of training")
     })?;
-    let report = one_process::measure(training, &data_root(job)?, &devices(job), args.steps)?;
+    let devices = devices::first(job.cluster.num_gpus, 0);
+    let report = one_process::measure(training, &data_root(job)?, &devices, args.steps)?;
     let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
     let shown = format!(
         "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
@@ -59,53 +57,17 @@ fn collectives(args: &BenchCollectivesArgs, look: logs::Wanted) -> Result<u8, Fa
     look.start_logs(None);
     tch::set_num_threads(1);
     let store = Store::file(&meeting, args.world_size).map_err(anyhow::Error::from)?;
-    let options = Options { backend: backend(args.backend), timeout: PATIENCE, ..Options::default() };
+    let options = Options { backend: args.backend, timeout: PATIENCE, ..Options::default() };
     let group =
         ProcessGroup::new(&store, local.rank.0, args.world_size, options).map_err(anyhow::Error::from)?;
-    let device = if args.backend == BenchBackend::Nccl { Device::Cuda(0) } else { Device::Cpu };
-    let operations: Vec<Operation> = match args.operations.as_slice() {
-        [] => collective_times::MEASURED.to_vec(),
-        some => some.iter().copied().map(operation).collect(),
-    };
-    let dtypes: Vec<Kind> = args.dtypes.iter().copied().map(kind).collect();
+    let operations =
+        if args.operations.is_empty() { &collective_times::MEASURED[..] } else { &args.operations };
     let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();
-    let times = collective_times::measure(&group, &operations, &dtypes, &sizes, device)?;
+    let times = collective_times::measure(&group, operations, &args.dtypes, &sizes)?;
     if group.rank() == 0 {
         stdout::result(&times, &times, args.json)?;
     }
     // Nobody leaves while another still waits for it.
     group.barrier().map_err(anyhow::Error::from)?;
     Ok(DONE)
-}
-
-fn backend(backend: BenchBackend) -> Backend {
-    match backend {
-        BenchBackend::Gloo => Backend::Gloo,
-        BenchBackend::Nccl => Backend::Nccl,
-        BenchBackend::Mpi => Backend::Mpi,
-    }
-}
-
-fn operation(measured: Measured) -> Operation {
-    match measured {
-        Measured::AllReduce => Operation::AllReduce,
-        Measured::Broadcast => Operation::Broadcast,
-        Measured::Reduce => Operation::Reduce,
-        Measured::AllGather => Operation::AllGather,
-        Measured::ReduceScatter => Operation::ReduceScatter,
-        Measured::AllToAll => Operation::AllToAll,
-        Measured::SendRecv => Operation::SendRecv,
-    }
-}
-
-fn kind(dtype: Dtype) -> Kind {
-    match dtype {
-        Dtype::F16 => Kind::Half,
-        Dtype::Bf16 => Kind::BFloat16,
-        Dtype::F32 => Kind::Float,
-        Dtype::F64 => Kind::Double,
-        Dtype::I32 => Kind::Int,
-        Dtype::I64 => Kind::Int64,
-        Dtype::U8 => Kind::Uint8,
-    }
 }

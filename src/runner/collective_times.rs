@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use c10d::{ProcessGroup, ReduceOp};
 use serde::Serialize;
-use tch::{Device, Kind, Tensor};
+use tch::{Cuda, Device, Kind, Tensor};
 
 use crate::job::Operation;
 
@@ -25,6 +25,17 @@ pub const MEASURED: [Operation; 7] = [
     Operation::SendRecv,
 ];
 
+/// What tensors can be made of, by the names of PyTorch's short dtypes.
+pub const DTYPES: [(&str, Kind); 7] = [
+    ("f16", Kind::Half),
+    ("bf16", Kind::BFloat16),
+    ("f32", Kind::Float),
+    ("f64", Kind::Double),
+    ("i32", Kind::Int),
+    ("i64", Kind::Int64),
+    ("u8", Kind::Uint8),
+];
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CollectiveTimes {
     pub backend: String,
@@ -36,7 +47,7 @@ pub struct CollectiveTimes {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub operation: Operation,
-    pub dtype: String,
+    pub dtype: &'static str,
     /// Of the largest tensor that a rank gives or gets.
     pub bytes: u64,
     pub repeats: usize,
@@ -47,7 +58,7 @@ pub struct Row {
     pub bus_gb_per_s: f64,
 }
 
-/// Measures on this rank; all ranks of the group call it with the same arguments, and have the same result.
+/// Measures on this rank, on the device that the group sends from; all ranks of the group call it with the same arguments, and have the same result.
 ///
 /// # Errors
 /// When an operation fails, or a rank is lost.
@@ -56,21 +67,26 @@ pub fn measure(
     operations: &[Operation],
     dtypes: &[Kind],
     sizes: &[u64],
-    device: Device,
 ) -> Result<CollectiveTimes> {
     let mut rows = Vec::new();
     for &operation in operations {
-        for &dtype in dtypes {
+        for &(name, dtype) in DTYPES.iter().filter(|(_, dtype)| dtypes.contains(dtype)) {
             for &bytes in sizes {
-                let row = row(group, operation, dtype, bytes, device);
-                rows.push(row.with_context(|| format!("{operation:?} of {bytes} bytes"))?);
+                let row = row(group, operation, (name, dtype), bytes);
+                rows.push(row.with_context(|| format!("{} of {bytes} bytes", operation.name()))?);
             }
         }
     }
     Ok(CollectiveTimes { backend: group.backend().to_string(), ranks: group.size(), rows })
 }
 
-fn row(group: &ProcessGroup, operation: Operation, dtype: Kind, bytes: u64, device: Device) -> Result<Row> {
+fn row(
+    group: &ProcessGroup,
+    operation: Operation,
+    (name, dtype): (&'static str, Kind),
+    bytes: u64,
+) -> Result<Row> {
+    let device = group.device();
     let ranks = u64::from(group.size());
     // The parts of an operation that has parts are all of one size.
     let elements = (bytes / dtype.elt_size_in_bytes() as u64 / ranks).max(1) * ranks;
@@ -81,20 +97,23 @@ fn row(group: &ProcessGroup, operation: Operation, dtype: Kind, bytes: u64, devi
         group.barrier()?;
         let start = Instant::now();
         subject.run(group)?;
+        if let Device::Cuda(index) = device {
+            // The operation is only queued there.
+            Cuda::synchronize(index as i64);
+        }
         if turn >= WARM_UP {
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
     }
     // The operation is over when it is over on all ranks.
-    let mut slowest = Tensor::f_from_slice(&times)?;
+    let mut slowest = Tensor::f_from_slice(&times)?.f_to_device(device)?;
     group.all_reduce(&mut slowest, ReduceOp::Max)?;
     let mut times = Vec::<f64>::try_from(slowest)?;
     times.sort_unstable_by(f64::total_cmp);
     let (median_ms, least_ms) = (times[times.len() / 2], times[0]);
     let bytes = elements * dtype.elt_size_in_bytes() as u64;
     let bus_gb_per_s = bytes as f64 * bus_factor(operation, ranks as f64) / (median_ms * 1e6);
-    let dtype = format!("{dtype:?}").to_lowercase();
-    Ok(Row { operation, dtype, bytes, repeats, median_ms, least_ms, bus_gb_per_s })
+    Ok(Row { operation, dtype: name, bytes, repeats, median_ms, least_ms, bus_gb_per_s })
 }
 
 const WARM_UP: usize = 5;
@@ -113,13 +132,12 @@ fn bus_factor(operation: Operation, ranks: f64) -> f64 {
     }
 }
 
-/// The tensors of one operation.
-struct Subject {
-    operation: Operation,
-    whole: Tensor,
-    part: Tensor,
-    parts: Vec<Tensor>,
-    others: Vec<Tensor>,
+/// One operation with the tensors that it needs.
+enum Subject {
+    Whole(Operation, Tensor),
+    /// A part of this rank and one of each.
+    Parts(Operation, Tensor, Vec<Tensor>),
+    Exchange(Vec<Tensor>, Vec<Tensor>),
 }
 
 impl Subject {
@@ -127,31 +145,34 @@ impl Subject {
         let tensor = |elements| Tensor::f_ones([elements], (dtype, device));
         let each = elements / i64::from(ranks);
         let list = || (0..ranks).map(|_| tensor(each)).collect::<Result<Vec<_>, _>>();
-        Ok(Subject {
-            operation,
-            whole: tensor(elements)?,
-            part: tensor(each)?,
-            parts: list()?,
-            others: list()?,
+        Ok(match operation {
+            Operation::AllGather | Operation::ReduceScatter => {
+                Subject::Parts(operation, tensor(each)?, list()?)
+            }
+            Operation::AllToAll => Subject::Exchange(list()?, list()?),
+            _ => Subject::Whole(operation, tensor(elements)?),
         })
     }
 
     fn run(&mut self, group: &ProcessGroup) -> Result<()> {
-        let Subject { operation, whole, part, parts, others } = self;
-        match operation {
-            // The largest of ones stays one, whatever the dtype and however often.
-            Operation::AllReduce => group.all_reduce(whole, ReduceOp::Max)?,
-            Operation::Reduce => group.reduce(whole, 0, ReduceOp::Max)?,
-            Operation::Broadcast => group.broadcast(whole, 0)?,
-            Operation::AllGather => group.all_gather(parts, part)?,
-            Operation::ReduceScatter => group.reduce_scatter(part, parts, ReduceOp::Max)?,
-            Operation::AllToAll => group.all_to_all(others, parts)?,
-            Operation::SendRecv => match group.rank() {
+        // The largest of ones stays one, whatever the dtype and however often.
+        match self {
+            Subject::Whole(Operation::AllReduce, whole) => group.all_reduce(whole, ReduceOp::Max)?,
+            Subject::Whole(Operation::Reduce, whole) => group.reduce(whole, 0, ReduceOp::Max)?,
+            Subject::Whole(Operation::Broadcast, whole) => group.broadcast(whole, 0)?,
+            Subject::Whole(Operation::SendRecv, whole) => match group.rank() {
                 0 => group.send(whole, 1, 0)?,
                 1 => group.recv(whole, 0, 0)?,
                 _ => {}
             },
-            other => anyhow::bail!("{other:?} has nothing to measure"),
+            Subject::Parts(Operation::AllGather, part, parts) => group.all_gather(parts, part)?,
+            Subject::Parts(Operation::ReduceScatter, part, parts) => {
+                group.reduce_scatter(part, parts, ReduceOp::Max)?;
+            }
+            Subject::Exchange(came, parts) => group.all_to_all(came, parts)?,
+            Subject::Whole(other, _) | Subject::Parts(other, ..) => {
+                anyhow::bail!("`{}` moves nothing that could be measured", other.name())
+            }
         }
         Ok(())
     }
@@ -166,7 +187,7 @@ impl fmt::Display for CollectiveTimes {
             "operation", "dtype", "bytes", "median ms", "least ms", "bus GB/s"
         )?;
         for row in &self.rows {
-            let operation = super::tour::show::word(row.operation);
+            let operation = row.operation.name();
             write!(
                 f,
                 "\n{operation:<15} {:>9} {:>12} {:>11.3} {:>11.3} {:>10.2}",
@@ -202,7 +223,7 @@ mod tests {
     #[test]
     fn each_operation_is_measured_among_two_ranks() {
         let measured = c10d::threads(2, |group| {
-            Ok(measure(group, &MEASURED, &[Kind::Float, Kind::Half], &[4096], Device::Cpu).unwrap())
+            Ok(measure(group, &MEASURED, &[Kind::Float, Kind::Half], &[4096]).unwrap())
         });
         let measured = measured.unwrap();
         let rows = &measured[0].rows;

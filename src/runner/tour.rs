@@ -4,7 +4,7 @@ pub(super) mod show;
 
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use c10d::{ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -78,7 +78,7 @@ pub fn run(
     reporter: &mut Reporter,
 ) -> Result<Option<Tour>> {
     let world: Vec<Rank> = cluster.world_size.ranks().collect();
-    let all = groups.join(mesh, "world", &world, cluster)?;
+    let all = groups.join(mesh, "world", &world)?;
     let some = match &job.group {
         // Every rank of the world takes part in making a group, its members or not.
         Some(ranks) => all.subgroup(&ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())?,
@@ -145,7 +145,7 @@ fn visit(
     reduction: Option<Reduction>,
     job: &Collectives,
 ) -> Result<Option<Seen>> {
-    let at = Place { group, job, root: job.root.min(group.size() - 1) };
+    let at = Place { group, job, root: job.root };
     let op = reduction.map_or(ReduceOp::Sum, reduce_op);
     let mine = at.own()?;
     let (before, after) = match operation {
@@ -217,7 +217,7 @@ impl Place<'_> {
 
     fn filled(&self, first: f64) -> Result<Tensor> {
         let values: Vec<f32> = (0..self.job.elements).map(|nth| (first + 10.0 * nth as f64) as f32).collect();
-        Ok(Tensor::f_from_slice(&values)?)
+        Ok(Tensor::f_from_slice(&values)?.f_to_device(self.group.device())?)
     }
 
     /// A tensor for each rank: this one's number and the other's, as two digits.
@@ -227,7 +227,7 @@ impl Place<'_> {
     }
 
     fn room(&self) -> Result<Vec<Tensor>> {
-        let room = |_| Tensor::f_zeros([self.job.elements as i64], (Kind::Float, tch::Device::Cpu));
+        let room = |_| Tensor::f_zeros([self.job.elements as i64], (Kind::Float, self.group.device()));
         Ok((0..self.group.size()).map(room).collect::<Result<_, _>>()?)
     }
 
@@ -244,11 +244,6 @@ impl Place<'_> {
     /// The root sends what it has to the next rank.
     fn pass_on(&self, mine: Tensor, without_waiting: bool) -> Result<Option<Both>> {
         const TAG: u32 = 0;
-        if self.group.size() == 1 {
-            bail!(
-                "one rank has nobody to send to\n  hint: use at least two ranks, or leave it out of collectives.show"
-            );
-        }
         let next = (self.root + 1) % self.group.size();
         let before = numbers(&[mine.shallow_clone()])?;
         let after = match (self.group.rank(), without_waiting) {

@@ -163,3 +163,44 @@ fn two_ways_to_rank_0_have_to_agree() {
       hint: use at least 1000, or a shorter heartbeat_ms
     "#);
 }
+
+/// A tour has no section of a training job.
+const TOUR: &str = "[cluster]\nworld_size = 4\n[roles]\nrank = \"rest\"\n[collectives]\ngroup = [0, 2]\n";
+
+#[test]
+fn a_tour_visits_groups_that_have_somebody_to_send_to() {
+    sound(TOUR, &[], &[]);
+    insta::assert_snapshot!(said(load(TOUR, &[], &["collectives.group=[0]"])), @r"
+    error: job `x.toml`: `collectives.group` = [0] is no group
+      from: option --set collectives.group=[0]
+      hint: name at least two ranks, each once, for example [0, 1]
+    ");
+    insta::assert_snapshot!(said(load(TOUR, &[], &["collectives.root=3"])), @r"
+    error: job `x.toml`: `collectives.root` = 3 is nobody in collectives.group, which has 2 ranks
+      from: option --set collectives.root=3
+      hint: use 0 to 1: it counts within each group
+    ");
+    let alone = TOUR.replace("group = [0, 2]\n", "show = [\"send_recv\"]\n");
+    insta::assert_snapshot!(said(load(&alone, &[], &["cluster.world_size=1"])), @r#"
+    error: job `x.toml`: `collectives.show` = ["send_recv"] has `send_recv`, and one rank has nobody to send to
+      from: x.toml, line 6
+      hint: use at least two ranks, or leave it out
+    "#);
+    let whole = TOUR.replace("group = [0, 2]\n", "");
+    assert!(load(&whole, &[], &["cluster.world_size=1"]).is_ok(), "alone it shows what one rank can do");
+}
+
+#[test]
+fn a_backend_carries_the_tensors_of_the_jobs_devices() {
+    insta::assert_snapshot!(set(&["cluster.backend=nccl"]), @r#"
+    error: job `x.toml`: `cluster.backend` = "nccl" carries tensors on GPUs, and cluster.num_gpus = 0
+      from: option --set cluster.backend=nccl
+      hint: set cluster.num_gpus, or use "gloo"
+    "#);
+    insta::assert_snapshot!(set(&["cluster.backend=mpi", "cluster.num_gpus=1"]), @r#"
+    error: job `x.toml`: `cluster.backend` = "mpi" carries tensors in main memory, and cluster.num_gpus puts them on GPUs
+      from: option --set cluster.backend=mpi
+      hint: set cluster.num_gpus = 0, or use "nccl"
+    "#);
+    sound(SOUND, &[], &["cluster.backend=nccl", "cluster.num_gpus=1"]);
+}

@@ -37,6 +37,32 @@ pub enum Operation {
     Barrier,
 }
 
+/// By their names in job files.
+pub const OPERATIONS: [(&str, Operation); 11] = [
+    ("send_recv", Operation::SendRecv),
+    ("isend_irecv", Operation::IsendIrecv),
+    ("broadcast", Operation::Broadcast),
+    ("reduce", Operation::Reduce),
+    ("all_reduce", Operation::AllReduce),
+    ("scatter", Operation::Scatter),
+    ("gather", Operation::Gather),
+    ("all_gather", Operation::AllGather),
+    ("reduce_scatter", Operation::ReduceScatter),
+    ("all_to_all", Operation::AllToAll),
+    ("barrier", Operation::Barrier),
+];
+
+impl Operation {
+    pub fn name(self) -> &'static str {
+        named(&OPERATIONS, self)
+    }
+
+    /// Whether one rank passes something on to another.
+    pub fn needs_two(self) -> bool {
+        matches!(self, Operation::SendRecv | Operation::IsendIrecv)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
@@ -44,4 +70,22 @@ pub enum Reduction {
     Product,
     Max,
     Min,
+}
+
+/// By their names in job files.
+pub const REDUCTIONS: [(&str, Reduction); 4] = [
+    ("sum", Reduction::Sum),
+    ("product", Reduction::Product),
+    ("max", Reduction::Max),
+    ("min", Reduction::Min),
+];
+
+impl Reduction {
+    pub fn name(self) -> &'static str {
+        named(&REDUCTIONS, self)
+    }
+}
+
+fn named<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+    names.iter().find(|(_, named)| *named == value).expect("each has a name").0
 }

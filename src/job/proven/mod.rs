@@ -47,6 +47,8 @@ pub struct Cluster {
     pub rpc_timeout: Duration,
     /// How long the ranks wait for one another at the start.
     pub join_timeout: Duration,
+    /// How long the ranks of a group wait for the last of them in one collective. A rank that is lost ends it at once.
+    pub collective_timeout: Duration,
     pub heartbeat: Duration,
     /// A rank silent for this long is lost.
     pub lost_after: Duration,
@@ -81,6 +83,14 @@ impl Job {
     /// If `rank` is outside the world.
     pub fn role_of(&self, rank: Rank) -> &Role {
         self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
+    }
+
+    /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the tour.
+    pub fn holds_tensors(&self, rank: Rank) -> bool {
+        match &self.work {
+            Work::Train(training) => training.modules.iter().any(|module| module.place.ranks.contains(&rank)),
+            Work::Collectives(_) => true,
+        }
     }
 
     /// What it trains, if it is a job that trains.

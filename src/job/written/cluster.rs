@@ -27,14 +27,14 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
     let rank = t.get("rank").and_then(|item| rank(&item, world_size));
     let local_rank = t.get("local_rank").and_then(|item| own_number(&item));
     let init = t.get("init").and_then(|item| init(&item, &t));
-    let backend = t.get("backend").and_then(|item| item.choice(&BACKENDS));
     let num_gpus = t.get("num_gpus").and_then(|item| item.integer(0..=64));
+    let backend = t.get("backend").and_then(|item| backend(&item, num_gpus?));
     let times = times(&t);
     t.finish();
 
     let cluster = || {
         let (init, master_addr, master_port) = init?;
-        let [rpc_timeout, join_timeout, heartbeat, lost_after] = times?;
+        let [rpc_timeout, join_timeout, collective_timeout, heartbeat, lost_after] = times?;
         Some(Cluster {
             world_size: world_size?,
             init,
@@ -44,6 +44,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
             num_gpus: num_gpus? as u32,
             rpc_timeout,
             join_timeout,
+            collective_timeout,
             heartbeat,
             lost_after,
         })
@@ -51,12 +52,30 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
     Read { cluster: cluster(), roles, rank, local_rank: local_rank.map(|rank| rank as u32) }
 }
 
-fn times(t: &Table<'_>) -> Option<[Duration; 4]> {
+/// # Errors
+/// A backend that cannot send what these ranks have.
+fn backend(item: &Item<'_>, num_gpus: i64) -> Option<Backend> {
+    let backend = item.choice(&BACKENDS)?;
+    let (problem, hint) = match backend {
+        Backend::Nccl if num_gpus == 0 => {
+            ("carries tensors on GPUs, and cluster.num_gpus = 0", "set cluster.num_gpus, or use \"gloo\"")
+        }
+        Backend::Mpi if num_gpus > 0 => (
+            "carries tensors in main memory, and cluster.num_gpus puts them on GPUs",
+            "set cluster.num_gpus = 0, or use \"nccl\"",
+        ),
+        _ => return Some(backend),
+    };
+    item.wrong(problem, hint);
+    None
+}
+
+fn times(t: &Table<'_>) -> Option<[Duration; 5]> {
     let ms = |key| {
         let item = t.get(key)?;
         Some((Duration::from_millis(item.integer(1..=DAY_MS)? as u64), item))
     };
-    let (rpc, join) = (ms("rpc_timeout_ms"), ms("join_timeout_ms"));
+    let (rpc, join, collective) = (ms("rpc_timeout_ms"), ms("join_timeout_ms"), ms("collective_timeout_ms"));
     let (heartbeat, lost) = (ms("heartbeat_ms"), ms("lost_after_ms"));
     let ((heartbeat, _), (lost, lost_item)) = (heartbeat?, lost?);
     if lost < heartbeat * 2 {
@@ -65,7 +84,7 @@ fn times(t: &Table<'_>) -> Option<[Duration; 4]> {
             .wrong(problem, format!("use at least {}, or a shorter heartbeat_ms", heartbeat.as_millis() * 2));
         return None;
     }
-    Some([rpc?.0, join?.0, heartbeat, lost])
+    Some([rpc?.0, join?.0, collective?.0, heartbeat, lost])
 }
 
 /// A rank, which is one process's own and no part of the job that all share.

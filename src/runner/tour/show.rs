@@ -7,17 +7,11 @@ use crate::job::{Operation, Reduction};
 
 /// The operation's name, with its reduction: `all_reduce, sum`.
 pub(super) fn title(operation: Operation, reduction: Option<Reduction>) -> String {
-    let name = word(operation);
+    let name = operation.name();
     match reduction {
-        Some(reduction) => format!("{name}, {}", word(reduction)),
-        None => name,
+        Some(reduction) => format!("{name}, {}", reduction.name()),
+        None => name.into(),
     }
-}
-
-/// As a job file says it.
-pub(in crate::runner) fn word(value: impl serde::Serialize) -> String {
-    let text = serde_json::to_value(value).ok();
-    text.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 impl fmt::Display for Tour {
