@@ -28,6 +28,10 @@ fn replicas() -> String {
     })
 }
 
+fn replicas_averaged(way: &str) -> String {
+    format!("{}\n[replicas]\n{way}\n", replicas())
+}
+
 /// Four ranks of the job, each a process, that would train for hours.
 fn start_world(folder: &Path, job: &str) -> Vec<Child> {
     std::fs::write(folder.join("job.toml"), job).expect("a job");
@@ -110,10 +114,13 @@ fn a_rank_that_hangs_is_found_by_its_silence() {
     }
 }
 
+/// However their gradients become an average.
 #[test]
 fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
-    for victim in [2, 3] {
-        for said in others_of(&replicas(), victim, Signal::SIGKILL, 3) {
+    let powersgd = "average = \"ddp\"\nhook = \"powersgd\"\npowersgd_start = 2";
+    let ways = ["average = \"ddp\"", "average = \"all_reduce\"", "average = \"ring\"", powersgd];
+    for (way, victim) in ways.into_iter().zip([2, 3, 1, 2]) {
+        for said in others_of(&replicas_averaged(way), victim, Signal::SIGKILL, 3) {
             assert!(
                 said.contains(&format!("rank {victim} (`trainer{victim}`) was lost while training, step")),
                 "{said}"
@@ -125,10 +132,37 @@ fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
 /// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
 #[test]
 fn a_replica_that_hangs_is_found_by_its_silence() {
-    for said in others_of(&replicas(), 1, Signal::SIGSTOP, 3) {
-        assert!(said.contains("rank 1 (`trainer1`) was lost"), "{said}");
-        assert!(said.contains("nothing came from it for 2.0 s"), "{said}");
+    for way in ["average = \"ddp\"", "average = \"ddp\"\nhook = \"powersgd\"\npowersgd_start = 2"] {
+        for said in others_of(&replicas_averaged(way), 1, Signal::SIGSTOP, 3) {
+            assert!(said.contains("rank 1 (`trainer1`) was lost"), "{said}");
+            assert!(said.contains("nothing came from it for 2.0 s"), "{said}");
+        }
     }
+}
+
+/// The others wait for it while they make their group.
+#[test]
+fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("job.toml"), replicas()).expect("a job");
+    let port = free_port().to_string();
+    let ranks: Vec<Child> = ["0", "1", "2", "3"]
+        .map(|rank| {
+            let mut command = pstrain(folder.path());
+            command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
+            if rank == "2" {
+                command.args(["--set", "data.root=nowhere"]);
+            }
+            start(&mut command)
+        })
+        .into();
+    let began = Instant::now();
+    for rank in ranks {
+        let output = wait(rank);
+        assert_code(&output, 1);
+        assert!(stderr(&output).contains("the training data"), "{}", stderr(&output));
+    }
+    assert!(began.elapsed() < NOTICED + NOTICED, "they ended after {:?}", began.elapsed());
 }
 
 #[test]

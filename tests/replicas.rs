@@ -167,13 +167,48 @@ fn a_bucket_view_and_unused_parameters_change_nothing() {
     }
 }
 
+/// What a setting that changes the numbers on the way leaves of the same steps.
+#[test]
+fn hooks_change_the_numbers_by_what_they_leave_out() {
+    let (job, steps, ddp) = (made_up(DIST_SGD, 1000), "train.steps=8", "replicas.average=ddp");
+    let plain = train(&job, 2, &[steps, ddp]);
+    for hook in ["fp16", "bf16", "powersgd"] {
+        let hook = format!("replicas.hook={hook}");
+        let settings = [steps, ddp, &hook, "replicas.powersgd_rank=1", "replicas.powersgd_start=2"];
+        let settings = if hook.ends_with("powersgd") { &settings[..] } else { &settings[..3] };
+        let trained = train(&job, 2, settings);
+        let furthest = plain
+            .iter()
+            .zip(&trained)
+            .map(|((_, plain), (_, trained))| (plain - trained).abs().max().double_value(&[]))
+            .fold(0.0, f64::max);
+        assert!(furthest > 1e-7 && furthest < 0.1, "{hook}: {furthest}");
+    }
+}
+
+const NORMALISED: &str = r#"modules.net.layers=[ { type = "conv2d", in_channels = 1, out_channels = 4, kernel_size = 5 },
+        { type = "batch_norm2d", num_features = 4 }, "relu", { type = "max_pool2d", kernel_size = 4 }, "flatten",
+        { type = "linear", in_features = 144, out_features = 10 }, { type = "log_softmax", dim = 1 } ]"#;
+
 /// Running statistics are those of the first replica, on all.
 #[test]
 fn replicas_with_batch_normalisation_train() {
-    let layers = r#"[ { type = "conv2d", in_channels = 1, out_channels = 4, kernel_size = 5 },
-        { type = "batch_norm2d", num_features = 4 }, "relu", { type = "max_pool2d", kernel_size = 4 }, "flatten",
-        { type = "linear", in_features = 144, out_features = 10 }, { type = "log_softmax", dim = 1 } ]"#;
-    assert_learns(&[&format!("modules.net.layers={layers}")]);
+    assert_learns(&[NORMALISED]);
+}
+
+/// In the last step of an epoch one rank has more batches than the other.
+#[test]
+fn ranks_with_different_numbers_of_batches_in_a_step_share_their_running_statistics() {
+    let job = made_up(DDP_MNIST, 400).replace("partition = \"split\"", "fractions = [0.7, 0.3]");
+    let (before, replicas) = job.split_once("[replicas]").expect("a section");
+    let (_, after) = replicas.split_once("[data]").expect("a section");
+    let job = format!("{before}[data]{after}");
+    for average in ["ddp", "all_reduce", "ring"] {
+        let folder = folder_with(&job);
+        let average = format!("replicas.average={average}");
+        let settings = [NORMALISED, &average, "train.accumulate=4", "train.batch_size=16"];
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    }
 }
 
 #[test]

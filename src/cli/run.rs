@@ -6,12 +6,12 @@ use std::time::Instant;
 use super::args::RunArgs;
 use super::exit::{DONE, Failure, LOST};
 use super::{job, logs, stdout};
-use crate::job::{DataRoot, Job, Resolved, Work};
+use crate::job::{DataRoot, Init, Job, Resolved, Work};
 use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::RunFolder;
-use crate::runner::worker::{RankStart, Report, rank_name, run_rank};
+use crate::runner::worker::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::{agreement, builtin, libtorch, rendezvous};
 use crate::topology::Rank;
 
@@ -37,6 +37,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         job,
         job_hash,
         rank,
+        local_rank: resolved.local_rank,
         master: meeting.master.clone(),
         listen: meeting.listen.take(),
         token,
@@ -44,10 +45,23 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         folder: folder.clone(),
         reporter: Reporter::to_board(board.clone()),
         started,
+        stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });
     board.finish();
-    print_report(report?, folder.as_ref(), args.output.json)?;
+    let report = report.map_err(|error| with_hint(error, &job.cluster.init))?;
+    print_report(report, folder.as_ref(), args.output.json)?;
     Ok(DONE)
+}
+
+/// A file in which an old address stands leads to where nobody listens.
+fn with_hint(error: RankError, init: &Init) -> Failure {
+    let joining = matches!(error, RankError::Join(_));
+    let mut failure = Failure::from(error);
+    if let (true, Init::File(path), Some(message)) = (joining, init, &mut failure.message) {
+        let hint = format!("if an earlier run has left the file `{}`, delete it", path.display());
+        *message = format!("{}\n  hint: {hint}", message.trim_end());
+    }
+    failure
 }
 
 /// The run folder with the job in it.

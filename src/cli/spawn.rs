@@ -45,6 +45,8 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         job,
         job_hash,
         rank,
+        // All ranks are on this machine.
+        local_rank: Some(rank.0),
         master: master.to_string(),
         listen,
         token: token(),
@@ -52,6 +54,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         folder: (rank == Rank(0)).then(|| folder.clone()),
         reporter: Reporter::to_parent(progress),
         started,
+        stuck: |error| c10d::process::leave(once(error).report()),
     });
     print_report(report.map_err(once)?, Some(&folder), args.output.json)?;
     Ok(DONE)

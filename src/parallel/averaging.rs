@@ -79,11 +79,12 @@ impl Averaging {
     }
 
     /// Before a forward of the step that `context` stands for. `last`: the step's gradients are averaged with the
-    /// backward that follows it.
+    /// backward that follows it. `first`: that is the step's first forward. Ranks may have different numbers of
+    /// forwards in a step.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn before_forward(&mut self, context: &Context, last: bool) -> Result<()> {
+    pub fn before_forward(&mut self, context: &Context, first: bool, last: bool) -> Result<()> {
         for (name, leaf) in self.names.iter().zip(&self.leaves) {
             context.state().watch(name.as_str(), leaf)?;
         }
@@ -92,7 +93,7 @@ impl Averaging {
                 context.state().average(averaged.clone())?;
                 averaged.before_forward(last)?;
             }
-            By::Afterwards { .. } if self.broadcast_buffers => {
+            By::Afterwards { .. } if self.broadcast_buffers && first => {
                 for buffer in &mut self.buffers {
                     self.group.broadcast(buffer, 0)?;
                 }

@@ -8,21 +8,24 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use c10d::{Options, ProcessGroup, Store, TcpOptions};
+use c10d::{Abort, Backend, Options, ProcessGroup, Store, TcpOptions};
+use tch::Device;
 
-use super::PATIENCE;
 use crate::job::{self, Cluster};
 use crate::rpc::{CallError, Mesh, Message, Methods};
 use crate::topology::Rank;
 
 const STORE: &str = "group.store";
 
-/// The stores that this rank has for the groups it is the first member of.
-#[derive(Default)]
+/// Makes the groups of this rank, and has the stores of those that it is the first member of.
 pub struct Groups {
+    cluster: Cluster,
+    /// Where this rank's tensors are.
+    device: Device,
+    /// For the groups that this rank is the first member of.
+    backend: Backend,
     /// By the group's name; written when a member asks first.
     stores: Mutex<BTreeMap<String, Store>>,
     /// Whether this rank is in a group. Set by the thread that joins one.
@@ -30,8 +33,15 @@ pub struct Groups {
 }
 
 impl Groups {
-    pub fn new() -> Arc<Groups> {
-        Arc::default()
+    /// `device`: where the tensors are that this rank's groups will send.
+    pub fn new(cluster: &Cluster, device: Device) -> Arc<Groups> {
+        Arc::new(Groups {
+            cluster: cluster.clone(),
+            device,
+            backend: backend(cluster.backend, device),
+            stores: Mutex::default(),
+            joined: AtomicBool::default(),
+        })
     }
 
     /// Offers the stores of this rank to the other members.
@@ -41,7 +51,7 @@ impl Groups {
             let opened = incoming.message.into_array().and_then(|[name]| {
                 let store = groups.own(&incoming.mesh, &name.into_text()?).map_err(CallError::failed)?;
                 let port = store.port().ok_or_else(|| CallError::failed("the store has no port"))?;
-                Ok(Message::new(vec![i64::from(port).into()]))
+                Ok(Message::new(vec![i64::from(port).into(), groups.backend.to_string().into()]))
             });
             std::future::ready(opened)
         });
@@ -55,31 +65,44 @@ impl Groups {
     /// Makes the group `name` of these ranks, in their order. All of them call it, this rank among them.
     ///
     /// # Errors
-    /// A member does not come in time, or the backend is not there.
-    pub fn join(&self, mesh: &Mesh, name: &str, members: &[Rank], cluster: &Cluster) -> Result<ProcessGroup> {
+    /// A member does not come in time, a rank of the mesh is lost meanwhile, or the backend is not there.
+    pub fn join(&self, mesh: &Mesh, name: &str, members: &[Rank]) -> Result<ProcessGroup> {
         let place = members.iter().position(|&rank| rank == mesh.rank());
         let rank = place.with_context(|| format!("rank {} is no member of group `{name}`", mesh.rank()))?;
-        let store = self.store(mesh, name, members[0], cluster.join_timeout)?;
+        // From here on a failure may come of a rank that is lost.
+        self.joined.store(true, Ordering::Relaxed);
+        let abort = Abort::default();
+        end_with(mesh, abort.clone())?;
+        let (store, backend) = self.store(mesh, name, members[0])?;
         // Where the others reach this rank's mesh, there they reach its end of the group.
         let host = address_of(mesh, mesh.rank())?.ip();
-        let host = Some(host).filter(|host| !host.is_unspecified());
-        let options = Options { backend: backend(cluster), timeout: PATIENCE, host, ..Options::default() };
-        let group = ProcessGroup::new(&store, rank as u32, members.len() as u32, options)
-            .with_context(|| format!("group `{name}`"))?;
-        self.joined.store(true, Ordering::Relaxed);
-        end_with(mesh, group.clone())?;
-        Ok(group)
+        let options = Options {
+            backend,
+            timeout: self.cluster.collective_timeout,
+            join_timeout: Some(self.cluster.join_timeout),
+            host: Some(host).filter(|host| !host.is_unspecified()),
+            device: match self.device {
+                Device::Cuda(index) => Some(index as u32),
+                _ => None,
+            },
+            abort,
+            ..Options::default()
+        };
+        ProcessGroup::new(&store, rank as u32, members.len() as u32, options)
+            .with_context(|| format!("group `{name}`"))
     }
 
-    fn store(&self, mesh: &Mesh, name: &str, first: Rank, timeout: Duration) -> Result<Store> {
+    /// The group's store, and what carries it: as the first member says, so that all agree.
+    fn store(&self, mesh: &Mesh, name: &str, first: Rank) -> Result<(Store, Backend)> {
         if first == mesh.rank() {
-            return self.own(mesh, name);
+            return Ok((self.own(mesh, name)?, self.backend));
         }
         let answer = mesh.call(first, STORE, Message::new(vec![name.into()])).wait()?;
-        let [port] = answer.into_array()?;
+        let [port, backend] = answer.into_array()?;
         let port = u16::try_from(port.into_int()?).context("the port of the group's store")?;
         let host = address_of(mesh, first)?.ip().to_string();
-        Ok(Store::tcp(&TcpOptions { timeout, ..client(host, port) })?)
+        let options = TcpOptions { timeout: self.cluster.join_timeout, ..client(host, port) };
+        Ok((Store::tcp(&options)?, backend_named(&backend.into_text()?)?))
     }
 
     fn own(&self, mesh: &Mesh, name: &str) -> Result<Store> {
@@ -102,16 +125,27 @@ fn client(host: String, port: u16) -> TcpOptions {
 }
 
 /// What carries the collectives.
-fn backend(cluster: &Cluster) -> c10d::Backend {
-    match cluster.backend {
-        job::Backend::Auto | job::Backend::Gloo => c10d::Backend::Gloo,
-        job::Backend::Nccl => c10d::Backend::Nccl,
-        job::Backend::Mpi => c10d::Backend::Mpi,
+fn backend(wanted: job::Backend, device: Device) -> Backend {
+    match wanted {
+        // NCCL moves nothing but tensors on GPUs.
+        job::Backend::Auto if device.is_cuda() => Backend::auto(),
+        job::Backend::Auto | job::Backend::Gloo => Backend::Gloo,
+        job::Backend::Nccl => Backend::Nccl,
+        job::Backend::Mpi => Backend::Mpi,
     }
 }
 
+/// A backend by the name that it shows.
+fn backend_named(name: &str) -> Result<Backend> {
+    let known = [Backend::Gloo, Backend::Nccl, Backend::Mpi];
+    let found = known.into_iter().find(|backend| backend.to_string() == name);
+    found.with_context(|| {
+        format!("the group's first rank uses a backend `{name}`, which this one does not know")
+    })
+}
+
 /// The group has no future without the mesh: in collectives nobody would look at heartbeats (G-2).
-fn end_with(mesh: &Mesh, group: ProcessGroup) -> Result<()> {
+fn end_with(mesh: &Mesh, group: Abort) -> Result<()> {
     let mut lost = mesh.lost();
     let watch = move || {
         if lost.wait(None).is_some() {

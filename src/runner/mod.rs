@@ -6,6 +6,7 @@
 pub mod agreement;
 pub mod builtin;
 pub mod collective_times;
+pub mod devices;
 mod evaluate;
 pub mod fetch;
 pub mod launch;
@@ -24,5 +25,5 @@ mod step;
 mod testing;
 mod tour;
 mod trainer;
-pub mod training;
+mod training;
 pub mod worker;

@@ -87,7 +87,7 @@ impl Stepper {
         for (nth, batch) in samples.batches.iter().enumerate() {
             let last = nth + 1 == samples.batches.len();
             if let Some(averaging) = &mut self.averaging {
-                averaging.before_forward(&context, last)?;
+                averaging.before_forward(&context, nth == 0, last)?;
             }
             let mut output = batch.input.shallow_clone();
             for (position, module) in self.modules.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::progress::{Reporter, Update};
 use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
-use crate::job::{Cluster, Placement, Training};
+use crate::job::{Placement, Training};
 use crate::parallel::{Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica};
 use crate::plugin::{Host, Loss};
 use crate::rpc::Mesh;
@@ -24,7 +24,6 @@ use crate::topology::Rank;
 /// What a trainer needs of its rank.
 pub struct Trainer<'a> {
     pub job: &'a Training,
-    pub cluster: &'a Cluster,
     pub mesh: &'a Mesh,
     pub autograd: &'a Arc<Autograd>,
     pub groups: &'a Groups,
@@ -146,7 +145,7 @@ impl Trainer<'_> {
             return Ok(None);
         }
         let trainers = &self.job.train.trainers.ranks;
-        let group = self.groups.join(self.mesh, "trainers", trainers, self.cluster)?;
+        let group = self.groups.join(self.mesh, "trainers", trainers)?;
         let averaging = Averaging::new(group, &replicas, &self.job.replicas);
         Ok(Some(averaging.context("the replicas")?))
     }

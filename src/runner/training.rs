@@ -33,7 +33,7 @@ pub struct TrainingRank<'a> {
 }
 
 impl<'a> TrainingRank<'a> {
-    /// Registers what this rank answers in `methods`. `folder` is the keeper's.
+    /// Registers what this rank answers in `methods`. Its modules are split over `devices`; `folder` is the keeper's.
     ///
     /// # Errors
     /// When the run folder cannot be written.
@@ -41,12 +41,10 @@ impl<'a> TrainingRank<'a> {
         job: &'a Job,
         training: &'a Training,
         rank: Rank,
+        devices: Vec<tch::Device>,
         folder: Option<RunFolder>,
         methods: &mut Methods,
     ) -> Result<TrainingRank<'a>> {
-        let holds = training.modules.iter().any(|module| module.place.ranks.contains(&rank));
-        let devices = if holds { devices(job) } else { vec![tch::Device::Cpu] };
-
         let autograd = Autograd::new();
         autograd.register(methods);
         let modules = module_server(training, rank, devices.clone());
@@ -61,7 +59,7 @@ impl<'a> TrainingRank<'a> {
     }
 
     fn holds(&self) -> bool {
-        self.training.modules.iter().any(|module| module.place.ranks.contains(&self.rank))
+        self.job.holds_tensors(self.rank)
     }
 
     /// The mesh that was joined with its methods.
@@ -90,9 +88,8 @@ impl<'a> TrainingRank<'a> {
         let cores = available_parallelism().map_or(1, usize::from);
         tch::set_num_threads(threads(cores, self.holds(), sharing));
         if trains {
-            let (job, cluster, autograd) = (self.training, &self.job.cluster, &self.autograd);
-            let devices = &self.devices;
-            Trainer { job, cluster, mesh, autograd, groups, devices, root, reporter, started }.run()?;
+            let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
+            Trainer { job, mesh, autograd, groups, devices, root, reporter, started }.run()?;
         } else {
             self.serve(mesh, reporter)?;
         }
@@ -141,29 +138,6 @@ fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> 
         placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect::<Vec<_>>();
     let trainers = training.train.trainers.ranks.clone();
     ModuleServer::new(placed, devices, trainers, training.train.consistency)
-}
-
-/// The devices that a rank's modules are split over: the GPUs that the job wants and the machine has, else the CPU.
-pub fn devices(job: &Job) -> Vec<tch::Device> {
-    let wanted = job.cluster.num_gpus as usize;
-    if wanted == 0 {
-        return vec![tch::Device::Cpu];
-    }
-    let found = match c10d::cuda::load() {
-        Ok(()) => tch::Cuda::device_count().max(0) as usize,
-        Err(reason) => {
-            tracing::warn!("no GPU can be used: {reason}");
-            0
-        }
-    };
-    if found < wanted {
-        let instead = if found == 0 { "the CPU is used".into() } else { format!("{found} are used") };
-        tracing::warn!("{wanted} GPUs were asked for, {found} are here: {instead}");
-    }
-    match wanted.min(found) {
-        0 => vec![tch::Device::Cpu],
-        gpus => (0..gpus).map(tch::Device::Cuda).collect(),
-    }
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread

@@ -3,10 +3,13 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 
+use super::devices;
 use super::metrics::Summary;
 use super::progress::Reporter;
 use super::run_folder::RunFolder;
@@ -24,6 +27,8 @@ pub struct RankStart<'a> {
     /// Of what must agree on all ranks.
     pub job_hash: [u8; 32],
     pub rank: Rank,
+    /// This rank's number on its machine, where others of the job run there too.
+    pub local_rank: Option<u32>,
     /// `host:port` at which rank 0 listens.
     pub master: String,
     /// Rank 0's socket, if it is bound already.
@@ -36,6 +41,8 @@ pub struct RankStart<'a> {
     pub reporter: Reporter,
     /// When the command started.
     pub started: Instant,
+    /// Ends this process, whose work stands still: a rank was lost, and a call of a library waits for it.
+    pub stuck: fn(RankError) -> !,
 }
 
 /// Why a rank ended before its time.
@@ -67,11 +74,29 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     let signals = Signals::watch()?;
     let mut worker = Worker::join(start)?;
     signals.joined(worker.mesh.clone());
+    let _ended = last_resort(&worker.mesh, worker.start.stuck)?;
     let done = worker.work().and_then(|report| {
         worker.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
         Ok(report)
     });
     done.map_err(|error| worker.end_early(error, &signals))
+}
+
+/// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been told.
+const LAST_RESORT: Duration = Duration::from_secs(4);
+
+/// Has `stuck` called if the work has not ended in time after a rank was lost. Dropping what it returns says that it has.
+fn last_resort(mesh: &Mesh, stuck: fn(RankError) -> !) -> Result<Sender<()>> {
+    let (working, ended) = mpsc::channel();
+    let mut lost = mesh.lost();
+    let watch = move || {
+        let Some(lost) = lost.wait(None) else { return };
+        if ended.recv_timeout(LAST_RESORT) == Err(RecvTimeoutError::Timeout) {
+            stuck(RankError::Lost(lost));
+        }
+    };
+    thread::Builder::new().name("last resort".into()).spawn(watch).context("cannot start a thread")?;
+    Ok(working)
 }
 
 /// From a failed collective to the mesh's word on who is lost.
@@ -96,12 +121,13 @@ impl<'a> Worker<'a> {
     fn join(mut start: RankStart<'a>) -> Result<Worker<'a>, RankError> {
         let job = start.job;
         let mut methods = Methods::new();
-        let groups = Groups::new();
+        let devices = devices::of_rank(job, start.rank, start.local_rank);
+        let groups = Groups::new(&job.cluster, devices[0]);
         groups.register(&mut methods);
         let part = match &job.work {
             Work::Train(training) => {
                 let folder = start.folder.clone();
-                Part::Training(TrainingRank::new(job, training, start.rank, folder, &mut methods)?)
+                Part::Training(TrainingRank::new(job, training, start.rank, devices, folder, &mut methods)?)
             }
             Work::Collectives(tour) => {
                 let guide = Guide::new();

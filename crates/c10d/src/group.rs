@@ -266,6 +266,11 @@ impl ProcessGroup {
         self.shared.options.backend
     }
 
+    /// Where the tensors are that it sends: on this rank's GPU over NCCL, else in main memory.
+    pub fn device(&self) -> tch::Device {
+        self.shared.options.device.map_or(tch::Device::Cpu, |index| tch::Device::Cuda(index as usize))
+    }
+
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
