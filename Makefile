@@ -2,7 +2,7 @@
 export OMP_WAIT_POLICY ?= passive
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run test setup build lint bench interop gpu-check mpi nccl
+.PHONY: run test setup build lint bench interop gpu-check mpi nccl test-mpi
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -45,3 +45,7 @@ gpu-check:
 # Backends that are loaded when a job asks for them; with them built, `make test` runs more.
 mpi nccl: setup
 	@scripts/setup-$@
+
+# The crate's tests under the mpirun of each MPI that is built.
+test-mpi: setup
+	scripts/test-mpi

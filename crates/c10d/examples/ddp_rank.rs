@@ -15,15 +15,14 @@ use std::env;
 use std::error::Error;
 
 use c10d::reducer::{Hook, Reducer, ReducerOptions};
-use c10d::{Options, ProcessGroup, Store, TcpOptions};
+use c10d::{Options, ProcessGroup, rendezvous};
 use reducer_support::{Batch, Mlp};
 use tch::{Kind, Tensor};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let what = env::args().nth(1).unwrap_or_else(|| "none".into());
-    let (rank, size) = (env::var("RANK")?.parse()?, env::var("WORLD_SIZE")?.parse()?);
-    let address = TcpOptions::new(env::var("MASTER_ADDR")?, env::var("MASTER_PORT")?.parse()?, rank, size);
-    let group = ProcessGroup::new(&Store::tcp(&address)?, rank, size, Options::default())?;
+    let (store, rank, size) = rendezvous("env://", None)?;
+    let group = ProcessGroup::new(&store, rank, size, Options::default())?;
 
     let model = Mlp::new(1 + 50 * i64::from(rank));
     let options = ReducerOptions {

@@ -1,20 +1,23 @@
 //! One rank of a group whose others may be Python's; see README.md.
 //!
-//!     rank STORE RANK SIZE      STORE: tcp://HOST:PORT or a path
+//!     rank env://               the rank, the size and the address are in the environment, as torchrun sets them
+//!     rank tcp://HOST:PORT RANK SIZE
+//!     rank file:///PATH RANK SIZE
 
 use std::env;
 
-use c10d::{Options, ProcessGroup, ReduceOp, Result, Store, TcpOptions};
+use c10d::{Options, ProcessGroup, ReduceOp, Result, rendezvous};
 use tch::Tensor;
 
 fn main() -> Result<()> {
-    let args: Vec<String> = env::args().collect();
-    let [_, place, rank, size] = args.as_slice() else { panic!("usage: rank STORE RANK SIZE") };
-    let (rank, size) = (rank.parse().expect("a rank"), size.parse().expect("a number of ranks"));
-    let store = match place.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':')) {
-        Some((host, port)) => Store::tcp(&TcpOptions::new(host, port.parse().expect("a port"), rank, size))?,
-        None => Store::file(place, size)?,
+    let args: Vec<String> = env::args().skip(1).collect();
+    let number = |text: &String| text.parse().expect("a number");
+    let (url, given) = match args.as_slice() {
+        [url] => (url, None),
+        [url, rank, size] => (url, Some((number(rank), number(size)))),
+        _ => panic!("usage: rank URL [RANK SIZE]"),
     };
+    let (store, rank, size) = rendezvous(url, given)?;
     let group = ProcessGroup::new(&store, rank, size, Options::default())?;
 
     let mut sum = Tensor::from_slice(&[f64::from(rank), 1.0]);

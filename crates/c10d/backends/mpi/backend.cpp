@@ -1,19 +1,15 @@
 // c10d's Backend over MPI, for CPU tensors. Written from the MPI standard and c10d's interface.
 //
-// A group has a communicator of its own, made of the MPI ranks that its members write into the group's store. Each
-// function checks its arguments on the caller's thread, copies lists of tensors into one buffer where MPI wants one,
-// and leaves the rest to the driver.
+// A group has a communicator of its own (meeting.h). Each function checks its arguments on the caller's thread, copies
+// lists of tensors into one buffer where MPI wants one (arguments.h), and leaves the rest to the driver.
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/Utils.hpp>
-
-#include <climits>
-#include <cstdlib>
-#include <numeric>
 
 #include "../object.h"
+#include "arguments.h"
 #include "driver.h"
 #include "guard.h"
+#include "meeting.h"
 #include "types.h"
 
 namespace pstrain_mpi {
@@ -22,7 +18,6 @@ namespace {
 using Kind = Operation::Kind;
 using Requests = Operation::Requests;
 using Statuses = Operation::Statuses;
-using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // Adds a request to `requests` and hands it to the MPI call in `with`.
@@ -33,85 +28,17 @@ void request(Requests& requests, const char* name, Call&& with) {
   requests.push_back(made);
 }
 
-void check_tensor(const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), "mpi: ", name, ": an undefined tensor");
-  TORCH_CHECK_TYPE(tensor.device().is_cpu(), "mpi: ", name, ": a tensor on ", tensor.device(), ", only CPU tensors can be sent");
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "mpi: ", name, ": a tensor of layout ", tensor.layout());
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), "mpi: ", name, ": the tensor is not contiguous");
-  count(tensor);
-}
-
-const at::Tensor& only(const char* name, const Tensors& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "mpi: ", name, ": one tensor is wanted, not ", tensors.size());
-  check_tensor(name, tensors[0]);
-  return tensors[0];
-}
-
-void check_same_type(const char* name, const at::Tensor& tensor, const at::Tensor& like) {
-  TORCH_CHECK_TYPE(
-      tensor.scalar_type() == like.scalar_type(), "mpi: ", name, ": a tensor of ", tensor.scalar_type(), " beside one of ", like.scalar_type());
-}
-
-// One tensor for each rank, each of as many elements as `like`.
-void check_parts(const char* name, const Tensors& parts, size_t size, const at::Tensor& like) {
-  TORCH_CHECK_VALUE(parts.size() == size, "mpi: ", name, ": ", parts.size(), " tensors for ", size, " ranks");
-  for (const auto& part : parts) {
-    check_tensor(name, part);
-    check_same_type(name, part, like);
-    TORCH_CHECK_VALUE(
-        part.numel() == like.numel(), "mpi: ", name, ": a tensor of ", part.numel(), " elements beside one of ", like.numel());
-  }
-}
-
-// One after the other in one buffer.
-at::Tensor joined(const Tensors& parts) {
-  Tensors flat;
-  for (const auto& part : parts) {
-    flat.push_back(part.detach().view(-1));
-  }
-  return at::cat(flat);
-}
-
-void split_into(const at::Tensor& buffer, const Tensors& parts) {
-  int64_t offset = 0;
-  for (const auto& part : parts) {
-    part.detach().view(-1).copy_(buffer.narrow(0, offset, part.numel()));
-    offset += part.numel();
-  }
-}
-
-struct Layout {
-  std::vector<int> counts, offsets;
-};
-
-Layout layout_of_parts(const Tensors& parts) {
-  Layout layout;
-  int64_t offset = 0;
-  for (const auto& part : parts) {
-    TORCH_CHECK_VALUE(offset + part.numel() <= INT_MAX, "mpi: more than ", INT_MAX, " elements in all");
-    layout.counts.push_back(static_cast<int>(part.numel()));
-    layout.offsets.push_back(static_cast<int>(offset));
-    offset += part.numel();
-  }
-  return layout;
-}
-
-void divide(const at::Tensor& sum, int size) {
-  sum.detach().div_(size);
-}
-
-bool is_average(const c10d::ReduceOp& op) {
-  return static_cast<c10d::ReduceOp::RedOpType>(op) == c10d::ReduceOp::AVG;
-}
-
 class MpiBackend : public c10d::Backend {
  public:
   MpiBackend(c10d::Store& store, int rank, int size, milliseconds timeout)
       : Backend(rank, size), timeout_(timeout), channel_(std::make_shared<Channel>()) {
     TORCH_CHECK_VALUE(0 <= rank && rank < size, "mpi: rank ", rank, " in a group of ", size);
     Driver::get().open();
-    const auto members = meet(store);
-    Driver::get().call([&] { make_communicator(members); });
+    const auto members = meet(store, rank, size, timeout);
+    Driver::get().call([&] {
+      channel_->comm = make_communicator(members);
+      largest_tag_ = largest_tag();
+    });
   }
 
   ~MpiBackend() override {
@@ -126,6 +53,9 @@ class MpiBackend : public c10d::Backend {
   }
   void setTimeout(milliseconds timeout) override {
     timeout_ = timeout;
+  }
+  void abort() override {
+    Driver::get().abort(channel_);
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
@@ -261,7 +191,7 @@ class MpiBackend : public c10d::Backend {
     check_tensor("alltoall", output);
     check_tensor("alltoall", input);
     check_same_type("alltoall", output, input);
-    const auto to = layout_of(input, input_splits), from = layout_of(output, output_splits);
+    const auto to = layout_of(input, input_splits, size_), from = layout_of(output, output_splits, size_);
     return exchange({c10d::OpType::ALLTOALL_BASE, "alltoall", input, opts.timeout}, {output}, output, from, input, to);
   }
 
@@ -378,7 +308,7 @@ class MpiBackend : public c10d::Backend {
       const Tensors& outputs,
       const Tensors& inputs,
       const c10d::AllgatherOptions& opts) {
-    check_pairs(name, outputs, inputs);
+    check_pairs(name, outputs, inputs, size_);
     return submit({type, name, inputs[0], opts.timeout}, outputs, inputs, [=](MPI_Comm comm, Requests& out) {
       for (size_t i = 0; i < outputs.size(); ++i) {
         start_allgather(comm, out, outputs[i], inputs[i]);
@@ -402,7 +332,7 @@ class MpiBackend : public c10d::Backend {
       const Tensors& outputs,
       Tensors inputs,
       const c10d::ReduceScatterOptions& opts) {
-    check_pairs(name, inputs, outputs);
+    check_pairs(name, inputs, outputs, size_);
     std::vector<Reduction> with;
     for (size_t i = 0; i < inputs.size(); ++i) {
       with.push_back(reduction(inputs[i], opts.reduceOp));
@@ -471,28 +401,6 @@ class MpiBackend : public c10d::Backend {
         Kind::kReceive);
   }
 
-  // `wholes[i]` holds `parts[i]` once for each rank.
-  void check_pairs(const char* name, const Tensors& wholes, const Tensors& parts) const {
-    TORCH_CHECK_VALUE(
-        !parts.empty() && wholes.size() == parts.size(), "mpi: ", name, ": ", wholes.size(), " and ", parts.size(), " tensors");
-    for (size_t i = 0; i < parts.size(); ++i) {
-      check_tensor(name, wholes[i]);
-      check_tensor(name, parts[i]);
-      check_same_type(name, wholes[i], parts[i]);
-      TORCH_CHECK_VALUE(
-          wholes[i].numel() == parts[i].numel() * size_, "mpi: ", name, ": ", wholes[i].numel(), " elements for ", size_,
-          " ranks of ", parts[i].numel());
-    }
-  }
-
-  Layout layout_of(const at::Tensor& tensor, const std::vector<int64_t>& splits) const {
-    TORCH_CHECK_VALUE(tensor.dim() > 0, "mpi: alltoall: a tensor without dimensions cannot be split");
-    c10d::checkSplitSizes(splits, tensor, size_);
-    Layout layout{std::vector<int>(size_), std::vector<int>(size_)};
-    c10d::computeLengthsAndOffsets(splits, tensor, &layout.counts, &layout.offsets);
-    return layout;
-  }
-
   int member(const char* name, int64_t rank) const {
     TORCH_CHECK_VALUE(0 <= rank && rank < size_, "mpi: ", name, ": rank ", rank, " in a group of ", size_);
     return static_cast<int>(rank);
@@ -503,68 +411,10 @@ class MpiBackend : public c10d::Backend {
     TORCH_CHECK_VALUE(0 <= tag && tag <= largest_tag_, "mpi: ", name, ": tag ", tag, ", MPI takes 0 to ", largest_tag_);
   }
 
-  static at::Tensor buffer_for(const at::Tensor& part, int size) {
-    TORCH_CHECK_VALUE(part.numel() * size <= INT_MAX, "mpi: more than ", INT_MAX, " elements in all");
-    return at::empty({part.numel() * size}, part.options());
-  }
-
-  // The MPI rank of each member of the group.
-  std::vector<int> meet(c10d::Store& store) const;
-  void make_communicator(const std::vector<int>& members);
-
   std::atomic<milliseconds> timeout_;
   std::shared_ptr<Channel> channel_;
-  int largest_tag_ = 32767; // what every MPI takes
+  int largest_tag_ = 0;
 };
-
-std::vector<int> MpiBackend::meet(c10d::Store& store) const {
-  int own = 0, world = 0;
-  Driver::get().call([&] {
-    check(MPI_Comm_rank(MPI_COMM_WORLD, &own), "MPI_Comm_rank");
-    check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
-  });
-  TORCH_CHECK(
-      world >= size_, "mpi: a group of ", size_, " ranks, but MPI knows ", world, world == 1 ? " process" : " processes",
-      ": start the ranks with `mpirun -n ", size_, "`, that of " PSTRAIN_MPI);
-  // As Gloo's keys: from them the crate knows who has not come.
-  const auto key = [](int rank) { return "0/" + std::to_string(rank); };
-  store.set(key(rank_), std::to_string(own));
-  std::vector<int> members;
-  const auto deadline = Clock::now() + timeout_.load();
-  for (int rank = 0; rank < size_; ++rank) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-    try {
-      store.wait({key(rank)}, std::max(left, milliseconds(1)));
-    } catch (const c10::Error& error) {
-      TORCH_CHECK(
-          false, "mpi: rank ", rank, " of ", size_, " did not come to the group: ", error.what_without_backtrace());
-    }
-    members.push_back(std::stoi(store.get_to_str(key(rank))));
-    for (int before = 0; before < rank; ++before) {
-      TORCH_CHECK(
-          members[before] != members[rank], "mpi: ranks ", before, " and ", rank, " of the group are both MPI's rank ",
-          members[rank], ": each needs a process of its own, and one mpirun has to start them all");
-    }
-  }
-  return members;
-}
-
-void MpiBackend::make_communicator(const std::vector<int>& members) {
-  MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
-  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  check(MPI_Group_incl(world, size_, members.data(), &group), "MPI_Group_incl");
-  // Blocks until all members are here, and by `meet` they all are.
-  check(MPI_Comm_create_group(MPI_COMM_WORLD, group, /*tag=*/0, &channel_->comm), "MPI_Comm_create_group");
-  MPI_Group_free(&group);
-  MPI_Group_free(&world);
-  check(MPI_Comm_set_errhandler(channel_->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  int* largest = nullptr;
-  int is_set = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest, &is_set), "MPI_Comm_get_attr");
-  if (is_set) {
-    largest_tag_ = *largest;
-  }
-}
 
 } // namespace
 } // namespace pstrain_mpi

@@ -21,6 +21,8 @@ constexpr std::chrono::nanoseconds kLongestPause = std::chrono::microseconds(200
 // For ending MPI when the process ends by itself.
 constexpr auto kEnd = std::chrono::seconds(10);
 
+// What src/group/peers.rs looks for.
+constexpr auto kGivenUp = "mpi: this rank has given the group up";
 constexpr auto kFinalized = "mpi: MPI has been finalised in this process, and cannot be started twice";
 
 std::exception_ptr error_of(const std::string& message) {
@@ -184,6 +186,18 @@ void Driver::submit(std::shared_ptr<Operation> operation) {
   TORCH_CHECK(is_posted, kFinalized);
 }
 
+void Driver::abort(std::shared_ptr<Channel> channel) {
+  post([this, channel = std::move(channel)] {
+    channel->given_up = true;
+    for (auto& operation : running_) {
+      if (operation->channel == channel) {
+        give_up(*operation, error_of(kGivenUp));
+      }
+    }
+    start_waiting(*channel);
+  });
+}
+
 void Driver::close(std::shared_ptr<Channel> channel) {
   post([channel = std::move(channel)] {
     channel->closed = true;
@@ -248,7 +262,8 @@ bool Driver::take_tasks(std::deque<std::function<void()>>& tasks) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_tasks = [&] { return !tasks_.empty(); };
   if (running_.empty()) {
-    posted_.wait(lock, has_tasks);
+    // At the end nobody posts any more.
+    posted_.wait(lock, [&] { return has_tasks() || is_ending_; });
   } else if (!has_tasks()) {
     const std::chrono::nanoseconds idle = Clock::now() - last_progress_;
     if (idle < kSpin) {
@@ -277,7 +292,8 @@ void Driver::start_or_queue(const std::shared_ptr<Operation>& operation) {
 void Driver::start_waiting(Channel& channel) {
   while (!channel.waiting.empty()) {
     const auto next = channel.waiting.front();
-    if (next->kind == Operation::Kind::kBarrier && channel.collectives > 0 && !channel.broken) {
+    const bool is_over = channel.broken || channel.given_up;
+    if (next->kind == Operation::Kind::kBarrier && channel.collectives > 0 && !is_over) {
       return;
     }
     channel.waiting.pop_front();
@@ -287,6 +303,10 @@ void Driver::start_waiting(Channel& channel) {
 
 void Driver::start(const std::shared_ptr<Operation>& operation) {
   Channel& channel = *operation->channel;
+  if (channel.given_up) {
+    report(*operation, error_of(kGivenUp));
+    return;
+  }
   if (is_collective(*operation) && channel.broken) {
     report(*operation, error_of(c10::str("mpi: ", operation->what, ": not started, because of ", *channel.broken)));
     return;
@@ -345,9 +365,13 @@ bool Driver::is_over(Operation& operation) {
   return is_over;
 }
 
-// The waiter gets its error now; MPI may need the buffers until it is done (M-2). Only a receive can be taken back.
 void Driver::expire(Operation& operation) {
-  report(operation, error_of(c10::str("mpi: timed out after ", operation.timeout.count(), " ms: ", operation.what)));
+  give_up(operation, error_of(c10::str("mpi: timed out after ", operation.timeout.count(), " ms: ", operation.what)));
+}
+
+// The waiter gets its error now; MPI may need the buffers until it is done (M-2). Only a receive can be taken back.
+void Driver::give_up(Operation& operation, std::exception_ptr why) {
+  report(operation, std::move(why));
   if (operation.kind == Operation::Kind::kReceive) {
     for (auto& request : operation.requests) {
       if (request != MPI_REQUEST_NULL) {

@@ -61,6 +61,7 @@ struct Channel {
   size_t collectives = 0;                           // of them, those that count for M-3
   std::deque<std::shared_ptr<Operation>> waiting;   // collectives behind a barrier that has not started
   std::optional<std::string> broken;                // why no collective can be started any more
+  bool given_up = false;                            // nothing at all can be started any more
   bool closed = false;
 };
 
@@ -95,6 +96,8 @@ class Driver {
   // Runs `task` on the driver's thread and waits for it; rethrows what it throws.
   void call(std::function<void()> task);
   void submit(std::shared_ptr<Operation> operation);
+  // Fails what is in flight and what is submitted later. MPI may be at the former still.
+  void abort(std::shared_ptr<Channel> channel);
   void close(std::shared_ptr<Channel> channel);
   // Waits for what runs, then ends MPI if `open` started it. False if that takes longer than `timeout`.
   bool finalize(milliseconds timeout);
@@ -112,6 +115,7 @@ class Driver {
   bool poll();
   bool is_over(Operation& operation);
   void expire(Operation& operation);
+  void give_up(Operation& operation, std::exception_ptr why);
   void report(Operation& operation, std::exception_ptr why);
   void retire(const std::shared_ptr<Operation>& operation);
 

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 
-def main(place, rank, size):
-    url = place if place.startswith("tcp://") else f"file://{place}"
+def main(url, rank=-1, size=-1):
     limit = datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=size, timeout=limit)
+    dist.init_process_group("gloo", init_method=url, rank=int(rank), world_size=int(size), timeout=limit)
+    rank, size = dist.get_rank(), dist.get_world_size()
 
     total = torch.tensor([rank, 1.0], dtype=torch.float64)
     dist.all_reduce(total)
@@ -40,4 +40,4 @@ def main(place, rank, size):
     os._exit(0)
 
 
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+main(*sys.argv[1:])
