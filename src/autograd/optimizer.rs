@@ -84,7 +84,7 @@ impl Optimizer {
     /// An option that PyTorch refuses too; a parameter that is sparse or of another dtype.
     pub fn new(spec: OptimizerSpec, params: &[Tensor]) -> Result<Optimizer, OptimizerError> {
         check(&spec)?;
-        let optimizer = name(&spec);
+        let optimizer = spec.name();
         let state = |(index, param): (usize, &Tensor)| {
             let kind = param.kind();
             if param.is_sparse() || !matches!(kind, Kind::Float | Kind::Double) {
@@ -107,7 +107,7 @@ impl Optimizer {
     /// Another number of tensors, a gradient of another shape, a sparse gradient where the rule takes none. What came
     /// before the failing parameter has been updated.
     pub fn step(&mut self, params: &[Tensor], grads: &[Option<Tensor>]) -> Result<(), OptimizerError> {
-        let optimizer = name(&self.spec);
+        let optimizer = self.spec.name();
         for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
             if got != self.states.len() {
                 return Err(OptimizerError::Count { optimizer, what, wanted: self.states.len(), got });
@@ -119,7 +119,7 @@ impl Optimizer {
                 let (wanted, got) = (param.size(), grad.size());
                 return Err(OptimizerError::Shape { optimizer, index, what: "gradient".into(), wanted, got });
             }
-            if let Some(why) = grad.is_sparse().then(|| refuses_sparse(&self.spec)).flatten() {
+            if let Some(why) = grad.is_sparse().then(|| self.spec.refuses_sparse()).flatten() {
                 return Err(OptimizerError::Sparse { optimizer, index, why });
             }
             no_grad(|| self.update(index, param, grad)).map_err(|error| torch(optimizer, index, &error))?;
@@ -184,19 +184,6 @@ fn slots(spec: &OptimizerSpec) -> Vec<(&'static str, f64)> {
     }
 }
 
-fn name(spec: &OptimizerSpec) -> &'static str {
-    match spec {
-        OptimizerSpec::Sgd { .. } => "sgd",
-        OptimizerSpec::Adam { .. } => "adam",
-        OptimizerSpec::AdamW { .. } => "adamw",
-        OptimizerSpec::Adagrad { .. } => "adagrad",
-        OptimizerSpec::Adadelta { .. } => "adadelta",
-        OptimizerSpec::Adamax { .. } => "adamax",
-        OptimizerSpec::RmsProp { .. } => "rmsprop",
-        OptimizerSpec::Rprop { .. } => "rprop",
-    }
-}
-
 fn lr(spec: &OptimizerSpec) -> f64 {
     match *spec {
         OptimizerSpec::Sgd { lr, .. }
@@ -223,22 +210,9 @@ fn maximizes(spec: &OptimizerSpec) -> bool {
     }
 }
 
-/// Why a sparse gradient cannot be applied, if so.
-fn refuses_sparse(spec: &OptimizerSpec) -> Option<&'static str> {
-    match *spec {
-        OptimizerSpec::Sgd { momentum, weight_decay, .. } => match () {
-            () if momentum != 0.0 => Some(" with momentum"),
-            () if weight_decay != 0.0 => Some(" with weight decay"),
-            () => None,
-        },
-        OptimizerSpec::Adagrad { weight_decay, .. } => (weight_decay != 0.0).then_some(" with weight decay"),
-        _ => Some(""),
-    }
-}
-
 /// PyTorch's own checks of the options; a spec may have come from another rank.
 fn check(spec: &OptimizerSpec) -> Result<(), OptimizerError> {
-    let optimizer = name(spec);
+    let optimizer = spec.name();
     let require = |fits: bool, option: &'static str, value: String, hint: &'static str| match fits {
         true => Ok(()),
         false => Err(OptimizerError::Option { optimizer, option, value, hint }),

@@ -28,6 +28,7 @@ pub enum LayerOp {
         padding_idx: Option<i64>,
         sparse: bool,
     },
+    /// Over the last dimension, in which a negative index is an empty place.
     EmbeddingBag {
         num_embeddings: i64,
         embedding_dim: i64,
@@ -150,6 +151,11 @@ impl LayerOp {
             LayerOp::Lstm(_) => "lstm",
             LayerOp::MultiheadAttention { .. } => "multihead_attention",
         }
+    }
+
+    /// Is its gradient sparse: only the rows that a batch has touched?
+    pub fn is_sparse(&self) -> bool {
+        matches!(self, LayerOp::Embedding { sparse: true, .. } | LayerOp::EmbeddingBag { sparse: true, .. })
     }
 }
 

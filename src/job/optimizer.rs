@@ -80,4 +80,32 @@ impl OptimizerSpec {
             Adadelta { lr, .. } | Adamax { lr, .. } | RmsProp { lr, .. } | Rprop { lr, .. } => lr,
         }
     }
+    /// The type as a job names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            OptimizerSpec::Sgd { .. } => "sgd",
+            OptimizerSpec::Adam { .. } => "adam",
+            OptimizerSpec::AdamW { .. } => "adamw",
+            OptimizerSpec::Adagrad { .. } => "adagrad",
+            OptimizerSpec::Adadelta { .. } => "adadelta",
+            OptimizerSpec::Adamax { .. } => "adamax",
+            OptimizerSpec::RmsProp { .. } => "rmsprop",
+            OptimizerSpec::Rprop { .. } => "rprop",
+        }
+    }
+
+    /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
+    pub fn refuses_sparse(&self) -> Option<&'static str> {
+        match *self {
+            OptimizerSpec::Sgd { momentum, weight_decay, .. } => match () {
+                () if momentum != 0.0 => Some(" with momentum"),
+                () if weight_decay != 0.0 => Some(" with weight decay"),
+                () => None,
+            },
+            OptimizerSpec::Adagrad { weight_decay, .. } => {
+                (weight_decay != 0.0).then_some(" with weight decay")
+            }
+            _ => Some(""),
+        }
+    }
 }

@@ -30,7 +30,8 @@ impl Module {
     ///
     /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters
     /// themselves. `inputs` is the batch, first dimension the batch's. An embedding bag at the front takes either bags
-    /// of one length, (N, length), or two tensors: all indices, and the offset at which each bag starts. Inputs may
+    /// of one length, (N, .., length), in which a negative index is an empty place, or two tensors: all indices, and
+    /// the offset at which each bag starts. Inputs may
     /// come from any device. Gradients are recorded as the caller's grad mode says.
     ///
     /// # Errors
@@ -195,7 +196,7 @@ fn apply(
     }
 }
 
-/// An embedding bag over bags of one length, `x` (N, length), or over all indices with offsets. Gives (N, dim).
+/// An embedding bag over padded bags, `x` (N, .., length), or over all indices with offsets. Gives (N, .., dim).
 fn bags(op: &LayerOp, weight: &Tensor, x: &Tensor, offsets: Option<&Tensor>) -> Result<Tensor, TchError> {
     let LayerOp::EmbeddingBag { mode, sparse, include_last_offset, .. } = op else {
         unreachable!("only embedding bags have bags")
@@ -212,9 +213,20 @@ fn bags(op: &LayerOp, weight: &Tensor, x: &Tensor, offsets: Option<&Tensor>) -> 
     match offsets {
         Some(offsets) => lookup(x, offsets, *include_last_offset),
         None => {
-            let (batch, length) = x.size2()?;
-            let starts = Tensor::f_arange(batch, (Kind::Int64, x.device()))?.f_mul_scalar(length)?;
-            lookup(&x.f_reshape([-1])?, &starts, false)
+            let (indices, starts) = unpadded(x)?;
+            let mut shape = x.size();
+            if let Some(length) = shape.last_mut() {
+                *length = weight.size()[1];
+            }
+            lookup(&indices, &starts, false)?.f_view(shape.as_slice())
         }
     }
+}
+
+/// All indices of bags that are padded to one length by negative ones, and where each bag starts.
+fn unpadded(x: &Tensor) -> Result<(Tensor, Tensor), TchError> {
+    let taken = x.f_ge(0)?;
+    let sizes = taken.f_sum_dim_intlist(-1, false, Kind::Int64)?.f_reshape([-1])?;
+    let starts = sizes.f_cumsum(0, Kind::Int64)?.f_sub(&sizes)?;
+    Ok((x.f_masked_select(&taken)?, starts))
 }

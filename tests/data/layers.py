@@ -67,6 +67,27 @@ def bags(high, count, offsets):
     return lambda: [torch.randint(0, high, (count,)), torch.tensor(offsets)]
 
 
+class PaddedBag(nn.EmbeddingBag):
+    """Over the last dimension, in which a negative index is an empty place; by PyTorch's own offsets."""
+
+    def forward(self, x):
+        bags = [bag[bag >= 0] for bag in x.reshape(-1, x.size(-1))]
+        offsets = torch.tensor([0] + [len(bag) for bag in bags[:-1]]).cumsum(0)
+        return super().forward(torch.cat(bags), offsets).reshape(*x.shape[:-1], -1)
+
+
+def padded(high, *shape):
+    """The second bag is empty, the others lose their last places, or one in their middle."""
+
+    def draw():
+        x = torch.randint(0, high, shape)
+        rows = x.view(-1, shape[-1])
+        rows[0, 3:], rows[1], rows[2, 1] = -1, -1, -7
+        return [x]
+
+    return draw
+
+
 def floats(*shape):
     return lambda: [torch.randn(shape)]
 
@@ -101,6 +122,12 @@ CASES = {
         bags(9, 10, [0, 3, 7, 10]),
         False,
     ),
+    "bag_padded_sum": (lambda: [PaddedBag(9, 3, mode="sum")], padded(9, 4, 5), False),
+    "bag_padded_mean": (lambda: [PaddedBag(9, 3, mode="mean")], padded(9, 4, 5), False),
+    "bag_padded_max": (lambda: [PaddedBag(9, 3, mode="max")], padded(9, 4, 5), False),
+    "bag_padded_sum_sparse": (lambda: [PaddedBag(9, 3, mode="sum", sparse=True)], padded(9, 4, 5), False),
+    "bag_padded_mean_sparse": (lambda: [PaddedBag(9, 3, mode="mean", sparse=True)], padded(9, 4, 5), False),
+    "bag_padded_nested": (lambda: [PaddedBag(9, 3, mode="mean")], padded(9, 2, 3, 5), False),
     "batch_norm1d": (lambda: [nn.BatchNorm1d(4)], floats(6, 4), True),
     "batch_norm1d_length": (lambda: [nn.BatchNorm1d(4, eps=1e-3, momentum=0.3)], floats(3, 4, 5), True),
     "batch_norm1d_eval": (lambda: [nn.BatchNorm1d(4)], floats(6, 4), False),

@@ -1,6 +1,6 @@
 //! Modules, layers, optimizers and what of them does not fit together.
 
-use super::{SOUND, errors, replaced, set, sound};
+use super::{SOUND, errors, load, replaced, said, set, sound};
 
 #[test]
 fn placements_of_later_versions_are_refused_with_a_way_on() {
@@ -268,6 +268,38 @@ type = "adagrad"
 [train]
 forward = ["embed", "dense"]
 "#;
+
+#[test]
+fn sparse_gradients_go_to_optimizers_that_take_them() {
+    let sparse = TWO_MODULES.replace("embedding_dim = 16", "embedding_dim = 16, sparse = true");
+    sound(&sparse, &[], &[]);
+    sound(&sparse, &[], &["optimizer.type=sgd", "optimizer.lr=0.1"]);
+    let mut said_of = Vec::new();
+    for options in [
+        &["optimizer.type=adam"][..],
+        &["optimizer.type=sgd", "optimizer.lr=0.1", "optimizer.momentum=0.9"],
+        &["optimizer.weight_decay=0.1"],
+    ] {
+        said_of.push(said(load(&sparse, &[], options)));
+    }
+    insta::assert_snapshot!(said_of.join("\n"), @r"
+    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which adam cannot apply
+      from: x.toml, line 10
+      hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
+    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which sgd with momentum cannot apply
+      from: x.toml, line 10
+      hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
+    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which adagrad with weight decay cannot apply
+      from: x.toml, line 10
+      hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
+    ");
+    let replicas = ["modules.embed.place=trainer", "optimizer.type=sgd", "optimizer.lr=0.1"];
+    insta::assert_snapshot!(said(load(&sparse, &[], &replicas)), @r"
+    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which replicas cannot average
+      from: x.toml, line 10
+      hint: leave sparse out, or place the module on a role of one rank that does not train
+    ");
+}
 
 #[test]
 fn modules_in_a_chain_take_what_the_one_before_gives() {

@@ -144,11 +144,11 @@ fn embedding(input: &Signal, width: i64) -> Result<Vec<i64>, Refusal> {
 }
 
 fn embedding_bag(input: &Signal, width: i64) -> Result<Vec<i64>, Refusal> {
-    if input.shape.len() != 1 {
-        let hint = "bring the sample to one dimension, for example with \"flatten\" before it";
-        return Err(Refusal::new("[indices in a bag]", hint).otherwise(vec![width]));
-    }
-    integers(input, vec![width])
+    let Some((_, outer)) = input.shape.split_last() else {
+        let hint = "put { type = \"reshape\", shape = [1] } before it: each bag then has one index";
+        return Err(Refusal::new("[.., indices in a bag]", hint).otherwise(vec![width]));
+    };
+    integers(input, outer.iter().copied().chain([width]).collect())
 }
 
 fn integers(input: &Signal, output: Vec<i64>) -> Result<Vec<i64>, Refusal> {

@@ -13,6 +13,7 @@ mod replicas;
 mod train;
 
 use super::error::JobError;
+use super::layer::Layer;
 use super::proven::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
 use super::read::{Item, Reader, Table};
 use super::shape::{self, Signal};
@@ -123,6 +124,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
+    check_sparse(root, &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
     }
@@ -209,6 +211,39 @@ fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
 
 /// Whether each parameter fits a message: the model is fetched one by one to be saved.
 fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
+    each_layer(root, modules, |item, _, layer| {
+        let bytes = size::largest_tensor_bytes(&layer.op);
+        if bytes > LARGEST_MESSAGE {
+            let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
+            let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
+            item.reader().report(item.error_without_value(problem).hint(hint));
+        }
+    });
+}
+
+/// Whether sparse gradients meet only what takes them.
+fn check_sparse(root: &Table<'_>, job: &Training) {
+    each_layer(root, &job.modules, |item, module, layer| {
+        if !layer.op.is_sparse() {
+            return;
+        }
+        let (problem, hint) = match (module.placement, job.optimizer.refuses_sparse()) {
+            (Placement::Replicas, _) => (
+                "gives sparse gradients, which replicas cannot average".into(),
+                "leave sparse out, or place the module on a role of one rank that does not train",
+            ),
+            (Placement::Remote, Some(why)) => (
+                format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
+                "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
+            ),
+            (Placement::Remote, None) => return,
+        };
+        item.reader().report(item.error_without_value(problem).hint(hint));
+    });
+}
+
+/// Each layer of the lists as written, where it stands, and its module.
+fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>, &ModuleSpec, &Layer)) {
     let written = root.section("modules");
     for (name, item) in written.entries() {
         let layers = item.table().and_then(|module| module.get("layers"));
@@ -216,11 +251,8 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
             continue;
         };
         for (index, layer) in module.layers.iter().enumerate() {
-            let bytes = size::largest_tensor_bytes(&layer.op);
-            if let Some(item) = layers.at(&[index]).filter(|_| bytes > LARGEST_MESSAGE) {
-                let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
-                let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
-                item.reader().report(item.error_without_value(problem).hint(hint));
+            if let Some(item) = layers.at(&[index]) {
+                look(&item, module, layer);
             }
         }
     }

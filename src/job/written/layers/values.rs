@@ -35,7 +35,10 @@ pub(super) fn embedding_bag(t: &Table<'_>) -> Option<LayerOp> {
         Some(sparse)
     });
     t.refuse("padding_idx", "leave it out");
-    t.refuse("include_last_offset", "leave it out: each sample is one bag, so there are no offsets");
+    t.refuse(
+        "include_last_offset",
+        "leave it out: bags are padded to one length with -1, so there are no offsets",
+    );
     embedding_refusals(t);
     let (num_embeddings, embedding_dim) = (num_embeddings?, embedding_dim?);
     Some(LayerOp::EmbeddingBag { num_embeddings, embedding_dim, mode, sparse, include_last_offset: false })
