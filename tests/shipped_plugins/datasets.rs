@@ -98,6 +98,16 @@ fn csv_and_synthetic_give_what_a_linear_model_wants() {
 }
 
 #[test]
+fn bags_are_what_an_embedding_bag_takes() {
+    let mut bags = dataset("bags", &json!({"samples": 160, "rows": 100, "bags": 8}), Path::new("."));
+    let batch = bags.batch(&[8, 9, 10, 11, 12, 13, 14, 15]).unwrap();
+    assert_eq!((batch[0].size(), batch[0].kind()), (vec![8, 10], Kind::Int64));
+    assert_eq!((batch[1].size(), batch[1].kind()), (vec![8], Kind::Int64));
+    let indices = batch[0].ge(0).sum(Kind::Int64).int64_value(&[]);
+    assert!((20..=50).contains(&indices), "{indices}");
+}
+
+#[test]
 fn errors_name_the_file_and_what_to_do() {
     let folder = folder();
     let root = folder.path();

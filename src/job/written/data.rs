@@ -10,7 +10,9 @@ use super::super::read::{Item, Table};
 use crate::topology::Role;
 
 /// Plug-ins inside the binary.
-pub const DATASETS: [&str; 3] = ["idx", "csv", "synthetic"];
+pub const DATASETS: [&str; 4] = ["idx", "csv", "synthetic", "bags"];
+/// Those of them that make their samples up and read no files.
+const MADE_UP: [&str; 2] = ["synthetic", "bags"];
 pub const LOSSES: [&str; 4] = ["nll", "cross_entropy", "mse", "bce_with_logits"];
 /// Data inside the binary: what may stand after `builtin:` in `data.root`.
 pub const BUILTIN_DATA: [&str; 1] = ["digits"];
@@ -19,8 +21,8 @@ pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
     let plugin = t.need("plugin", "\"idx\"", |item| plugin(item, &DATASETS));
     let root = match t.get("root") {
         Some(item) => root(&item),
-        // These two read files and nothing else, so there is no job without.
-        None if matches!(&plugin, Some(PluginRef::Builtin(name)) if name != "synthetic") => {
+        // The others read files and nothing else, so there is no job without.
+        None if matches!(&plugin, Some(PluginRef::Builtin(name)) if !MADE_UP.contains(&name.as_str())) => {
             t.need("root", "\"data/mnist\"", root)
         }
         None => Some(DataRoot::Nothing),
