@@ -88,6 +88,20 @@ impl ContextState {
         mem::take(&mut self.lock().gradients)
     }
 
+    /// Puts others, averages over several ranks say, in the place of gradients that the backwards gave.
+    ///
+    /// # Errors
+    /// The context has failed or has ended.
+    pub fn replace_gradients(
+        &self,
+        gradients: impl IntoIterator<Item = (String, Tensor)>,
+    ) -> Result<(), CallError> {
+        self.step(|inner| {
+            inner.gradients.extend(gradients);
+            Ok(())
+        })
+    }
+
     /// What another part of the program keeps with the context, made by the first that asks; dropped with the context.
     pub fn get_or_insert_with<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Arc<T> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,6 @@
 //! How the gradients of replicas become their average: c10d's Reducer while the backward runs, or one all-reduce after
 //! it, c10d's own or a ring.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -103,17 +102,17 @@ impl Averaging {
         Ok(())
     }
 
-    /// The averages over all replicas of what the context's backwards gave, by name. A parameter that one of them did
-    /// not use counts as zero there.
+    /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
+    /// on. A parameter that one of them did not use counts as zero there.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn averages(&mut self, context: &Context) -> Result<BTreeMap<String, Tensor>> {
-        let gradients = context.state().gradients();
-        let By::Afterwards { all_reduce, compared } = &mut self.by else { return Ok(gradients) };
+    pub fn after_backward(&mut self, context: &Context) -> Result<()> {
+        let By::Afterwards { all_reduce, compared } = &mut self.by else { return Ok(()) };
         if self.group.size() == 1 {
-            return Ok(gradients);
+            return Ok(());
         }
+        let gradients = context.state().gradients();
         let own: Gradients =
             self.names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
         let mut flat = flatten(&self.leaves, &own)?;
@@ -124,7 +123,8 @@ impl Averaging {
             compared.add(&flat, &again, took, built_in)?;
         }
         let mean = flat.f_div_scalar(i64::from(self.group.size()))?;
-        Ok(self.names.iter().cloned().zip(unflatten(&self.leaves, &mean)?).collect())
+        let averages = self.names.iter().cloned().zip(unflatten(&self.leaves, &mean)?);
+        Ok(context.state().replace_gradients(averages)?)
     }
 
     /// With `replicas.compare`.

@@ -1,23 +1,45 @@
-//! An optimizer over references to parameters, wherever they live.
+//! An optimizer over parameters, wherever they live: on other ranks or here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use tch::Tensor;
 
-use super::{Applied, PATIENCE};
+use super::{Applied, Gradients, PATIENCE};
+use crate::autograd::optimizer::Optimizer;
 use crate::autograd::{Autograd, AutogradPending, Backward, Context};
 use crate::job::optimizer::OptimizerSpec;
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
 
+/// A module's parameters, as an optimizer takes them.
+pub enum Parameters {
+    /// References to those that some rank hosts.
+    There(Vec<RRef>),
+    /// This rank's own.
+    Here(LocalParameters),
+}
+
+/// Parameters of a module on this rank.
+pub struct LocalParameters {
+    pub module: String,
+    /// Under which contexts keep their gradients.
+    pub watched_names: Vec<String>,
+    /// What is updated in place.
+    pub tensors: Vec<Tensor>,
+}
+
 /// Updates parameters at their owners. Every option goes on to the local optimizers there.
 ///
-/// All who make one over the same module share one optimizer and its state at the owner, as they share the module.
+/// All who make one over the same hosted module share one optimizer and its state at the owner, as they share the
+/// module.
 pub struct DistributedOptimizer {
     autograd: Arc<Autograd>,
     /// One for each owner of a parameter.
     at_owners: Vec<RRef>,
+    /// One for each module on this rank.
+    here: Vec<(LocalParameters, Optimizer)>,
 }
 
 impl DistributedOptimizer {
@@ -26,15 +48,23 @@ impl DistributedOptimizer {
     pub fn new(
         autograd: &Arc<Autograd>,
         spec: &OptimizerSpec,
-        parameters: Vec<RRef>,
+        modules: Vec<Parameters>,
     ) -> Result<DistributedOptimizer> {
         let options = serde_json::to_string(spec).context("the optimizer's options")?;
         let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
-        for parameter in parameters {
-            by_owner
-                .entry(parameter.owner())
-                .or_insert_with(|| vec![options.clone().into()])
-                .push(parameter.into());
+        let mut here = Vec::new();
+        for parameters in modules {
+            match parameters {
+                Parameters::There(rrefs) => rrefs.into_iter().for_each(|parameter| {
+                    let values = by_owner.entry(parameter.owner());
+                    values.or_insert_with(|| vec![options.clone().into()]).push(parameter.into());
+                }),
+                Parameters::Here(local) => {
+                    let optimizer = Optimizer::new(spec.clone(), &local.tensors)
+                        .with_context(|| format!("module `{}`", local.module))?;
+                    here.push((local, optimizer));
+                }
+            }
         }
         let calls: Vec<_> = by_owner
             .into_iter()
@@ -45,49 +75,70 @@ impl DistributedOptimizer {
             let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
             at_owners.push(rref.into_rref()?);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners })
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, here })
     }
 
     /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
-    /// waits for its own part of the backward, so that a step costs one network latency less.
+    /// waits for its own part of the backward, so that a step costs one network latency less. This rank's own are
+    /// updated when the step is waited for, which is after the backward.
     ///
     /// `samples` is what the loss was a mean over: a `bsp` round weighs its trainers by it.
     ///
     /// # Errors
     /// When the backward could not begin.
-    pub fn step(&self, context: &Context, backward: &Backward, samples: u64) -> Result<Stepping> {
+    pub fn step<'a>(
+        &'a mut self,
+        context: &'a Context,
+        backward: &Backward,
+        samples: u64,
+    ) -> Result<Stepping<'a>> {
         let number = backward.number().context("the backward could not begin")?;
-        Ok(self.fan_out(context, Some(number), samples))
+        let calls = self.fan_out(context, Some(number), samples);
+        Ok(Stepping { calls, here: &mut self.here, context })
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
-    pub fn skip(&self, context: &Context) -> Stepping {
-        self.fan_out(context, None, 0)
+    pub fn skip<'a>(&'a mut self, context: &'a Context) -> Stepping<'a> {
+        Stepping { calls: self.fan_out(context, None, 0), here: &mut [], context }
     }
 
     /// To all owners at once.
-    fn fan_out(&self, context: &Context, backward: Option<u64>, samples: u64) -> Stepping {
+    fn fan_out(
+        &self,
+        context: &Context,
+        backward: Option<u64>,
+        samples: u64,
+    ) -> Vec<AutogradPending<Vec<Value>>> {
         let call = |optimizer: &RRef| {
             let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
             let values = vec![optimizer.clone().into(), after, Value::Int(samples as i64)];
             self.autograd.call_within(optimizer.owner(), "optimizer.step", values, Some(context), PATIENCE)
         };
-        Stepping { calls: self.at_owners.iter().map(call).collect() }
+        self.at_owners.iter().map(call).collect()
     }
 }
 
 /// A step that the owners are taking.
-#[must_use = "a step that nobody waits for fails unseen"]
-pub struct Stepping {
+#[must_use = "a step that nobody waits for fails unseen, and leaves this rank's parameters as they were"]
+pub struct Stepping<'a> {
     calls: Vec<AutogradPending<Vec<Value>>>,
+    here: &'a mut [(LocalParameters, Optimizer)],
+    context: &'a Context,
 }
 
-impl Stepping {
-    /// Blocks until all owners have taken it. The answer has the largest staleness.
+impl Stepping<'_> {
+    /// Takes this rank's part of the step, once the backward is over, and blocks until all owners have taken theirs.
+    /// The answer has the largest staleness.
     ///
     /// # Errors
     /// When the backward failed, or an owner cannot apply the gradients.
     pub fn wait(self) -> Result<Applied> {
+        if !self.here.is_empty() {
+            let gradients = self.context.state().gradients();
+            for (local, optimizer) in self.here {
+                local.update(optimizer, &gradients)?;
+            }
+        }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
             let staleness =
@@ -95,5 +146,13 @@ impl Stepping {
             applied.staleness = applied.staleness.max(staleness.max(0) as u64);
         }
         Ok(applied)
+    }
+}
+
+impl LocalParameters {
+    fn update(&self, optimizer: &mut Optimizer, gradients: &BTreeMap<String, Tensor>) -> Result<()> {
+        let own: Gradients =
+            self.watched_names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
+        optimizer.step(&self.tensors, &own).with_context(|| format!("module `{}`", self.module))
     }
 }

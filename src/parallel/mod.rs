@@ -1,10 +1,9 @@
 //! What a placement means: the parameter server, remote modules, replicas.
 //!
-//! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank, and
-//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. [`Replica`] is one trainer's
-//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes; [`Placed`] is
-//! a module of either kind. Knows nothing of jobs' files,
-//! plug-ins or loops: `runner` drives it.
+//! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
+//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`Placed`] is a
+//! module of either kind, and [`DistributedOptimizer`] updates the parameters of both in one step. Knows nothing of
+//! jobs' files, plug-ins or loops: `runner` drives it.
 
 mod averaging;
 mod consistency;
@@ -21,7 +20,7 @@ mod server;
 mod versioned;
 
 pub use averaging::{Averaging, Comparison};
-pub use distributed_optimizer::{DistributedOptimizer, Stepping};
+pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameters, Stepping};
 pub use groups::Groups;
 pub use hosted::HostedModule;
 pub use placed::Placed;

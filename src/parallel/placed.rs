@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use super::{Forward, RemoteModule, Replica};
+use super::{Forward, Parameters, RemoteModule, Replica};
 use crate::autograd::Context;
 
 pub enum Placed {
@@ -43,10 +43,14 @@ impl Placed {
         }
     }
 
-    pub fn replica_mut(&mut self) -> Option<&mut Replica> {
-        match self {
-            Placed::Remote(_) => None,
-            Placed::Replica(replica) => Some(replica),
-        }
+    /// For a [`DistributedOptimizer`](super::DistributedOptimizer).
+    ///
+    /// # Errors
+    /// When the call to the module's owner fails.
+    pub fn parameters(&self) -> Result<Parameters> {
+        Ok(match self {
+            Placed::Remote(module) => Parameters::There(module.parameters()?),
+            Placed::Replica(replica) => Parameters::Here(replica.parameters()),
+        })
     }
 }

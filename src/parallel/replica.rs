@@ -2,18 +2,14 @@
 //! equal ("PyTorch Distributed: Experiences on Accelerating Data Parallel Training", Li et al., VLDB 2020).
 //! [`Averaging`](super::Averaging) sees to both.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
-use super::{Forward, Gradients};
-use crate::autograd::optimizer::Optimizer;
+use super::{Forward, LocalParameters};
 use crate::job::ModuleSpec;
-use crate::job::optimizer::OptimizerSpec;
 use crate::model::{Mode, Module};
 
-/// This trainer's copy, with the optimizer that updates it.
+/// This trainer's copy.
 pub struct Replica {
     name: String,
     module: Module,
@@ -22,25 +18,18 @@ pub struct Replica {
     leaves: Vec<Tensor>,
     /// The same storage without autograd: what the optimizer writes.
     parameters: Vec<Tensor>,
-    optimizer: Optimizer,
 }
 
 impl Replica {
     /// # Errors
-    /// When the module or the optimizer cannot be made.
-    pub fn build(
-        spec: &ModuleSpec,
-        devices: &[tch::Device],
-        seed: u64,
-        optimizer: &OptimizerSpec,
-    ) -> Result<Replica> {
+    /// When the module cannot be made.
+    pub fn build(spec: &ModuleSpec, devices: &[tch::Device], seed: u64) -> Result<Replica> {
         let built = || -> Result<Replica> {
             let module = Module::build(spec, devices, seed)?;
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
-            let optimizer = Optimizer::new(optimizer.clone(), &parameters)?;
             let names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-            Ok(Replica { name: spec.name.clone(), module, names, leaves, parameters, optimizer })
+            Ok(Replica { name: spec.name.clone(), module, names, leaves, parameters })
         };
         built().with_context(|| format!("module `{}`", spec.name))
     }
@@ -80,14 +69,10 @@ impl Replica {
             .with_context(|| format!("module `{}`", self.name))
     }
 
-    /// Updates this copy with the averages of all copies' gradients, by the names that contexts keep them under.
-    ///
-    /// # Errors
-    /// When the optimizer cannot apply them.
-    pub fn step(&mut self, averages: &BTreeMap<String, Tensor>) -> Result<()> {
-        let own: Gradients =
-            self.watched_names().map(|name| averages.get(&name).map(Tensor::shallow_clone)).collect();
-        self.optimizer.step(&self.parameters, &own).with_context(|| format!("module `{}`", self.name))
+    /// For a [`DistributedOptimizer`](super::DistributedOptimizer).
+    pub fn parameters(&self) -> LocalParameters {
+        let tensors = self.parameters.iter().map(Tensor::shallow_clone).collect();
+        LocalParameters { module: self.name.clone(), watched_names: self.watched_names().collect(), tensors }
     }
 
     /// Parameters and buffers under PyTorch's names.

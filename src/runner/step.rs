@@ -117,10 +117,7 @@ impl Stepper {
         let stepping = self.optimizer.step(&context, &backward, samples.weight);
         backward.wait().context("the backward failed")?;
         if let Some(averaging) = &mut self.averaging {
-            let averages = averaging.averages(&context)?;
-            for replica in self.modules.iter_mut().filter_map(Placed::replica_mut) {
-                replica.step(&averages)?;
-            }
+            averaging.after_backward(&context)?;
         }
         stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
         Ok(stepped)

@@ -115,25 +115,21 @@ impl Trainer<'_> {
         let job = self.job;
         let component = host.load_ref(&job.loss.plugin)?;
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
-        let optimizer = job.optimizer_in_force();
         let mut modules = Vec::new();
-        let mut parameters = Vec::new();
         for (position, spec) in job.modules.iter().enumerate() {
             modules.push(match spec.placement {
                 Placement::Remote => {
-                    let module = RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name)?;
-                    parameters.extend(module.parameters()?);
-                    Placed::Remote(module)
+                    Placed::Remote(RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name)?)
                 }
                 Placement::Replicas => {
                     let seed = job.module_seed(position);
-                    let replica = Replica::build(spec, self.devices, seed, &optimizer)?;
-                    Placed::Replica(Box::new(replica))
+                    Placed::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
                 }
             });
         }
         let averaging = self.averaging(&modules)?;
-        let optimizer = DistributedOptimizer::new(self.autograd, &optimizer, parameters)?;
+        let parameters = modules.iter().map(Placed::parameters).collect::<Result<_>>()?;
+        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (seed, on_nan) = (job.seed, job.train.on_nan);
         Ok(Stepper { autograd, modules, averaging, loss, optimizer, rank, seed, on_nan })
