@@ -235,6 +235,8 @@ fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
 
 #[cfg(test)]
 mod tests {
+    use tch::{Device, Kind};
+
     use super::*;
 
     fn numbers(values: &[f64]) -> Gradients {
@@ -259,5 +261,19 @@ mod tests {
     #[test]
     fn a_round_in_which_all_skip_changes_nothing() {
         assert!(average(Vec::new()).unwrap().is_none());
+    }
+    #[test]
+    fn a_round_of_sparse_gradients_stays_sparse() {
+        let rows = |rows: [i64; 2], value: f64| {
+            let indices = Tensor::from_slice(&rows).unsqueeze(0);
+            let values = Tensor::full([2, 3], value, (Kind::Double, Device::Cpu));
+            let options = (Kind::Double, Device::Cpu);
+            vec![Some(Tensor::sparse_coo_tensor_indices_size(&indices, &values, [5, 3], options, false))]
+        };
+        let mean = average(vec![(3, rows([0, 4], 1.0)), (1, rows([4, 2], 5.0))]).unwrap().unwrap();
+        let mean = mean[0].as_ref().unwrap();
+        assert!(mean.is_sparse());
+        let column = mean.to_dense(None, false).select(1, 0);
+        assert_eq!(Vec::<f64>::try_from(column).unwrap(), [0.75, 0.0, 1.25, 0.0, 2.0]);
     }
 }
