@@ -4,13 +4,13 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
-use pstrain::model::Module;
+use pstrain::model::{Mode, Module};
 use pstrain::parallel::{ModuleServer, RemoteModule};
-use pstrain::rpc::Methods;
+use pstrain::rpc::{Message, Methods};
 use pstrain::topology::Rank;
 use support::{shut_down, within, world_with};
 
@@ -62,5 +62,53 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
         }
     }
     drop(autograds);
+    shut_down(meshes);
+}
+
+/// As the master of PyTorch's tutorial on DDP and RPC makes the embedding that its trainers use.
+#[test]
+fn a_module_made_by_one_rank_on_another_serves_a_third_that_got_its_reference() {
+    let spec = spec();
+    let autograds = Mutex::new(Vec::new());
+    let (given, taken) = mpsc::channel();
+    let methods = |rank| {
+        let (autograd, mut methods) = (Autograd::new(), Methods::new());
+        autograd.register(&mut methods);
+        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
+        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
+        server.register(&autograd, &mut methods);
+        let given = given.clone();
+        methods.add("give", move |incoming| {
+            let [rref] = incoming.message.into_array().expect("one reference");
+            given.send(rref.into_rref().expect("a reference")).expect("the test waits");
+            std::future::ready(Ok(Message::default()))
+        });
+        autograds.lock().unwrap().push(autograd);
+        methods
+    };
+    let meshes = world_with(3, methods, |_| {});
+    let autograds: Vec<Arc<Autograd>> = autograds.into_inner().unwrap();
+    for (autograd, mesh) in autograds.iter().zip(&meshes) {
+        autograd.bind(mesh.clone());
+    }
+    let (maker, user, master) = (autograds[2].clone(), autograds[1].clone(), meshes[2].clone());
+    let (output, parameters) = within(support::later(move || {
+        let made = RemoteModule::get(&maker, Rank(0), "net").unwrap();
+        master.call(Rank(1), "give", Message::new(vec![made.rref().clone().into()])).wait().unwrap();
+        // Its maker may let go of it.
+        drop(made);
+        let module = RemoteModule::new(&user, taken.recv().unwrap());
+        assert_eq!(module.owner(), Rank(0));
+        let input = tch::Tensor::ones([2, 1, 8, 8], (tch::Kind::Float, tch::Device::Cpu));
+        (module.predict(vec![input]).unwrap(), module.parameters().unwrap())
+    }));
+    let module = Module::build(&spec, &[tch::Device::Cpu], SEED).unwrap();
+    let initial = module.initial_parameters().unwrap();
+    let input = tch::Tensor::ones([2, 1, 8, 8], (tch::Kind::Float, tch::Device::Cpu));
+    let expected = tch::no_grad(|| module.forward(&initial, &[input], Mode::EVAL)).unwrap();
+    assert_eq!(output, expected);
+    assert_eq!(parameters.len(), initial.len());
+    assert!(parameters.iter().all(|parameter| parameter.owner() == Rank(0)));
+    drop((parameters, autograds));
     shut_down(meshes);
 }

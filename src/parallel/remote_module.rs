@@ -27,6 +27,11 @@ pub struct Forward {
 }
 
 impl RemoteModule {
+    /// The module behind a reference that another rank has passed on.
+    pub fn new(autograd: &Arc<Autograd>, rref: RRef) -> RemoteModule {
+        RemoteModule { autograd: autograd.clone(), rref }
+    }
+
     /// The one instance of module `name` that `owner` hosts; made there by the first who asks.
     ///
     /// # Errors
@@ -34,7 +39,12 @@ impl RemoteModule {
     pub fn get(autograd: &Arc<Autograd>, owner: Rank, name: &str) -> Result<RemoteModule> {
         let answer = autograd.call(owner, "module.get", vec![name.into()], None).wait()?;
         let rref = one(answer)?.into_rref()?;
-        Ok(RemoteModule { autograd: autograd.clone(), rref })
+        Ok(RemoteModule::new(autograd, rref))
+    }
+
+    /// To pass on in a call.
+    pub fn rref(&self) -> &RRef {
+        &self.rref
     }
 
     pub fn owner(&self) -> Rank {

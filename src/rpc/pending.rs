@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use futures::future::{TryFutureExt as _, try_join_all};
 use tokio::sync::oneshot;
 
 use super::error::{CallError, CallErrorKind};
@@ -54,6 +55,20 @@ impl Pending {
     pub fn wait(self) -> Outcome {
         let (rank, method) = (self.rank, self.method.clone());
         block_on(self).map_err(|error| error.at(rank, &method))?
+    }
+}
+
+impl Pending {
+    /// Blocks until all answers are there, or one call has failed. For threads that serve nobody.
+    ///
+    /// # Errors
+    /// The first error, in time.
+    pub fn wait_all(calls: Vec<Pending>) -> Result<Vec<Message>, CallError> {
+        let answer = |call: Pending| {
+            let (rank, method) = (call.rank, call.method.clone());
+            call.map_err(move |error| error.at(rank, &method))
+        };
+        block_on(try_join_all(calls.into_iter().map(answer)))?
     }
 }
 

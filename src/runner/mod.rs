@@ -7,6 +7,7 @@ pub mod agreement;
 pub mod builtin;
 pub mod collective_times;
 pub mod devices;
+mod driver;
 mod evaluate;
 pub mod fetch;
 pub mod launch;

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+use super::driver::{Orders, References};
 use super::evaluate::evaluate;
 use super::ledger::{Recorder, TrainerEnd};
 use super::loader::Schedule;
-use super::metrics::{EvalResult, StepRecord, Throughput};
+use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
 use super::progress::Training as Progress;
 use super::progress::{Reporter, Update};
 use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
-use crate::job::{Placement, Training};
+use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica};
 use crate::plugin::{Host, Loss};
 use crate::rpc::Mesh;
@@ -37,11 +38,24 @@ pub struct Trainer<'a> {
 }
 
 impl Trainer<'_> {
-    /// Trains to the end, waits for the other trainers, and tells the keeper; the first trainer also evaluates.
+    /// Trains to the end, waits for the other trainers, and tells the keeper; the first trainer also evaluates. With
+    /// `orders` it begins when the driver says so.
     ///
     /// # Errors
     /// When anything of that fails, here or on a rank that this one calls.
-    pub fn run(mut self) -> Result<()> {
+    pub fn run(mut self, orders: Option<&Orders>) -> Result<()> {
+        let trained = match orders {
+            None => self.train(None)?,
+            Some(orders) => {
+                self.doing("waiting for the driver");
+                orders.follow(self.mesh, |modules| self.train(Some(&modules)))?
+            }
+        };
+        self.conclude(trained)
+    }
+
+    /// The training loop. `given`: references to the remote modules, which are asked for otherwise.
+    fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
         let host = Host::new(None)?;
         let split =
@@ -51,7 +65,7 @@ impl Trainer<'_> {
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
         self.doing("getting the modules");
-        let mut stepper = self.stepper(&host)?;
+        let mut stepper = self.stepper(&host, given)?;
         let mut course = Course::new(self.job, self.mesh, steps, self.started);
         for batch in batches {
             let batch = batch.context("the training data")?;
@@ -72,6 +86,11 @@ impl Trainer<'_> {
         let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
 
         self.take_leave(&stepper, &course)?;
+        Ok(Trained { host, stepper, course, report })
+    }
+
+    fn conclude(&mut self, trained: Trained) -> Result<()> {
+        let Trained { host, mut stepper, course, report } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
         let eval = if self.position() == 0 { self.evaluate(&host, &mut stepper)? } else { None };
@@ -111,16 +130,14 @@ impl Trainer<'_> {
         self.reporter.doing(what);
     }
 
-    fn stepper(&self, host: &Host) -> Result<Stepper> {
+    fn stepper(&self, host: &Host, given: Option<&References>) -> Result<Stepper> {
         let job = self.job;
         let component = host.load_ref(&job.loss.plugin)?;
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
         let mut modules = Vec::new();
         for (position, spec) in job.modules.iter().enumerate() {
             modules.push(match spec.placement {
-                Placement::Remote => {
-                    Placed::Remote(RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name)?)
-                }
+                Placement::Remote => Placed::Remote(self.remote_module(spec, given)?),
                 Placement::Replicas => {
                     let seed = job.module_seed(position);
                     Placed::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
@@ -133,6 +150,17 @@ impl Trainer<'_> {
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (seed, on_nan) = (job.seed, job.train.on_nan);
         Ok(Stepper { autograd, modules, averaging, loss, optimizer, rank, seed, on_nan })
+    }
+
+    fn remote_module(&self, spec: &ModuleSpec, given: Option<&References>) -> Result<RemoteModule> {
+        let Some(given) = given else {
+            return RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name);
+        };
+        let (_, rref) = given
+            .iter()
+            .find(|(name, _)| *name == spec.name)
+            .with_context(|| format!("the driver gave no reference to module `{}`", spec.name))?;
+        Ok(RemoteModule::new(self.autograd, rref.clone()))
     }
 
     fn averaging(&self, modules: &[Placed]) -> Result<Option<Averaging>> {
@@ -166,6 +194,14 @@ impl Trainer<'_> {
         self.mesh.doing("evaluating");
         evaluate(host, self.job, self.root, stepper, self.reporter)
     }
+}
+
+/// What the training loop leaves.
+struct Trained {
+    host: Host,
+    stepper: Stepper,
+    course: Course,
+    report: TrainerReport,
 }
 
 /// The training loop as it is measured and reported.

@@ -1,4 +1,4 @@
-//! A rank's part in a job that trains: it hosts what is placed on it, and trains or serves.
+//! A rank's part in a job that trains: it hosts what is placed on it, and trains, drives or serves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::driver::{self, Orders};
 use super::ledger::Ledger;
 use super::metrics::Summary;
 use super::progress::{Reporter, Update};
@@ -28,6 +29,8 @@ pub struct TrainingRank<'a> {
     modules: Arc<ModuleServer>,
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
+    /// A trainer's, in a job that another rank drives.
+    orders: Option<Arc<Orders>>,
     /// The keeper's.
     kept: Option<(RunFolder, Arc<Ledger>)>,
 }
@@ -55,7 +58,12 @@ impl<'a> TrainingRank<'a> {
             Ok::<_, anyhow::Error>((folder, ledger))
         };
         let kept = folder.map(keep).transpose()?;
-        Ok(TrainingRank { job, training, rank, autograd, modules, devices, kept })
+        let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
+        let orders = driver.map(|driver| Orders::new(driver.ranks[0]));
+        if let Some(orders) = &orders {
+            orders.register(methods);
+        }
+        Ok(TrainingRank { job, training, rank, autograd, modules, devices, orders, kept })
     }
 
     fn holds(&self) -> bool {
@@ -89,7 +97,12 @@ impl<'a> TrainingRank<'a> {
         tch::set_num_threads(threads(cores, self.holds(), sharing));
         if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
-            Trainer { job, mesh, autograd, groups, devices, root, reporter, started }.run()?;
+            let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
+            trainer.run(self.orders.as_deref())?;
+        } else if self.training.train.is_driver(self.rank) {
+            driver::drive(self.training, &self.autograd, mesh, reporter)?;
+            mesh.barrier("trained").wait()?;
+            reporter.done("all trainers are done");
         } else {
             self.serve(mesh, reporter)?;
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 
 use super::devices;
+use super::driver::Told;
 use super::metrics::Summary;
 use super::progress::Reporter;
 use super::run_folder::RunFolder;
@@ -176,6 +177,8 @@ impl<'a> Worker<'a> {
             Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => {
                 RankError::Interrupted
             }
+            // The driver has ended the job because of this very error.
+            Some(lost) if lost.cause == Cause::Aborted && error.is::<Told>() => RankError::Failed(error),
             Some(lost) => {
                 if let Part::Training(training) = &self.part {
                     training.forget(lost.rank);

@@ -204,3 +204,32 @@ fn a_backend_carries_the_tensors_of_the_jobs_devices() {
     "#);
     sound(SOUND, &[], &["cluster.backend=nccl", "cluster.num_gpus=1"]);
 }
+
+#[test]
+fn a_driver_is_one_rank_that_does_nothing_else() {
+    let driven =
+        SOUND.replace("server = 1", "master = 1\nserver = 1").replace("epochs = 2", "driver = \"master\"");
+    let job = sound(&driven, &[], &[]).job;
+    assert_eq!(job.training().unwrap().train.driver.as_ref().unwrap().name, "master");
+    insta::assert_snapshot!(said(load(&driven, &[], &["train.driver=trainer"])), @r#"
+    error: job `x.toml`: `train.driver` = "trainer" is the role that trains
+      from: option --set train.driver=trainer
+      hint: name a role of one rank that does not train, or leave it out: trainers start by themselves
+    "#);
+    insta::assert_snapshot!(said(load(&driven, &[], &["train.driver=server"])), @r#"
+    error: job `x.toml`: `train.driver` = "server" holds `net`, and the driver holds no module
+      from: option --set train.driver=server
+      hint: place it on another role, or leave the driver out: trainers start by themselves
+    "#);
+    insta::assert_snapshot!(said(load(&driven, &[], &["train.driver=maste"])), @r#"
+    error: job `x.toml`: `train.driver` = "maste" is no role of this job
+      from: option --set train.driver=maste
+      hint: did you mean `master`?
+    "#);
+    let two = driven.replace("master = 1", "master = 2");
+    insta::assert_snapshot!(said(load(&two, &[], &[])), @r#"
+    error: job `x.toml`: `train.driver` = "master" is a role of 2 ranks, and one rank drives
+      from: x.toml, line 27
+      hint: write master = 1 in [roles]
+    "#);
+}

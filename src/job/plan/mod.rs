@@ -43,7 +43,12 @@ pub struct RolePlan {
     pub name: String,
     pub ranks: Vec<Rank>,
     pub holds: Vec<String>,
+    /// On each of its ranks.
+    pub parameters: u64,
+    pub parameter_bytes: u64,
     pub trains: bool,
+    /// It makes the remote modules and starts the trainers.
+    pub drives: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,20 +123,23 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         steps: training.train.steps,
         consistency: training.train.consistency,
         optimizer: training.optimizer_in_force(),
-        roles: job.roles.iter().map(|role| role_plan(training, role)).collect(),
+        roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
         notes: notes(gpus, training),
         modules,
     }
 }
 
-fn role_plan(job: &Training, role: &Role) -> RolePlan {
-    let held = job.modules.iter().filter(|module| module.place.name == role.name);
+fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
+    let held = || modules.iter().filter(|module| module.role == role.name);
     RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
-        holds: held.map(|module| module.name.clone()).collect(),
+        holds: held().map(|module| module.name.clone()).collect(),
+        parameters: sum(held().map(|module| module.parameters)),
+        parameter_bytes: sum(held().map(|module| module.parameter_bytes)),
         trains: job.train.trainers.name == role.name,
+        drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
 }
 

@@ -67,10 +67,15 @@ impl Plan {
 fn role_row(role: &RolePlan) -> Vec<String> {
     let mut does = Vec::new();
     if !role.holds.is_empty() {
-        does.push(format!("holds {}", role.holds.join(", ")));
+        let each = if role.ranks.len() > 1 { " on each" } else { "" };
+        let (count, size) = (thousands(role.parameters), bytes(role.parameter_bytes));
+        does.push(format!("holds {} ({count} parameters, {size}{each})", role.holds.join(", ")));
     }
     if role.trains {
         does.push("trains".into());
+    }
+    if role.drives {
+        does.push("makes the remote modules, starts the trainers and waits for them".into());
     }
     let count = counted(role.ranks.len() as u64, "rank");
     vec![role.name.clone(), count, rank_range(&role.ranks), does.join(", ")]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
-use crate::topology::Role;
+use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Training {
@@ -185,10 +185,18 @@ pub struct Train {
     pub accumulate: u32,
     /// The role whose ranks run the training loop.
     pub trainers: Role,
+    /// The role of one rank that makes the remote modules, starts the trainers and waits for them.
+    pub driver: Option<Role>,
     pub consistency: Consistency,
     pub on_nan: OnNan,
     /// Where one batch is made of all trainers' (`bsp`, replicas), the learning rate grows with it.
     pub scale_lr: bool,
+}
+
+impl Train {
+    pub fn is_driver(&self, rank: Rank) -> bool {
+        self.driver.as_ref().is_some_and(|driver| driver.ranks.contains(&rank))
+    }
 }
 
 /// How updates of many trainers meet at the parameters.

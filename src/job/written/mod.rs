@@ -77,7 +77,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let train = root.section("train");
     let trainers = train::trainers(&train, roles);
     let modules = root.get("modules");
-    let train = train::read(train, trainers);
+    let train = train::read(train, roles, trainers);
     let modules = match modules {
         Some(item) => read_modules(&item, train.forward.as_ref(), roles, trainers),
         None => {
@@ -125,6 +125,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     }
     check_tensors(root, &training.modules);
     check_sparse(root, &training);
+    train::only_drives(&root.section("train"), &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
     }

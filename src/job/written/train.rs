@@ -1,7 +1,7 @@
 //! `[train]`, `[eval]` and `[log]` as written.
 
 use super::super::error::{JobError, Origin, suggest};
-use super::super::proven::{Consistency, Eval, Log, OnNan, Train};
+use super::super::proven::{Consistency, Eval, Log, OnNan, Train, Training};
 use super::super::read::{Item, Table};
 use super::cluster;
 use crate::topology::Role;
@@ -19,7 +19,7 @@ pub(super) fn trainers<'r>(t: &Table<'_>, roles: &'r [Role]) -> Option<&'r Role>
     t.get("role").and_then(|item| cluster::role(&item, roles))
 }
 
-pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
+pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) -> Read<'a> {
     let epochs = t.get("epochs").and_then(|item| item.integer(1..=1_000_000));
     let steps = t.get("steps").and_then(|item| item.integer(0..=MOST_STEPS));
     let batch_size = batch_size(&t, trainers);
@@ -29,6 +29,8 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
     let on_nan = t.get("on_nan").and_then(|item| item.choice(&policies));
     let scale_lr = t.get("scale_lr").and_then(|item| item.flag());
     let forward = t.get("forward");
+    // The outer option says whether there is one.
+    let driver = t.get("driver").map(|item| driver(&item, roles, trainers));
     t.finish();
     let train = || {
         Some(Train {
@@ -37,12 +39,47 @@ pub(super) fn read<'a>(t: Table<'a>, trainers: Option<&Role>) -> Read<'a> {
             batch_size: batch_size? as u64,
             accumulate: accumulate? as u32,
             trainers: trainers?.clone(),
+            driver: match driver {
+                Some(driver) => Some(driver?),
+                None => None,
+            },
             consistency: consistency?,
             on_nan: on_nan?,
             scale_lr: scale_lr?,
         })
     };
     Read { train: train(), forward }
+}
+
+fn driver(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<Role> {
+    let role = cluster::role(item, roles)?;
+    if trainers.is_some_and(|trainers| trainers.name == role.name) {
+        let hint =
+            "name a role of one rank that does not train, or leave it out: trainers start by themselves";
+        item.wrong("is the role that trains", hint);
+        return None;
+    }
+    if role.ranks.len() > 1 {
+        let problem =
+            format!("is a role of {}, and one rank drives", cluster::ranks(role.ranks.len() as i64));
+        item.wrong(problem, format!("write {} = 1 in [roles]", role.name));
+        return None;
+    }
+    Some(role.clone())
+}
+
+/// The driver holds no module.
+pub(super) fn only_drives(t: &Table<'_>, training: &Training) {
+    let (Some(item), Some(driver)) = (t.get("driver"), &training.train.driver) else { return };
+    let held = training.modules.iter().filter(|module| module.place.name == driver.name);
+    let held: Vec<_> = held.map(|module| format!("`{}`", module.name)).collect();
+    if !held.is_empty() {
+        let problem = format!("holds {}, and the driver holds no module", held.join(", "));
+        item.wrong(
+            problem,
+            "place it on another role, or leave the driver out: trainers start by themselves",
+        );
+    }
 }
 
 /// Of each trainer: as written, or its part of the global batch.

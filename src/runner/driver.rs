@@ -1,0 +1,159 @@
+//! A job that one rank drives: the master of PyTorch's tutorial "Combining Distributed DataParallel with Distributed
+//! RPC Framework". It makes each remote module on its owner, starts the training loop of each trainer by a call that
+//! carries references to them, and waits for all.
+//!
+//! The loop runs on the trainer's main thread, which waits for the call ([`Orders::follow`]); the call is answered when
+//! the loop is over.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use tokio::sync::oneshot;
+
+use super::progress::Reporter;
+use crate::autograd::Autograd;
+use crate::job::{Placement, Training};
+use crate::parallel::{PATIENCE, RemoteModule};
+use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending, RRef, Value};
+use crate::topology::Rank;
+
+/// Takes the remote modules, each a list of its name and an RRef to it; gives nothing, when the loop is over.
+const TRAIN: &str = "train.run";
+
+/// References to the remote modules of a job, by name.
+pub type References = Vec<(String, RRef)>;
+
+/// The driver's part.
+///
+/// # Errors
+/// When a module cannot be made. The first error of a trainer, with its name.
+pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &mut Reporter) -> Result<()> {
+    let name = |rank: Rank| mesh.peers()[rank.index()].name.as_str();
+    let mut modules = References::new();
+    for spec in job.modules.iter().filter(|module| module.placement == Placement::Remote) {
+        let owner = spec.place.ranks[0];
+        let what = format!("making module {} on {}", spec.name, name(owner));
+        mesh.doing(&what);
+        reporter.doing(&what);
+        let module = RemoteModule::get(autograd, owner, &spec.name).context(what)?;
+        modules.push((spec.name.clone(), module.rref().clone()));
+    }
+    let trainers = &job.train.trainers.ranks;
+    let what = format!("driving {}", trainers.iter().map(|&rank| name(rank)).collect::<Vec<_>>().join(", "));
+    mesh.doing(&what);
+    reporter.doing(&what);
+    let start = |&trainer: &Rank| mesh.call_within(trainer, TRAIN, Message::new(values(&modules)), PATIENCE);
+    let answers = Pending::wait_all(trainers.iter().map(start).collect());
+    answers.map_err(|error| anyhow!("training on {} failed: {}", name(error.rank), error.message))?;
+    Ok(())
+}
+
+fn values(modules: &References) -> Vec<Value> {
+    let pair = |(name, rref): &(String, RRef)| vec![Value::from(name.as_str()), Value::from(rref.clone())];
+    modules.iter().map(|module| Value::from(pair(module))).collect()
+}
+
+fn reference(value: Value) -> Result<(String, RRef), CallError> {
+    let [name, rref] = Message::new(value.into_list()?).into_array()?;
+    Ok((name.into_text()?, rref.into_rref()?))
+}
+
+/// A trainer's side: what the driver has told it.
+pub struct Orders {
+    driver: Rank,
+    given: Sender<Order>,
+    /// Taken from by the main thread.
+    taken: Mutex<Receiver<Order>>,
+}
+
+struct Order {
+    modules: References,
+    /// Sent what became of the training loop.
+    done: oneshot::Sender<Result<(), CallError>>,
+}
+
+impl Orders {
+    pub fn new(driver: Rank) -> Arc<Orders> {
+        let (given, taken) = mpsc::channel();
+        Arc::new(Orders { driver, given, taken: Mutex::new(taken) })
+    }
+
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let orders = self.clone();
+        methods.add(TRAIN, move |incoming| {
+            let orders = orders.clone();
+            async move { orders.serve(incoming).await }
+        });
+    }
+
+    async fn serve(&self, incoming: Incoming) -> Result<Message, CallError> {
+        if incoming.from != self.driver {
+            return Err(CallError::failed(format_args!("rank {} drives this job", self.driver)));
+        }
+        let modules = incoming.message.values.into_iter().map(reference).collect::<Result<_, _>>()?;
+        let (done, outcome) = oneshot::channel();
+        // Who takes it is gone: then `outcome` says so too.
+        let _ = self.given.send(Order { modules, done });
+        outcome.await.map_err(|_| CallError::failed("this trainer has ended"))??;
+        Ok(Message::default())
+    }
+
+    /// Waits for the driver's call, trains with the references that it brings, and answers it.
+    ///
+    /// # Errors
+    /// That of `train`: as [`Told`] if the driver knows of it. When a rank is lost before the call comes.
+    pub fn follow<T>(&self, mesh: &Mesh, train: impl FnOnce(References) -> Result<T>) -> Result<T> {
+        let order = self.wait(mesh)?;
+        let error = match train(order.modules) {
+            Ok(trained) => {
+                // A driver that is gone is found lost.
+                let _ = order.done.send(Ok(()));
+                return Ok(trained);
+            }
+            Err(error) => error,
+        };
+        // Often the reason is a rank that was lost, which the mesh tells to all.
+        if mesh.lost().wait(Some(VERDICT)).is_some() {
+            return Err(error);
+        }
+        let _ = order.done.send(Err(CallError::failed(format_args!("{error:#}"))));
+        mesh.lost().wait(Some(ENDED));
+        Err(Told(error).into())
+    }
+
+    fn wait(&self, mesh: &Mesh) -> Result<Order> {
+        let taken = self.taken.lock().expect("only the main thread takes orders");
+        loop {
+            match taken.recv_timeout(LOOK_EVERY) {
+                Ok(order) => return Ok(order),
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody gives orders any more"),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(lost) = mesh.lost().now() {
+                bail!("{lost}");
+            }
+        }
+    }
+}
+
+/// While a trainer waits to be started it looks so often whether all ranks are still there.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// From a failed call or collective to the mesh's word on who is lost.
+const VERDICT: Duration = Duration::from_secs(1);
+/// From an answer to the driver to its end of the job.
+const ENDED: Duration = Duration::from_secs(4);
+
+/// Why a trainer's loop failed, where the driver has been told.
+#[derive(Debug)]
+pub struct Told(anyhow::Error);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for Told {}
