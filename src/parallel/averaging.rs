@@ -53,7 +53,8 @@ impl Averaging {
     /// # Errors
     /// When the ranks' replicas differ in their parameters' shapes, or a rank is lost.
     pub fn new(group: ProcessGroup, replicas: &[&Replica], options: &Replicas) -> Result<Averaging> {
-        let names: Vec<String> = replicas.iter().flat_map(|replica| replica.watched_names()).collect();
+        let names: Vec<String> =
+            replicas.iter().flat_map(|replica| replica.watched_names().to_vec()).collect();
         let leaves: Vec<Tensor> = replicas.iter().flat_map(|replica| replica.leaves()).collect();
         let buffers: Vec<Tensor> =
             replicas.iter().flat_map(|replica| replica.module().share_buffers()).collect();
@@ -78,22 +79,18 @@ impl Averaging {
         Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
     }
 
-    /// Before a forward of the step that `context` stands for. `last`: the step's gradients are averaged with the
-    /// backward that follows it. `first`: that is the step's first forward. Ranks may have different numbers of
-    /// forwards in a step.
+    /// Before the first forward of the step that `context` stands for.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn before_forward(&mut self, context: &Context, first: bool, last: bool) -> Result<()> {
+    pub fn begin(&mut self, context: &Context) -> Result<()> {
         for (name, leaf) in self.names.iter().zip(&self.leaves) {
             context.state().watch(name.as_str(), leaf)?;
         }
         match &self.by {
-            By::Reducer(averaged) => {
-                context.state().average(averaged.clone())?;
-                averaged.before_forward(last)?;
-            }
-            By::Afterwards { .. } if self.broadcast_buffers && first => {
+            By::Reducer(averaged) => context.state().average(averaged.clone())?,
+            // Once a step: ranks may have different numbers of forwards in it.
+            By::Afterwards { .. } if self.broadcast_buffers => {
                 for buffer in &mut self.buffers {
                     self.group.broadcast(buffer, 0)?;
                 }
@@ -101,6 +98,17 @@ impl Averaging {
             By::Afterwards { .. } => {}
         }
         Ok(())
+    }
+
+    /// Before each forward of a step. `last`: the step's gradients are averaged with the backward that follows it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn before_forward(&mut self, last: bool) -> Result<()> {
+        match &self.by {
+            By::Reducer(averaged) => Ok(averaged.before_forward(last)?),
+            By::Afterwards { .. } => Ok(()),
+        }
     }
 
     /// The averages over all replicas of what the context's backwards gave, by name. A parameter that one of them did

@@ -1,10 +1,9 @@
 //! What a placement means: the parameter server, remote modules, replicas.
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank, and
-//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. [`Replica`] is one trainer's
-//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes; [`Placed`] is
-//! a module of either kind. Knows nothing of jobs' files,
-//! plug-ins or loops: `runner` drives it.
+//! [`DistributedOptimizer`] the references to parameters anywhere that a step updates. [`Replica`] is one trainer's copy
+//! of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes; [`Placed`] is a module of
+//! either kind. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
 mod averaging;
 mod consistency;
@@ -35,6 +34,12 @@ pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(
 
 /// A gradient for each parameter of a module, in its order; `None` where the step did not use it.
 pub(crate) type Gradients = Vec<Option<tch::Tensor>>;
+
+/// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
+/// update in place (hogwild) is no error in a backward that is under way.
+fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
+    parameter.f_data()?.f_set_requires_grad(true)
+}
 
 /// What became of a step's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
-use super::{Forward, Gradients};
+use super::{Forward, Gradients, leaf};
 use crate::autograd::optimizer::Optimizer;
 use crate::job::ModuleSpec;
 use crate::job::optimizer::OptimizerSpec;
@@ -18,6 +18,8 @@ pub struct Replica {
     name: String,
     module: Module,
     names: Vec<String>,
+    /// Under which contexts keep the gradients of the leaves, in their order.
+    watched_names: Vec<String>,
     /// Leaves that require a gradient, the same for the whole run.
     leaves: Vec<Tensor>,
     /// The same storage without autograd: what the optimizer writes.
@@ -39,8 +41,18 @@ impl Replica {
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
             let optimizer = Optimizer::new(optimizer.clone(), &parameters)?;
-            let names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-            Ok(Replica { name: spec.name.clone(), module, names, leaves, parameters, optimizer })
+            let names: Vec<String> =
+                module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+            let watched_names = names.iter().map(|name| format!("{}.{name}", spec.name)).collect();
+            Ok(Replica {
+                name: spec.name.clone(),
+                module,
+                names,
+                watched_names,
+                leaves,
+                parameters,
+                optimizer,
+            })
         };
         built().with_context(|| format!("module `{}`", spec.name))
     }
@@ -54,8 +66,8 @@ impl Replica {
     }
 
     /// The names under which contexts keep the gradients of its leaves, in their order.
-    pub fn watched_names(&self) -> impl Iterator<Item = String> {
-        self.names.iter().map(|name| format!("{}.{name}", self.name))
+    pub fn watched_names(&self) -> &[String] {
+        &self.watched_names
     }
 
     pub fn leaves(&self) -> impl Iterator<Item = Tensor> {
@@ -86,7 +98,7 @@ impl Replica {
     /// When the optimizer cannot apply them.
     pub fn step(&mut self, averages: &BTreeMap<String, Tensor>) -> Result<()> {
         let own: Gradients =
-            self.watched_names().map(|name| averages.get(&name).map(Tensor::shallow_clone)).collect();
+            self.watched_names.iter().map(|name| averages.get(name).map(Tensor::shallow_clone)).collect();
         self.optimizer.step(&self.parameters, &own).with_context(|| format!("module `{}`", self.name))
     }
 
@@ -98,8 +110,4 @@ impl Replica {
         let parameters = self.names.iter().cloned().zip(self.parameters.iter().map(Tensor::shallow_clone));
         Ok(parameters.chain(self.module.buffers()?).collect())
     }
-}
-
-fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
-    parameter.f_data()?.f_set_requires_grad(true)
 }
