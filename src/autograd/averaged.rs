@@ -1,6 +1,6 @@
 //! Leaves whose gradients are averaged over replicas while a backward runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use c10d::engine;
 use c10d::reducer::Reducer;
@@ -10,16 +10,22 @@ use crate::rpc::CallError;
 
 /// A [`Reducer`] and the leaves that it was made over. A clone is the same one.
 #[derive(Clone)]
-pub struct Averaged {
-    /// Its owner starts forwards with it; one backward at a time runs through it.
-    reducer: Arc<Mutex<Reducer>>,
-    leaves: Arc<Mutex<Vec<Tensor>>>,
+pub struct Averaged(Arc<Mutex<Inner>>);
+
+struct Inner {
+    reducer: Reducer,
+    leaves: Vec<Tensor>,
 }
 
 impl Averaged {
     pub fn new(reducer: Reducer, leaves: &[Tensor]) -> Averaged {
         let leaves = leaves.iter().map(Tensor::shallow_clone).collect();
-        Averaged { reducer: Arc::new(Mutex::new(reducer)), leaves: Arc::new(Mutex::new(leaves)) }
+        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves })))
+    }
+
+    /// Its owner starts forwards with it; one backward at a time runs through it.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Before a forward. `last`: its backward averages what it and those before it gave, since the last one that did.
@@ -27,14 +33,13 @@ impl Averaged {
     /// # Errors
     /// When a backward before has failed, or another replica is lost.
     pub fn before_forward(&self, last: bool) -> c10d::Result<()> {
-        let mut reducer = self.reducer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { reducer, .. } = &mut *self.lock();
         reducer.set_synchronise(last);
         reducer.before_forward()
     }
 
     pub(super) fn is_reached_from(&self, outputs: &[Tensor]) -> Result<bool, CallError> {
-        let leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = engine::reach(outputs, &leaves).map_err(CallError::failed)?;
+        let table = engine::reach(outputs, &self.lock().leaves).map_err(CallError::failed)?;
         Ok(table.into_iter().flatten().any(|reached| reached))
     }
 
@@ -45,7 +50,6 @@ impl Averaged {
         seeds: &[Tensor],
         retain_graph: bool,
     ) -> Result<Vec<Option<Tensor>>, CallError> {
-        let mut reducer = self.reducer.lock().unwrap_or_else(PoisonError::into_inner);
-        reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
+        self.lock().reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct Work {
     receives: Vec<ReceiveId>,
     inputs: Vec<Tensor>,
     retain_graph: bool,
-    averaged: Option<Averaged>,
+    averaged: Vec<Averaged>,
 }
 
 /// The same, computed.
@@ -352,7 +352,7 @@ impl Work {
         seeds: Vec<Tensor>,
         retain_graph: bool,
     ) -> Work {
-        let (receives, inputs, averaged) = (Vec::new(), Vec::new(), None);
+        let (receives, inputs, averaged) = (Vec::new(), Vec::new(), Vec::new());
         Work { pass, sources, outputs, seeds, receives, inputs, retain_graph, averaged }
     }
 
@@ -368,11 +368,18 @@ impl Work {
     /// The part that takes time.
     pub fn compute(self) -> Result<Outcome, CallError> {
         let Work { pass, sources, outputs, seeds, receives, inputs, retain_graph, averaged } = self;
-        let gradients = match averaged {
-            Some(averaged) if averaged.is_reached_from(&outputs)? => {
-                averaged.grad(&outputs, &inputs, &seeds, retain_graph)?
+        let reached = averaged.iter().map(|averaged| averaged.is_reached_from(&outputs));
+        let reached = averaged.iter().zip(reached.collect::<Result<Vec<_>, _>>()?);
+        let reached: Vec<&Averaged> =
+            reached.filter_map(|(averaged, reached)| reached.then_some(averaged)).collect();
+        let gradients = match reached.as_slice() {
+            [averaged] => averaged.grad(&outputs, &inputs, &seeds, retain_graph)?,
+            [_, _, ..] => {
+                return Err(CallError::failed(
+                    "the backward reaches leaves of two Reducers at once, and one run can average for one",
+                ));
             }
-            _ => engine::grad(&outputs, &inputs, &seeds, retain_graph).map_err(CallError::failed)?,
+            [] => engine::grad(&outputs, &inputs, &seeds, retain_graph).map_err(CallError::failed)?,
         };
         let mut gradients = gradients.into_iter();
         let receives: Vec<_> =

@@ -23,7 +23,7 @@ pub(super) struct LocalGraph {
     receives: Vec<Received>,
     by_edge: HashMap<(Rank, u64), ReceiveId>,
     watches: Vec<Watch>,
-    averaged: Option<Averaged>,
+    averaged: Vec<Averaged>,
     by_place: HashMap<Place, usize>,
 }
 
@@ -96,12 +96,12 @@ impl LocalGraph {
         Ok(())
     }
 
-    /// From now on the gradients of these leaves are averages over the replicas.
+    /// From now on the gradients of these leaves too are averages over the replicas.
     pub fn average(&mut self, averaged: Averaged) {
-        self.averaged = Some(averaged);
+        self.averaged.push(averaged);
     }
 
-    pub fn averaged(&self) -> Option<Averaged> {
+    pub fn averaged(&self) -> Vec<Averaged> {
         self.averaged.clone()
     }
 

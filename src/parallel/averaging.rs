@@ -25,8 +25,9 @@ pub struct Averaging {
 }
 
 enum By {
-    /// While the backward runs.
-    Reducer(Averaged),
+    /// While the backward runs. One for each run of adjacent replicas: what lies between two of them is another rank's,
+    /// so a backward comes to them one after the other.
+    Reducers(Vec<Averaged>),
     /// Of all gradients, as one tensor, when the backward is over.
     Afterwards { all_reduce: AllReduce, compared: Option<Comparison> },
 }
@@ -47,17 +48,30 @@ pub struct Comparison {
 }
 
 impl Averaging {
-    /// Makes this rank's `replicas` those of the group's first rank. Every rank of `group` calls it.
+    /// Makes this rank's replicas those of the group's first rank. Every rank of `group` calls it. `runs` are the
+    /// replicas that follow one another with nothing in between.
     ///
     /// # Errors
     /// When the ranks' replicas differ in their parameters' shapes, or a rank is lost.
-    pub fn new(group: ProcessGroup, replicas: &[&Replica], options: &Replicas) -> Result<Averaging> {
-        let names: Vec<String> = replicas.iter().flat_map(|replica| replica.watched_names()).collect();
-        let leaves: Vec<Tensor> = replicas.iter().flat_map(|replica| replica.leaves()).collect();
-        let buffers: Vec<Tensor> =
-            replicas.iter().flat_map(|replica| replica.module().share_buffers()).collect();
+    pub fn new(group: ProcessGroup, runs: &[Vec<&Replica>], options: &Replicas) -> Result<Averaging> {
+        let names = |replicas: &[&Replica]| -> Vec<String> {
+            replicas.iter().flat_map(|replica| replica.watched_names().to_vec()).collect()
+        };
+        let leaves = |replicas: &[&Replica]| -> Vec<Tensor> {
+            replicas.iter().flat_map(|replica| replica.leaves()).collect()
+        };
+        let buffers = |replicas: &[&Replica]| -> Vec<Tensor> {
+            replicas.iter().flat_map(|replica| replica.module().share_buffers()).collect()
+        };
+        let reducer = |replicas: &Vec<&Replica>| -> Result<Averaged> {
+            let (leaves, options) = (leaves(replicas), reducer_options(options, &names(replicas)));
+            let reducer = Reducer::new(&leaves, &buffers(replicas), &group, options)?;
+            Ok(Averaged::new(reducer, &leaves))
+        };
+        let all = runs.concat();
+        let (all_names, all_leaves, all_buffers) = (names(&all), leaves(&all), buffers(&all));
         let afterwards = |all_reduce| {
-            for tensor in leaves.iter().chain(&buffers) {
+            for tensor in all_leaves.iter().chain(&all_buffers) {
                 group.broadcast(&mut tensor.f_detach()?, 0)?;
             }
             Ok::<_, anyhow::Error>(By::Afterwards {
@@ -68,31 +82,29 @@ impl Averaging {
         let by = match options.average {
             Average::Ring => afterwards(AllReduce::Ring)?,
             Average::AllReduce => afterwards(AllReduce::BuiltIn)?,
-            Average::Ddp => {
-                let reducer = Reducer::new(&leaves, &buffers, &group, reducer_options(options, &names))?;
-                By::Reducer(Averaged::new(reducer, &leaves))
-            }
+            Average::Ddp => By::Reducers(runs.iter().map(reducer).collect::<Result<_>>()?),
         };
-        let broadcast_buffers = options.broadcast_buffers && !buffers.is_empty();
+        let broadcast_buffers = options.broadcast_buffers && !all_buffers.is_empty();
+        let (names, leaves, buffers) = (all_names, all_leaves, all_buffers);
         Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
     }
 
-    /// Before a forward of the step that `context` stands for. `last`: the step's gradients are averaged with the
-    /// backward that follows it. `first`: that is the step's first forward. Ranks may have different numbers of
-    /// forwards in a step.
+    /// Before the first forward of the step that `context` stands for.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn before_forward(&mut self, context: &Context, first: bool, last: bool) -> Result<()> {
+    pub fn begin(&mut self, context: &Context) -> Result<()> {
         for (name, leaf) in self.names.iter().zip(&self.leaves) {
             context.state().watch(name.as_str(), leaf)?;
         }
         match &self.by {
-            By::Reducer(averaged) => {
-                context.state().average(averaged.clone())?;
-                averaged.before_forward(last)?;
+            By::Reducers(runs) => {
+                for averaged in runs {
+                    context.state().average(averaged.clone())?;
+                }
             }
-            By::Afterwards { .. } if self.broadcast_buffers && first => {
+            // Once a step: ranks may have different numbers of forwards in it.
+            By::Afterwards { .. } if self.broadcast_buffers => {
                 for buffer in &mut self.buffers {
                     self.group.broadcast(buffer, 0)?;
                 }
@@ -100,6 +112,17 @@ impl Averaging {
             By::Afterwards { .. } => {}
         }
         Ok(())
+    }
+
+    /// Before each forward of a step. `last`: the step's gradients are averaged with the backward that follows it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn before_forward(&mut self, last: bool) -> Result<()> {
+        match &self.by {
+            By::Reducers(runs) => Ok(runs.iter().try_for_each(|averaged| averaged.before_forward(last))?),
+            By::Afterwards { .. } => Ok(()),
+        }
     }
 
     /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
@@ -131,7 +154,7 @@ impl Averaging {
     pub fn comparison(&self) -> Option<&Comparison> {
         match &self.by {
             By::Afterwards { compared, .. } => compared.as_ref(),
-            By::Reducer(_) => None,
+            By::Reducers(_) => None,
         }
     }
 }

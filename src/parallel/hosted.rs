@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::hogwild::Hogwild;
 use super::ordered::{Given, Ordered};
 use super::versioned::Snapshot;
-use super::{Applied, Gradients};
+use super::{Applied, Gradients, leaf};
 use crate::autograd::ContextState;
 use crate::autograd::optimizer::Optimizer;
 use crate::job::optimizer::OptimizerSpec;
@@ -290,10 +290,4 @@ impl HostedModule {
         let mut all = context.gradients();
         self.parameter_names.iter().map(|name| all.remove(&self.watched_name(name))).collect()
     }
-}
-
-/// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
-/// update in place (hogwild) is no error in a backward that is under way.
-fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
-    parameter.f_data()?.f_set_requires_grad(true)
 }

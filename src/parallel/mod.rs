@@ -35,6 +35,12 @@ pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(
 /// A gradient for each parameter of a module, in its order; `None` where the step did not use it.
 pub(crate) type Gradients = Vec<Option<tch::Tensor>>;
 
+/// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
+/// update in place (hogwild) is no error in a backward that is under way.
+fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
+    parameter.f_data()?.f_set_requires_grad(true)
+}
+
 /// What became of a step's update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {

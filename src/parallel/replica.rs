@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
-use super::{Forward, LocalParameters};
+use super::{Forward, LocalParameters, leaf};
 use crate::job::ModuleSpec;
 use crate::model::{Mode, Module};
 
@@ -14,6 +14,8 @@ pub struct Replica {
     name: String,
     module: Module,
     names: Vec<String>,
+    /// Under which contexts keep the gradients of the leaves, in their order.
+    watched_names: Vec<String>,
     /// Leaves that require a gradient, the same for the whole run.
     leaves: Vec<Tensor>,
     /// The same storage without autograd: what the optimizer writes.
@@ -28,8 +30,10 @@ impl Replica {
             let module = Module::build(spec, devices, seed)?;
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
-            let names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-            Ok(Replica { name: spec.name.clone(), module, names, leaves, parameters })
+            let names: Vec<String> =
+                module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+            let watched_names = names.iter().map(|name| format!("{}.{name}", spec.name)).collect();
+            Ok(Replica { name: spec.name.clone(), module, names, watched_names, leaves, parameters })
         };
         built().with_context(|| format!("module `{}`", spec.name))
     }
@@ -43,8 +47,8 @@ impl Replica {
     }
 
     /// The names under which contexts keep the gradients of its leaves, in their order.
-    pub fn watched_names(&self) -> impl Iterator<Item = String> {
-        self.names.iter().map(|name| format!("{}.{name}", self.name))
+    pub fn watched_names(&self) -> &[String] {
+        &self.watched_names
     }
 
     pub fn leaves(&self) -> impl Iterator<Item = Tensor> {
@@ -72,7 +76,7 @@ impl Replica {
     /// For a [`DistributedOptimizer`](super::DistributedOptimizer).
     pub fn parameters(&self) -> LocalParameters {
         let tensors = self.parameters.iter().map(Tensor::shallow_clone).collect();
-        LocalParameters { module: self.name.clone(), watched_names: self.watched_names().collect(), tensors }
+        LocalParameters { module: self.name.clone(), watched_names: self.watched_names.clone(), tensors }
     }
 
     /// Parameters and buffers under PyTorch's names.
@@ -83,8 +87,4 @@ impl Replica {
         let parameters = self.names.iter().cloned().zip(self.parameters.iter().map(Tensor::shallow_clone));
         Ok(parameters.chain(self.module.buffers()?).collect())
     }
-}
-
-fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
-    parameter.f_data()?.f_set_requires_grad(true)
 }

@@ -83,11 +83,14 @@ impl Stepper {
         let context = self.autograd.context();
         let mut stepped = Stepped::default();
         let mut backward = None;
+        if let Some(averaging) = &mut self.averaging {
+            averaging.begin(&context)?;
+        }
 
         for (nth, batch) in samples.batches.iter().enumerate() {
             let last = nth + 1 == samples.batches.len();
             if let Some(averaging) = &mut self.averaging {
-                averaging.before_forward(&context, nth == 0, last)?;
+                averaging.before_forward(last)?;
             }
             let mut output = batch.input.shallow_clone();
             for (position, module) in self.modules.iter().enumerate() {

@@ -164,13 +164,17 @@ impl Trainer<'_> {
     }
 
     fn averaging(&self, modules: &[Placed]) -> Result<Option<Averaging>> {
-        let replicas: Vec<&Replica> = modules.iter().filter_map(Placed::replica).collect();
-        if replicas.is_empty() {
+        let adjacent = modules.chunk_by(|one, next| one.replica().is_some() && next.replica().is_some());
+        let runs: Vec<Vec<&Replica>> = adjacent
+            .map(|run| run.iter().filter_map(Placed::replica).collect::<Vec<_>>())
+            .filter(|run| !run.is_empty())
+            .collect();
+        if runs.is_empty() {
             return Ok(None);
         }
         let trainers = &self.job.train.trainers.ranks;
         let group = self.groups.join(self.mesh, "trainers", trainers)?;
-        let averaging = Averaging::new(group, &replicas, &self.job.replicas);
+        let averaging = Averaging::new(group, &runs, &self.job.replicas);
         Ok(Some(averaging.context("the replicas")?))
     }
 

@@ -228,10 +228,9 @@ pub(crate) fn make(
 /// False: it took longer than `limit`, or a failed operation never ended.
 pub fn finalize(limit: Duration) -> bool {
     let start = Instant::now();
-    // Each gets its turn, also after one that did not end.
-    Object::all()
-        .iter()
-        .fold(true, |all, object| object.finalize(limit.saturating_sub(start.elapsed())) && all)
+    // Counted, so that each gets its turn, also after one that did not end.
+    let late = |object: &&Object| !object.finalize(limit.saturating_sub(start.elapsed()));
+    Object::all().iter().filter(late).count() == 0
 }
 
 fn made(make: impl FnOnce(*mut *mut BackendBox) -> *mut c_char) -> Result<Handle, TorchError> {

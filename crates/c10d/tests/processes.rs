@@ -47,7 +47,11 @@ fn a_rank() {
             group.barrier().unwrap();
         }
         "until killed" => until_killed(&group, &store),
-        "until frozen" => until_frozen(&group, &store),
+        "train" => train(&group, &store, Hook::None),
+        "train with a hook" => {
+            let options = PowerSgdOptions { start_iter: 2, ..PowerSgdOptions::default() };
+            train(&group, &store, Hook::PowerSgd(options));
+        }
         other => panic!("{other}"),
     }
 }
@@ -67,15 +71,14 @@ fn until_killed(group: &ProcessGroup, store: &Store) {
     }
 }
 
-/// Trains with a hook that sends in a group of its own, until somebody else says that the group has no future.
-fn until_frozen(group: &ProcessGroup, store: &Store) {
+/// Trains until somebody else says that the group has no future.
+fn train(group: &ProcessGroup, store: &Store, hook: Hook) {
     let model = Mlp::new(1);
-    let hook = Hook::PowerSgd(PowerSgdOptions { start_iter: 2, ..PowerSgdOptions::default() });
     let mut reducer =
         Reducer::new(&model.parameters, &[], group, ReducerOptions { hook, ..small_buckets() }).unwrap();
     let (watched, own) = (group.clone(), store.reconnect().unwrap());
     thread::spawn(move || {
-        own.wait(&["frozen"], LIMIT).unwrap();
+        own.wait(&["give up"], LIMIT).unwrap();
         watched.abort();
     });
     for step in 0.. {
@@ -216,14 +219,13 @@ fn a_killed_rank_is_named_in_a_checked_group() {
     a_killed_rank_is_named(true);
 }
 
-/// Its sockets stay open, so that nothing but the abort tells the others.
-#[test]
-fn with_a_frozen_rank_a_hook_in_a_group_of_its_own_ends_too() {
+/// In the middle of their steps rank 1 gets `signal`, and the others are told to give the group up.
+fn training_ends(what: &str, signal: i32) {
     let (server, place) = server();
-    let ranks = Ranks::start(3, &place, "until frozen", false);
+    let ranks = Ranks::start(3, &place, what, false);
     server.wait(&["ready/0", "ready/1", "ready/2"], LIMIT).unwrap();
-    ranks.signal(1, libc::SIGSTOP);
-    server.set("frozen", "").unwrap();
+    ranks.signal(1, signal);
+    server.set("give up", "").unwrap();
     let ended = server.wait(&["ended/0", "ended/2"], Duration::from_secs(5));
     ranks.kill(1);
     let outputs = ranks.ended();
@@ -231,4 +233,21 @@ fn with_a_frozen_rank_a_hook_in_a_group_of_its_own_ends_too() {
     for rank in [0, 2] {
         assert!(outputs[rank].contains("ENDED: "), "{}", outputs[rank]);
     }
+}
+
+/// Its sockets stay open, so that nothing but the abort tells the others.
+#[test]
+fn with_a_frozen_rank_a_backward_ends_with_the_group() {
+    training_ends("train", libc::SIGSTOP);
+}
+
+#[test]
+fn with_a_frozen_rank_a_hook_in_a_group_of_its_own_ends_with_the_group() {
+    training_ends("train with a hook", libc::SIGSTOP);
+}
+
+#[test]
+fn with_a_killed_rank_a_backward_ends_with_the_group() {
+    training_ends("train", libc::SIGKILL);
+    training_ends("train with a hook", libc::SIGKILL);
 }

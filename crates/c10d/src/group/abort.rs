@@ -20,13 +20,15 @@ const OVERTIME: Duration = Duration::from_secs(1);
 ///
 /// ```
 /// # use c10d::{Abort, Error, Options, ProcessGroup, Store};
+/// # fn main() -> c10d::Result<()> {
 /// let abort = Abort::default();
 /// let options = Options { abort: abort.clone(), ..Options::default() };
 /// std::thread::spawn(move || abort.abort());
 /// // The other rank never comes.
 /// let error = ProcessGroup::new(&Store::hash()?, 0, 2, options).unwrap_err();
 /// assert!(matches!(error, Error::Aborted { .. }));
-/// # c10d::Result::Ok(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Default)]
 pub struct Abort(Arc<Mutex<State>>);
