@@ -6,7 +6,7 @@
 //! the loop is over.
 
 use std::fmt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ fn reference(value: Value) -> Result<(String, RRef), CallError> {
 /// A trainer's side: what the driver has told it.
 pub struct Orders {
     driver: Rank,
-    given: Sender<Order>,
+    /// One at a time: there is one training loop.
+    given: SyncSender<Order>,
     /// Taken from by the main thread.
     taken: Mutex<Receiver<Order>>,
 }
@@ -77,7 +78,7 @@ struct Order {
 
 impl Orders {
     pub fn new(driver: Rank) -> Arc<Orders> {
-        let (given, taken) = mpsc::channel();
+        let (given, taken) = mpsc::sync_channel(1);
         Arc::new(Orders { driver, given, taken: Mutex::new(taken) })
     }
 
@@ -95,8 +96,9 @@ impl Orders {
         }
         let modules = incoming.message.values.into_iter().map(reference).collect::<Result<_, _>>()?;
         let (done, outcome) = oneshot::channel();
-        // Who takes it is gone: then `outcome` says so too.
-        let _ = self.given.send(Order { modules, done });
+        if self.given.try_send(Order { modules, done }).is_err() {
+            return Err(CallError::failed("this trainer has been told to train already"));
+        }
         outcome.await.map_err(|_| CallError::failed("this trainer has ended"))??;
         Ok(Message::default())
     }
