@@ -10,7 +10,7 @@ use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
 use pstrain::parallel::{ModuleServer, RemoteModule};
-use pstrain::rpc::{Message, Methods};
+use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
 use support::{shut_down, within, world_with};
 
@@ -24,6 +24,32 @@ fn spec() -> ModuleSpec {
     job.modules[0].clone()
 }
 
+/// Ranks of which the first hosts the module for the second.
+fn hosting(
+    spec: &ModuleSpec,
+    ranks: u32,
+    more: impl Fn(&mut Methods),
+    config: impl Fn(&mut MeshConfig),
+) -> (Vec<Mesh>, Vec<Arc<Autograd>>) {
+    let autograds = Mutex::new(Vec::new());
+    let methods = |rank| {
+        let (autograd, mut methods) = (Autograd::new(), Methods::new());
+        autograd.register(&mut methods);
+        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
+        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
+        server.register(&autograd, &mut methods);
+        more(&mut methods);
+        autograds.lock().unwrap().push(autograd);
+        methods
+    };
+    let meshes = world_with(ranks, methods, config);
+    let autograds: Vec<Arc<Autograd>> = autograds.into_inner().unwrap();
+    for (autograd, mesh) in autograds.iter().zip(&meshes) {
+        autograd.bind(mesh.clone());
+    }
+    (meshes, autograds)
+}
+
 #[test]
 fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
     let spec = spec();
@@ -33,22 +59,8 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
     let largest = initial.iter().map(bytes).max().unwrap();
     assert!(initial.iter().map(bytes).sum::<u64>() > largest + 1024, "one message would do");
 
-    let autograds = Mutex::new(Vec::new());
-    let methods = |rank| {
-        let (autograd, mut methods) = (Autograd::new(), Methods::new());
-        autograd.register(&mut methods);
-        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
-        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
-        server.register(&autograd, &mut methods);
-        autograds.lock().unwrap().push(autograd);
-        methods
-    };
     // With a little room for what is not the tensor.
-    let meshes = world_with(2, methods, |config| config.max_payload_bytes = largest + 1024);
-    let autograds: Vec<Arc<Autograd>> = autograds.into_inner().unwrap();
-    for (autograd, mesh) in autograds.iter().zip(&meshes) {
-        autograd.bind(mesh.clone());
-    }
+    let (meshes, autograds) = hosting(&spec, 2, |_| {}, |config| config.max_payload_bytes = largest + 1024);
     // Over the wire, and on the owner itself.
     for autograd in autograds.iter().rev() {
         let (autograd, name) = (autograd.clone(), spec.name.clone());
@@ -69,28 +81,16 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
 #[test]
 fn a_module_made_by_one_rank_on_another_serves_a_third_that_got_its_reference() {
     let spec = spec();
-    let autograds = Mutex::new(Vec::new());
     let (given, taken) = mpsc::channel();
-    let methods = |rank| {
-        let (autograd, mut methods) = (Autograd::new(), Methods::new());
-        autograd.register(&mut methods);
-        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
-        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
-        server.register(&autograd, &mut methods);
+    let more = |methods: &mut Methods| {
         let given = given.clone();
         methods.add("give", move |incoming| {
             let [rref] = incoming.message.into_array().expect("one reference");
             given.send(rref.into_rref().expect("a reference")).expect("the test waits");
             std::future::ready(Ok(Message::default()))
         });
-        autograds.lock().unwrap().push(autograd);
-        methods
     };
-    let meshes = world_with(3, methods, |_| {});
-    let autograds: Vec<Arc<Autograd>> = autograds.into_inner().unwrap();
-    for (autograd, mesh) in autograds.iter().zip(&meshes) {
-        autograd.bind(mesh.clone());
-    }
+    let (meshes, autograds) = hosting(&spec, 3, more, |_| {});
     let (maker, user, master) = (autograds[2].clone(), autograds[1].clone(), meshes[2].clone());
     let (output, parameters) = within(support::later(move || {
         let made = RemoteModule::get(&maker, Rank(0), "net").unwrap();

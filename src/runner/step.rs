@@ -141,10 +141,14 @@ impl Stepper {
             OnNan::Skip => {
                 tracing::warn!("rank {rank}, step {step}: the loss is {loss}; the step is skipped")
             }
-            OnNan::Stop => bail!(
-                "rank {rank}, step {step}: the loss is {loss}\n  \
-                 hint: lower optimizer.lr, look at the data of this step, or set train.on_nan = \"skip\""
-            ),
+            OnNan::Stop => {
+                // Replicas would part if one of them left out a step.
+                let skip = if self.averaging.is_none() { ", or set train.on_nan = \"skip\"" } else { "" };
+                bail!(
+                    "rank {rank}, step {step}: the loss is {loss}\n  \
+                     hint: lower optimizer.lr, look at the data of this step{skip}"
+                )
+            }
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ fn all_of_them_load_and_are_what_they_should_be() {
     assert_eq!(
         kinds,
         [
+            ("bags", World::Dataset),
             ("bce_with_logits", World::Loss),
             ("cross_entropy", World::Loss),
             ("csv", World::Dataset),
