@@ -28,8 +28,14 @@ Options reducing(const ShimCall& call) {
   return reducing;
 }
 
-void joined(Tensors& list, const Tensors& more) {
+Tensors both(Tensors list, const Tensors& more) {
   list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+// One list for each rank's tensors at the root; no list elsewhere.
+std::vector<Tensors> lists_of(ShimTensors tensors, size_t n) {
+  return n > 0 ? std::vector<Tensors>{tensors_of(tensors, n)} : std::vector<Tensors>{};
 }
 
 // Starts an operation, and boxes its work together with all its tensors.
@@ -158,9 +164,7 @@ char* shim_all_gather(
     WorkBox** work) {
   Tensors inputs{*input};
   std::vector<Tensors> lists{tensors_of(outputs, n)};
-  Tensors held = lists[0];
-  joined(held, inputs);
-  return started(std::move(held), work, [&] {
+  return started(both(lists[0], inputs), work, [&] {
     return group->group->allgather(lists, inputs, options<c10d::AllgatherOptions>(*call));
   });
 }
@@ -185,9 +189,7 @@ char* shim_all_gather_into_coalesced(
     size_t n,
     WorkBox** work) {
   auto to = tensors_of(outputs, n), from = tensors_of(inputs, n);
-  Tensors held = to;
-  joined(held, from);
-  return started(std::move(held), work, [&] {
+  return started(both(to, from), work, [&] {
     return group->group->allgather_into_tensor_coalesced(to, from, options<c10d::AllgatherOptions>(*call));
   });
 }
@@ -201,15 +203,12 @@ char* shim_gather(
     int root,
     WorkBox** work) {
   Tensors inputs{*input};
-  std::vector<Tensors> lists;
-  Tensors held = inputs;
-  if (n > 0) {
-    lists.push_back(tensors_of(outputs, n));
-    joined(held, lists[0]);
-  }
+  auto lists = lists_of(outputs, n);
   auto opts = options<c10d::GatherOptions>(*call);
   opts.rootRank = root;
-  return started(std::move(held), work, [&] { return group->group->gather(lists, inputs, opts); });
+  return started(both(inputs, tensors_of(outputs, n)), work, [&] {
+    return group->group->gather(lists, inputs, opts);
+  });
 }
 
 char* shim_scatter(
@@ -221,15 +220,12 @@ char* shim_scatter(
     int root,
     WorkBox** work) {
   Tensors outputs{*output};
-  std::vector<Tensors> lists;
-  Tensors held = outputs;
-  if (n > 0) {
-    lists.push_back(tensors_of(inputs, n));
-    joined(held, lists[0]);
-  }
+  auto lists = lists_of(inputs, n);
   auto opts = options<c10d::ScatterOptions>(*call);
   opts.rootRank = root;
-  return started(std::move(held), work, [&] { return group->group->scatter(outputs, lists, opts); });
+  return started(both(outputs, tensors_of(inputs, n)), work, [&] {
+    return group->group->scatter(outputs, lists, opts);
+  });
 }
 
 char* shim_reduce_scatter(
@@ -241,9 +237,7 @@ char* shim_reduce_scatter(
     WorkBox** work) {
   Tensors outputs{*output};
   std::vector<Tensors> lists{tensors_of(inputs, n)};
-  Tensors held = lists[0];
-  joined(held, outputs);
-  return started(std::move(held), work, [&] {
+  return started(both(lists[0], outputs), work, [&] {
     return group->group->reduce_scatter(outputs, lists, reducing<c10d::ReduceScatterOptions>(*call));
   });
 }
@@ -268,9 +262,7 @@ char* shim_reduce_scatter_coalesced(
     size_t n,
     WorkBox** work) {
   auto to = tensors_of(outputs, n), from = tensors_of(inputs, n);
-  Tensors held = to;
-  joined(held, from);
-  return started(std::move(held), work, [&] {
+  return started(both(to, from), work, [&] {
     return group->group->reduce_scatter_tensor_coalesced(to, from, reducing<c10d::ReduceScatterOptions>(*call));
   });
 }
