@@ -20,16 +20,15 @@ pub(super) fn read(t: Table<'_>, world: Option<WorldSize>) -> Option<Collectives
         Some(item) => choices(&item, &REDUCTIONS),
         None => Some(REDUCTIONS.map(|(_, reduction)| reduction).to_vec()),
     };
-    let group = match t.get("group").map(|item| group(&item, world?)) {
-        Some(None) => None,
-        Some(group) => Some(group),
+    let group = match t.get("group") {
+        Some(item) => world.and_then(|world| group(&item, world)).map(Some),
         None => Some(None),
     };
     let elements = t.or("elements", 1, |item| item.integer(1..=16));
     let root = t.get("root").map_or(Some(0), |item| root(&item, world?, group.as_ref()?.as_deref()));
     t.finish();
-    let group = group?;
-    Some(Collectives { show: show?, group, reduce: reduce?, root: root?, elements: elements as u64 })
+    let (group, root) = (group?, root?);
+    Some(Collectives { show: show?, group, reduce: reduce?, root, elements: elements as u64 })
 }
 
 fn operations(item: &Item<'_>, alone: bool) -> Option<Vec<Operation>> {
