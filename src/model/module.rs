@@ -43,9 +43,9 @@ impl Module {
         if devices.is_empty() {
             return Err(ModelError::NoDevice { module: module.clone() });
         }
-        let split = Split::new(&spec.layers, &spec.devices, &devices);
+        let split = Split::new(spec.layers(), &spec.devices, &devices);
         let mut plan = Plan::default();
-        let nodes = plan.lay(&spec.layers, split.devices());
+        let nodes = plan.lay(spec.layers(), split.devices());
         let failed = |what: &str, error: TchError| ModelError::Build {
             module: module.clone(),
             what: what.into(),

@@ -144,11 +144,11 @@ fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
 }
 
 fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
-    let input = Signal::new(&module.input, module.input_dtype);
-    let outputs = shape::infer(&module.layers, &input);
-    let parts = split::devices(&module.layers, &module.devices, gpus);
+    let input = module.input();
+    let outputs = shape::infer(module.layers(), &input);
+    let parts = split::devices(module.layers(), &module.devices, gpus);
     let layers: Vec<LayerPlan> = module
-        .layers
+        .layers()
         .iter()
         .zip(&outputs.signals)
         .zip(&parts)
@@ -182,7 +182,7 @@ fn device(part: usize, gpus: u32) -> Device {
 fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
     let tensors = size::optimizer_tensors(&job.optimizer);
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
-    for (layer, plan) in module.layers.iter().zip(layers) {
+    for (layer, plan) in module.layers().iter().zip(layers) {
         let device = plan.device;
         let empty =
             DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
+use super::super::shape::{self, Signal};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,7 +36,46 @@ pub struct ModuleSpec {
     /// Shape of one sample, without the batch dimension.
     pub input: Vec<i64>,
     pub input_dtype: InputDtype,
-    pub layers: Vec<Layer>,
+    pub made_of: MadeOf,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeOf {
+    Layers(Vec<Layer>),
+    TorchScript(TorchScript),
+}
+
+/// A module made by `torch.jit.script` or `torch.jit.trace`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TorchScript {
+    /// Relative to the current folder.
+    pub file: PathBuf,
+    /// One sample of what it gives: the job says so, because libtorch alone can open the file.
+    pub output: Signal,
+}
+
+impl ModuleSpec {
+    /// One sample of what it takes.
+    pub fn input(&self) -> Signal {
+        Signal::new(&self.input, self.input_dtype)
+    }
+
+    /// One sample of what it gives.
+    pub fn output(&self) -> Option<Signal> {
+        match &self.made_of {
+            MadeOf::Layers(layers) => shape::infer(layers, &self.input()).output().cloned(),
+            MadeOf::TorchScript(script) => Some(script.output.clone()),
+        }
+    }
+
+    /// None of TorchScript.
+    pub fn layers(&self) -> &[Layer] {
+        match &self.made_of {
+            MadeOf::Layers(layers) => layers,
+            MadeOf::TorchScript(_) => &[],
+        }
+    }
 }
 
 /// How a module is trained, which follows from where it is placed.

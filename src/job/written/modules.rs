@@ -4,7 +4,7 @@ use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, InputDtype, ModuleSpec, Placement};
+use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec, Placement};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
 use super::{cluster, layers};
@@ -184,7 +184,7 @@ impl Written<'_> {
             devices: self.devices,
             input: signal.shape,
             input_dtype: signal.dtype,
-            layers,
+            made_of: MadeOf::Layers(layers),
         });
         (spec, Some((self.name, output)))
     }
