@@ -9,6 +9,7 @@ use tch::Tensor;
 use crate::TorchError;
 
 pub mod group;
+pub mod script;
 pub mod store;
 pub mod work;
 
