@@ -104,7 +104,7 @@ impl ModuleServer {
             .find(|(spec, _)| spec.name == name)
             .with_context(|| format!("module `{name}` is not placed on rank {}", scope.mesh.rank()))?;
         let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, *seed)?;
-        tracing::info!("module {name} is here: {}", module.module().split());
+        tracing::info!("module {name} is here: {}", module.module().layout());
         let module = Arc::new(module);
         let rref = scope.mesh.objects().insert(module.clone());
         made.insert(name, (module, rref.clone()));

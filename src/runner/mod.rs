@@ -15,6 +15,7 @@ mod ledger;
 pub mod libtorch;
 pub mod loader;
 pub mod metrics;
+pub mod model_files;
 pub mod one_process;
 pub mod progress;
 pub mod rendezvous;

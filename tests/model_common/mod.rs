@@ -18,6 +18,7 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         input: input.into(),
         input_dtype: InputDtype::Float32,
         made_of: MadeOf::Layers(layers),
+        weights: None,
     }
 }
 

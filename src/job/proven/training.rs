@@ -37,6 +37,9 @@ pub struct ModuleSpec {
     pub input: Vec<i64>,
     pub input_dtype: InputDtype,
     pub made_of: MadeOf,
+    /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
+    /// current folder.
+    pub weights: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -66,6 +69,13 @@ impl ModuleSpec {
         match &self.made_of {
             MadeOf::Layers(layers) => shape::infer(layers, &self.input()).output().cloned(),
             MadeOf::TorchScript(script) => Some(script.output.clone()),
+        }
+    }
+
+    pub fn torchscript(&self) -> Option<&TorchScript> {
+        match &self.made_of {
+            MadeOf::Layers(_) => None,
+            MadeOf::TorchScript(script) => Some(script),
         }
     }
 
@@ -313,6 +323,17 @@ impl Training {
     /// Is every step of the trainers a round, one update from the batches of all?
     pub fn rounds(&self) -> bool {
         self.train.consistency == Consistency::Bsp || self.has_replicas()
+    }
+
+    /// Files that modules are made of or start from.
+    pub(in crate::job) fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.modules.iter_mut().flat_map(|module| {
+            let script = match &mut module.made_of {
+                MadeOf::TorchScript(script) => Some(&mut script.file),
+                MadeOf::Layers(_) => None,
+            };
+            script.into_iter().chain(&mut module.weights)
+        })
     }
 
     pub fn has_replicas(&self) -> bool {

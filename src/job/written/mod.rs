@@ -10,6 +10,7 @@ mod layers;
 mod modules;
 mod optimizers;
 mod replicas;
+mod starts;
 mod train;
 
 use super::error::JobError;

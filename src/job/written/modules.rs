@@ -1,5 +1,7 @@
 //! `[modules.*]` as written: parts of the model, where each is placed and what it is made of.
 
+use std::path::PathBuf;
+
 use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
@@ -7,7 +9,7 @@ use super::super::layer::Layer;
 use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec, Placement};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
-use super::{cluster, layers};
+use super::{cluster, layers, starts};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
@@ -18,8 +20,9 @@ pub(super) struct Written<'a> {
     devices: Devices,
     input: Option<Vec<i64>>,
     input_dtype: Option<InputDtype>,
-    layers: Option<Vec<Layer>>,
+    made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
+    weights: Option<PathBuf>,
 }
 
 pub(super) fn read<'a>(
@@ -34,15 +37,14 @@ pub(super) fn read<'a>(
     t.refuse("run", "leave it out: this version runs a module where it is placed");
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
-    let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
-    let input_dtype = t.get("input_dtype").map(|item| item.choice(&dtypes));
+    let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
     let layers_item = t.get("layers");
-    let layers =
-        t.need("layers", "[{ type = \"linear\", in_features = 784, out_features = 10 }]", layers::read);
-    let devices = t.or("devices", Devices::One, |item| devices(item, layers.as_deref()));
+    let made_of = starts::made_of(&t);
+    let devices = t.or("devices", Devices::One, |item| devices(item, made_of.as_ref()));
+    let weights = t.get("weights").map(|item| starts::weights(&item));
     t.finish();
     // A wrong value is not an absent one: the outer option says whether it was written.
-    let sound = sound && input != Some(None) && input_dtype != Some(None);
+    let sound = sound && input != Some(None) && input_dtype != Some(None) && weights != Some(None);
     let written = Written {
         name: name.into(),
         item,
@@ -50,8 +52,9 @@ pub(super) fn read<'a>(
         devices,
         input: input.flatten(),
         input_dtype: input_dtype.flatten(),
-        layers,
+        made_of,
         layers_item,
+        weights: weights.flatten(),
     };
     sound.then_some(written)
 }
@@ -85,7 +88,15 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
     None
 }
 
-fn devices(item: &Item<'_>, layers: Option<&[Layer]>) -> Option<Devices> {
+fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
+    let layers = match made_of {
+        Some(MadeOf::Layers(layers)) => Some(layers.as_slice()),
+        Some(MadeOf::TorchScript(_)) => {
+            item.wrong("splits layers, and TorchScript is one piece", "leave it out");
+            return None;
+        }
+        None => None,
+    };
     if !matches!(item.value(), Value::Array(..)) {
         let count = item.integer(1..=64)?;
         let most = layers?.len() as i64;
@@ -165,18 +176,13 @@ impl Written<'_> {
     }
 
     fn prove(self, signal: Signal) -> (Option<ModuleSpec>, Option<(String, Signal)>) {
-        let (Some(layers), Some(layers_item)) = (self.layers, self.layers_item) else { return (None, None) };
-        let outputs = shape::infer(&layers, &signal);
-        let reader = layers_item.reader();
-        for mismatch in &outputs.mismatches {
-            let entry = layers_item.at(&mismatch.position);
-            let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
-            let error = JobError::new(format!("`{path}`: {}", mismatch.message));
-            let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
-            reader.report(error.from(origin).hint(mismatch.hint.clone()));
-        }
-        let Some(output) = outputs.output().cloned() else { return (None, None) };
-        let sound = outputs.mismatches.is_empty();
+        let Some(made_of) = self.made_of else { return (None, None) };
+        let (output, sound) = match (&made_of, &self.layers_item) {
+            (MadeOf::Layers(layers), Some(item)) => through(layers, item, &signal),
+            (MadeOf::TorchScript(script), _) => (Some(script.output.clone()), true),
+            (MadeOf::Layers(_), None) => (None, false),
+        };
+        let Some(output) = output else { return (None, None) };
         let spec = self.place.filter(|_| sound).map(|(place, placement)| ModuleSpec {
             name: self.name.clone(),
             place,
@@ -184,8 +190,23 @@ impl Written<'_> {
             devices: self.devices,
             input: signal.shape,
             input_dtype: signal.dtype,
-            made_of: MadeOf::Layers(layers),
+            made_of,
+            weights: self.weights,
         });
         (spec, Some((self.name, output)))
     }
+}
+
+/// What leaves `layers`, as far as that is known, and whether each takes what comes.
+fn through(layers: &[Layer], layers_item: &Item<'_>, signal: &Signal) -> (Option<Signal>, bool) {
+    let outputs = shape::infer(layers, signal);
+    let reader = layers_item.reader();
+    for mismatch in &outputs.mismatches {
+        let entry = layers_item.at(&mismatch.position);
+        let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
+        let error = JobError::new(format!("`{path}`: {}", mismatch.message));
+        let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
+        reader.report(error.from(origin).hint(mismatch.hint.clone()));
+    }
+    (outputs.output().cloned(), outputs.mismatches.is_empty())
 }
