@@ -85,7 +85,11 @@ fn what_does_not_fit_is_named_and_nothing_is_taken_over() {
         state[3].1 = Tensor::ones([4], FLOAT);
         change(&mut state);
         save(&file, &state).unwrap();
-        module.start_from(&file).unwrap_err().to_string().replace(&file.display().to_string(), "m.safetensors")
+        module
+            .start_from(&file)
+            .unwrap_err()
+            .to_string()
+            .replace(&file.display().to_string(), "m.safetensors")
     };
     let all = refused(&|state| {
         state[0].1 = Tensor::zeros([3, 4], FLOAT);
@@ -104,7 +108,14 @@ fn a_file_without_buffers_leaves_them_and_one_of_several_modules_has_this_ones()
     let params = module.initial_parameters().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.safetensors");
-    let mut state: Vec<_> = params.iter().map(|param| param + 1.0).collect::<Vec<_>>().into_iter().zip(module.parameters()).map(|(tensor, info)| (format!("net.{}", info.name), tensor)).collect();
+    let mut state: Vec<_> = params
+        .iter()
+        .map(|param| param + 1.0)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .zip(module.parameters())
+        .map(|(tensor, info)| (format!("net.{}", info.name), tensor))
+        .collect();
     state.push(("other.0.weight".into(), Tensor::zeros([1], (Kind::BFloat16, Device::Cpu))));
     save(&file, &state).unwrap();
     let loaded = module.start_from(&file).unwrap();

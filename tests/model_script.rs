@@ -67,7 +67,7 @@ fn forward_gradients_and_buffers_are_pytorchs() {
     for (name, gradient) in names.zip(gradients) {
         gradient.unwrap().assert_close(&torchs[&format!("train/{name}.grad")], CLOSE, name);
     }
-    module.forward(&params, &[numbers(&[5, 6], 53)], Mode::train(1)).unwrap();
+    let _ = module.forward(&params, &[numbers(&[5, 6], 53)], Mode::train(1)).unwrap();
     for (name, buffer) in module.buffers().unwrap() {
         buffer.assert_close(&torchs[&format!("after/{name}")], CLOSE, &name);
     }
@@ -80,8 +80,15 @@ fn what_is_saved_has_the_names_of_the_state_dict_and_pytorch_could_load_it() {
     let (module, torchs) = (build("everything"), torchs());
     let names: Vec<&str> = module.parameters().iter().map(|info| info.name.as_str()).collect();
     // Neither the fixed one nor a tied one twice: what an optimizer would get from `parameters()` and change.
-    let trained =
-        ["encode.weight", "encode.bias", "norm.weight", "norm.bias", "first.weight", "first.bias", "second.bias"];
+    let trained = [
+        "encode.weight",
+        "encode.bias",
+        "norm.weight",
+        "norm.bias",
+        "first.weight",
+        "first.bias",
+        "second.bias",
+    ];
     assert_eq!(names, trained);
     let state: BTreeMap<String, Tensor> =
         module.state_dict(&module.initial_parameters().unwrap()).unwrap().into_iter().collect();
@@ -100,17 +107,20 @@ fn a_checkpoint_gives_everything_back_fixed_and_tied_ones_too() {
     let trained = build("everything");
     let params: Vec<Tensor> =
         trained.initial_parameters().unwrap().iter().map(|param| param.detach_copy() + 0.5).collect();
-    trained.forward(&params, &[numbers(&[5, 6], 37)], Mode::train(0)).unwrap();
+    let _ = trained.forward(&params, &[numbers(&[5, 6], 37)], Mode::train(0)).unwrap();
     let mut state = trained.state_dict(&params).unwrap();
     let fixed = state.iter_mut().find(|(name, _)| name == "scale").unwrap();
     fixed.1 = Tensor::from_slice(&[3f32, 1.0, 4.0, 1.0]);
     save(&path, &state).unwrap();
-    let fresh = Module::build(&ModuleSpec { weights: Some(path), ..spec("everything") }, &[Device::Cpu], 1).unwrap();
+    let fresh =
+        Module::build(&ModuleSpec { weights: Some(path), ..spec("everything") }, &[Device::Cpu], 1).unwrap();
     let loaded = fresh.initial_parameters().unwrap();
     for ((name, saved), (_, loaded)) in state.iter().zip(fresh.state_dict(&loaded).unwrap()) {
         assert!(loaded.equal(saved), "{name}");
     }
-    let evaluate = |module: &Module, params: &[Tensor]| module.forward(params, &[numbers(&[2, 6], 3)], Mode::EVAL).unwrap();
+    let evaluate = |module: &Module, params: &[Tensor]| {
+        module.forward(params, &[numbers(&[2, 6], 3)], Mode::EVAL).unwrap()
+    };
     assert!(!evaluate(&fresh, &loaded).equal(&evaluate(&trained, &params)), "the fixed one counts");
 }
 
@@ -152,7 +162,19 @@ fn dropout_depends_on_its_seed_alone_and_sleeps_in_evaluation() {
     let first = run(Mode::train(4));
     assert!(!run(Mode::train(5)).equal(&first));
     std::thread::scope(|scope| {
-        let noise = scope.spawn(|| (0..100).for_each(|seed| drop(module.forward(&module.initial_parameters().unwrap(), &[numbers(&[5, 6], 3)], Mode::train(seed)).unwrap())));
+        let noise = scope.spawn(|| {
+            (0..100).for_each(|seed| {
+                drop(
+                    module
+                        .forward(
+                            &module.initial_parameters().unwrap(),
+                            &[numbers(&[5, 6], 3)],
+                            Mode::train(seed),
+                        )
+                        .unwrap(),
+                )
+            })
+        });
         for _ in 0..50 {
             assert!(run(Mode::train(4)).equal(&first));
         }

@@ -113,7 +113,8 @@ impl Header {
         // Notes of whoever wrote it.
         entries.remove("__metadata__");
         let (first, end) = (8 + length, room - length);
-        let tensors = entries.into_iter().map(|(name, entry)| Ok((name.clone(), stored(&name, entry, first)?)));
+        let tensors =
+            entries.into_iter().map(|(name, entry)| Ok((name.clone(), stored(&name, entry, first)?)));
         let header = Header { tensors: tensors.collect::<Result<_, String>>()? };
         header.without_gaps(first, first + end)?;
         Ok(header)
@@ -153,9 +154,9 @@ fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, St
     let dtype = Dtype(entry.dtype);
     let [begin, end] = entry.data_offsets;
     let len = end.checked_sub(begin).ok_or_else(|| wrong(format!("ends at {end}, before it begins")))?;
-    let bytes = dtype.bytes().map(|bytes| {
-        entry.shape.iter().try_fold(bytes, |product: u64, size| product.checked_mul(*size))
-    });
+    let bytes = dtype
+        .bytes()
+        .map(|bytes| entry.shape.iter().try_fold(bytes, |product: u64, size| product.checked_mul(*size)));
     if let Some(bytes) = bytes.filter(|bytes| *bytes != Some(len)) {
         let takes = bytes.map_or("more than 2^64".into(), |bytes| bytes.to_string());
         return Err(wrong(format!("of shape {:?} takes {takes} bytes, and the file has {len}", entry.shape)));
@@ -181,7 +182,8 @@ mod tests {
         Header::read(bytes, bytes.len() as u64)
     }
 
-    const ONE: &str = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#;
+    const ONE: &str =
+        r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#;
 
     #[test]
     fn a_header_says_what_lies_where() {
@@ -198,7 +200,11 @@ mod tests {
         for length in 0..whole.len() {
             assert!(read(&whole[..length]).is_err(), "{length} bytes");
         }
-        assert!(read(&[255; 64]).unwrap_err().starts_with("it is no safetensors file, or cut short: a header of 18446744073709551615"));
+        assert!(
+            read(&[255; 64])
+                .unwrap_err()
+                .starts_with("it is no safetensors file, or cut short: a header of 18446744073709551615")
+        );
         let mut boast = ((LARGEST_HEADER + 1).to_le_bytes()).to_vec();
         boast.extend([b' '; 8]);
         let error = Header::read(boast.as_slice(), u64::MAX).unwrap_err();

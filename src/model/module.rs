@@ -93,7 +93,12 @@ impl Module {
         }
     }
 
-    fn of_layers(spec: &ModuleSpec, layers: &[Layer], devices: &[Device], seed: u64) -> Result<Module, ModelError> {
+    fn of_layers(
+        spec: &ModuleSpec,
+        layers: &[Layer],
+        devices: &[Device],
+        seed: u64,
+    ) -> Result<Module, ModelError> {
         let module = &spec.name;
         let split = Split::new(layers, &spec.devices, devices);
         let mut plan = Plan::default();
@@ -205,7 +210,8 @@ impl Module {
     pub(super) fn kept(&self) -> Vec<Kept> {
         let fixed = self.fixed_names.iter().zip(self.share_fixed());
         let buffers = self.buffer_names.iter().zip(self.share_buffers());
-        let kept = |fixed| move |(name, tensor): (&String, Tensor)| Kept { name: name.clone(), tensor, fixed };
+        let kept =
+            |fixed| move |(name, tensor): (&String, Tensor)| Kept { name: name.clone(), tensor, fixed };
         fixed.map(kept(true)).chain(buffers.map(kept(false))).collect()
     }
 

@@ -109,7 +109,8 @@ impl ScriptBody {
         input: &Tensor,
         mode: Mode,
     ) -> Result<(Tensor, Statistics), ModelError> {
-        let failed = |message| ModelError::ScriptForward { module: module.into(), input: input.size(), message };
+        let failed =
+            |message| ModelError::ScriptForward { module: module.into(), input: input.size(), message };
         let tensor = |role: &Role| match *role {
             Role::Parameter(at) => params[at].shallow_clone(),
             Role::Fixed(at) => fixed[at].shallow_clone(),
@@ -136,12 +137,21 @@ impl ScriptBody {
     }
 
     /// What a forward made of a slot.
-    fn written(&self, module: &str, slot: usize, now: &Tensor, before: &[Option<Tensor>]) -> Result<Seen, ModelError> {
+    fn written(
+        &self,
+        module: &str,
+        slot: usize,
+        now: &Tensor,
+        before: &[Option<Tensor>],
+    ) -> Result<Seen, ModelError> {
         let own = &self.script.slots()[slot];
         let wrote = |problem, hint| ModelError::ScriptWrote { module: module.into(), problem, hint };
         let Role::Buffer(buffer) = self.roles[slot] else {
             let problem = format!("its forward writes parameter `{}`", own.name);
-            return Err(wrote(problem, "parameters change by the optimizer; what a forward writes is a buffer"));
+            return Err(wrote(
+                problem,
+                "parameters change by the optimizer; what a forward writes is a buffer",
+            ));
         };
         if now.size() != own.shape || now.kind() != own.kind {
             let problem = format!(
@@ -165,7 +175,9 @@ impl ScriptBody {
 
     fn normalised(&self, run: &Run, seen: &mut Statistics) {
         for norm in &run.norms {
-            if let (Role::Buffer(mean), Role::Buffer(var)) = (self.roles[norm.mean_slot], self.roles[norm.var_slot]) {
+            if let (Role::Buffer(mean), Role::Buffer(var)) =
+                (self.roles[norm.mean_slot], self.roles[norm.var_slot])
+            {
                 seen.push(Seen::Normalised {
                     buffers: [mean, var],
                     seen: [norm.mean.shallow_clone(), norm.var.shallow_clone()],
@@ -176,9 +188,18 @@ impl ScriptBody {
     }
 
     /// Runs a batch of two samples: only a forward tells its output's shape.
-    fn try_out(&self, file: &Path, input: &Signal, output: &Signal, device: Device) -> Result<(), ModelError> {
-        let batch = |signal: &Signal| -> Vec<i64> { std::iter::once(2).chain(signal.shape.iter().copied()).collect() };
-        let refused = |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
+    fn try_out(
+        &self,
+        file: &Path,
+        input: &Signal,
+        output: &Signal,
+        device: Device,
+    ) -> Result<(), ModelError> {
+        let batch = |signal: &Signal| -> Vec<i64> {
+            std::iter::once(2).chain(signal.shape.iter().copied()).collect()
+        };
+        let refused =
+            |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
         let run = || {
             let zeros = Tensor::f_zeros(batch(input), (kind(input.dtype), device))
                 .map_err(|error| c10d::torch_message(&error))?;
@@ -188,7 +209,13 @@ impl ScriptBody {
         };
         let gives = no_grad(run).map_err(|message| {
             let problem = format!("a forward of zeros of shape {:?} fails: {message}", batch(input));
-            refused(problem, "`input` is the shape of one sample, and the forward takes batches of any size")
+            refused(
+                problem,
+                match message.contains("dtype") {
+                    true => "numbers come as `input_dtype` says: call module.float(), or let its forward convert them",
+                    false => "`input` is the shape of one sample, and the forward takes batches of any size",
+                },
+            )
         })?;
         let given = gives.output;
         if given.size() == batch(output) && given.kind() == kind(output.dtype) {
@@ -211,7 +238,6 @@ impl ScriptBody {
             _ => refused(problem, "the output's first dimension is the batch's"),
         })
     }
-
 }
 
 fn shown(shape: &[i64], kind: Kind) -> String {
@@ -284,6 +310,7 @@ fn dtypes_fit(file: &Path, slots: &[Slot]) -> Result<(), ModelError> {
         count => format!(" and {} more", count - 1),
     };
     let problem = format!("parameters are trained in float32 or float64, and it has {first}{more}");
-    let hint = "call module.float() before it is scripted, or requires_grad_(False) on what is not to be trained";
+    let hint =
+        "call module.float() before it is scripted, or requires_grad_(False) on what is not to be trained";
     Err(ModelError::Script { file: file.into(), problem, hint: hint.into() })
 }

@@ -47,7 +47,10 @@ impl Module {
             .parameters()
             .iter()
             .map(|info| wanted(&info.name, &info.shape, info.kind, true))
-            .chain(kept.iter().map(|kept| wanted(&kept.name, &kept.tensor.size(), kept.tensor.kind(), kept.fixed)))
+            .chain(
+                kept.iter()
+                    .map(|kept| wanted(&kept.name, &kept.tensor.size(), kept.tensor.kind(), kept.fixed)),
+            )
             .collect();
         let fit = weights::fit(self.name(), &wanted, &aliases, &header)
             .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
@@ -57,13 +60,18 @@ impl Module {
                 .and_then(|stored| tensor(&mut file, stored))
                 .map_err(|message| unread(path, format!("tensor `{name}`: {message}")))
         };
-        let tensors: Vec<Option<Tensor>> =
-            fit.names.iter().map(|name| name.as_ref().map(&mut read).transpose()).collect::<Result<_, _>>()?;
+        let tensors: Vec<Option<Tensor>> = fit
+            .names
+            .iter()
+            .map(|name| name.as_ref().map(&mut read).transpose())
+            .collect::<Result<_, _>>()?;
         let (parameters, others) = tensors.split_at(self.parameters().len());
         let mut placed = Vec::new();
         for (info, tensor) in self.parameters().iter().zip(parameters.iter().flatten()) {
             let moved = no_grad(|| tensor.f_to(info.device));
-            placed.push(moved.map_err(|error| unread(path, format!("`{}`: {}", info.name, torch_message(&error))))?);
+            placed.push(
+                moved.map_err(|error| unread(path, format!("`{}`: {}", info.name, torch_message(&error))))?,
+            );
         }
         for (mut kept, tensor) in kept.into_iter().zip(others) {
             if let Some(tensor) = tensor {

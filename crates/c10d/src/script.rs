@@ -269,7 +269,8 @@ mod tests {
                       RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 8x6)\n";
         let error = of_the_interpreter(TorchError { message: raised.into() });
         assert_eq!(error.message, "mat1 and mat2 shapes cannot be multiplied (2x4 and 8x6)");
-        let plain = of_the_interpreter(TorchError { message: "open file failed, no such file\nframe".into() });
+        let plain =
+            of_the_interpreter(TorchError { message: "open file failed, no such file\nframe".into() });
         assert_eq!(plain.message, "open file failed, no such file");
     }
 }

@@ -27,7 +27,8 @@ pub(super) fn made_of(t: &Table<'_>) -> Option<MadeOf> {
         return None;
     }
     let file = file(&script, "torch.jit.script(module).save(\"model.pt\") writes one");
-    let shape = t.need("output", "[10], the shape that it gives for one sample", |item| item.integers(1..=MOST));
+    let shape =
+        t.need("output", "[10], the shape that it gives for one sample", |item| item.integers(1..=MOST));
     let dtype = dtype.map_or(Some(InputDtype::Float32), |item| item.choice(&DTYPES));
     Some(MadeOf::TorchScript(TorchScript { file: file?, output: Signal::new(&shape?, dtype?) }))
 }
