@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::hogwild::Hogwild;
-use super::ordered::{Given, Ordered};
+use super::ordered::Ordered;
 use super::versioned::Snapshot;
+use super::weights::{Given, Weights};
 use super::{Applied, Gradients, leaf};
 use crate::autograd::ContextState;
 use crate::autograd::optimizer::Optimizer;
@@ -32,7 +33,7 @@ pub struct HostedModule {
 }
 
 enum Updates {
-    Ordered(Ordered),
+    Ordered(Ordered<Weights>),
     Hogwild(Hogwild),
 }
 
@@ -92,7 +93,9 @@ impl HostedModule {
         let tensors = module.initial_parameters()?;
         let updates = match consistency {
             Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
-            ordered => Updates::Ordered(Ordered::new(module.clone(), tensors, trainers, ordered)),
+            ordered => {
+                Updates::Ordered(Ordered::new(Weights::new(module.clone(), tensors), trainers, ordered))
+            }
         };
         Ok(HostedModule {
             name: spec.name.clone(),
@@ -163,7 +166,7 @@ impl HostedModule {
         }
         let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
         match &self.updates {
-            Updates::Ordered(ordered) => ordered.set_optimizer(make)?,
+            Updates::Ordered(ordered) => ordered.with(|weights| weights.set_optimizer(make))?,
             Updates::Hogwild(hogwild) => hogwild.set_optimizer(make)?,
         }
         *chosen = Some(spec.clone());
@@ -220,7 +223,7 @@ impl HostedModule {
     fn current(&self, caller: Rank) -> (Vec<Tensor>, Option<Snapshot>) {
         match &self.updates {
             Updates::Ordered(ordered) => {
-                let snapshot = ordered.snapshot();
+                let snapshot = ordered.with(|weights| weights.snapshot());
                 (snapshot.tensors.iter().map(Tensor::shallow_clone).collect(), Some(snapshot))
             }
             Updates::Hogwild(hogwild) => (hogwild.current(caller).1, None),
@@ -240,7 +243,7 @@ impl HostedModule {
         }
         let (version, tensors, snapshot) = match &self.updates {
             Updates::Ordered(ordered) => {
-                let snapshot = ordered.snapshot();
+                let snapshot = ordered.with(|weights| weights.snapshot());
                 let tensors = snapshot.tensors.iter().map(Tensor::shallow_clone).collect();
                 (snapshot.version, tensors, Some(snapshot))
             }

@@ -18,6 +18,7 @@ mod replica;
 mod ring;
 mod server;
 mod versioned;
+mod weights;
 
 pub use averaging::{Averaging, Comparison};
 pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameters, Stepping};
