@@ -11,10 +11,13 @@ use std::io::Read;
 
 use serde::Deserialize;
 
-pub use fit::{Fit, Problem, Wanted, fit, wanted_by_layers};
+pub use fit::{Problem, Wanted, fit, wanted_by_layers};
 
 /// Bytes of the largest header that is read: a hundred thousand tensors and more.
 pub const LARGEST_HEADER: u64 = 16 << 20;
+
+/// Bytes of the longest name of a tensor: messages show it, and similar ones are looked for.
+const LONGEST_NAME: usize = 1024;
 
 /// What a safetensors file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +152,12 @@ impl Header {
 }
 
 fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, String> {
+    if name.len() > LONGEST_NAME {
+        return Err(format!(
+            "the name of one of its tensors has {} bytes; the limit is {LONGEST_NAME}",
+            name.len()
+        ));
+    }
     let wrong = |what: String| format!("its tensor `{name}` {what}");
     let entry: Entry = serde_json::from_value(entry).map_err(|error| wrong(format!("is none: {error}")))?;
     let dtype = Dtype(entry.dtype);
@@ -220,10 +229,12 @@ mod tests {
         insta::assert_snapshot!(one(&entry("[2]", "[0,4]"), 4), @"its tensor `a` of shape [2] takes 8 bytes, and the file has 4");
         insta::assert_snapshot!(one(&entry("[1]", "[4,0]"), 4), @"its tensor `a` ends at 0, before it begins");
         insta::assert_snapshot!(one(&entry("[1]", "[4,8]"), 8), @"its tensor `a` does not lie behind the one before it");
-        insta::assert_snapshot!(one(&entry("[1]", "[0,4]"), 8), @"it is cut short or damaged: its tensors end at byte 64, the file at 68");
+        insta::assert_snapshot!(one(&entry("[1]", "[0,4]"), 8), @"it is cut short or damaged: its tensors end at byte 66, the file at 70");
         insta::assert_snapshot!(one(&entry("[4294967296,4294967296,2]", "[0,4]"), 4), @"its tensor `a` of shape [4294967296, 4294967296, 2] takes more than 2^64 bytes, and the file has 4");
         insta::assert_snapshot!(one(&entry("[1]", "[18446744073709551612,18446744073709551615]"), 4), @"its tensor `a` of shape [1] takes 4 bytes, and the file has 3");
         insta::assert_snapshot!(one(&entry("[-1]", "[0,4]"), 4), @"its tensor `a` is none: invalid value: integer `-1`, expected u64");
+        let long = format!(r#"{{"{}":7}}"#, "a".repeat(2000));
+        insta::assert_snapshot!(read(&file(&long, 0)).unwrap_err(), @"the name of one of its tensors has 2000 bytes; the limit is 1024");
         insta::assert_snapshot!(one("7", 0), @"its tensor `a` is none: invalid type: integer `7`, expected struct Entry");
     }
 

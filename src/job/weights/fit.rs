@@ -16,13 +16,6 @@ pub struct Wanted {
     pub required: bool,
 }
 
-/// Where the wanted tensors are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fit {
-    /// For each wanted one its name in the file; none of a buffer that is not there.
-    pub names: Vec<Option<String>>,
-}
-
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -44,8 +37,8 @@ pub fn wanted_by_layers(layers: &[Layer]) -> Vec<Wanted> {
     wanted
 }
 
-/// Finds what module `module` wants in a file. `aliases` are names that the module has as well, for tensors that are among
-/// the wanted ones.
+/// The name in a file of each tensor that module `module` wants; none of a buffer that is not there. `aliases` are names
+/// that the module has as well, for tensors that are among the wanted ones.
 ///
 /// A file may be of this module alone, with names as in its `state_dict`, or of a job with several modules, with
 /// `MODULE.` before each name; what belongs to the others is left alone.
@@ -57,7 +50,7 @@ pub fn fit(
     wanted: &[Wanted],
     aliases: &[String],
     header: &Header,
-) -> Result<Fit, Vec<Problem>> {
+) -> Result<Vec<Option<String>>, Vec<Problem>> {
     let own = format!("{module}.");
     let prefixed = is_prefixed(&own, wanted, header);
     let prefix = if prefixed { own.as_str() } else { "" };
@@ -73,7 +66,9 @@ pub fn fit(
         let found = header.get(&name);
         match found {
             Some(stored) => problems.extend(unlike(&name, tensor, &stored.shape, &stored.dtype)),
-            None if tensor.required => problems.push(missing(&name, tensor, &additional)),
+            None if tensor.required => {
+                problems.push(missing(&name, tensor, worth_a_look(&problems, &additional)))
+            }
             None => {}
         }
         names.push(found.map(|_| name));
@@ -84,9 +79,15 @@ pub fn fit(
         .filter(|(_, name)| name.is_none())
         .map(|(tensor, _)| tensor.name.as_str())
         .collect();
-    let additional = additional.iter().map(|name| self::additional(module, name, &lacking));
-    problems.extend(additional);
-    if problems.is_empty() { Ok(Fit { names }) } else { Err(shortened(problems)) }
+    for name in &additional {
+        problems.push(self::additional(module, name, worth_a_look(&problems, &lacking)));
+    }
+    if problems.is_empty() { Ok(names) } else { Err(shortened(problems)) }
+}
+
+/// What a problem's hint is looked for among: of nothing where the problem will not be told.
+fn worth_a_look<'a, 'b>(problems: &[Problem], names: &'a [&'b str]) -> &'a [&'b str] {
+    if problems.len() < MOST { names } else { &[] }
 }
 
 fn is_prefixed(own: &str, wanted: &[Wanted], header: &Header) -> bool {
@@ -188,7 +189,7 @@ mod tests {
             ("fc.bias", "float32", &[2]),
             ("tied.weight", "float32", &[2, 3]),
         ]);
-        let names = fit("net", &net(), &["tied.weight".into()], &alone).unwrap().names;
+        let names = fit("net", &net(), &["tied.weight".into()], &alone).unwrap();
         assert_eq!(names, [Some("fc.weight".to_owned()), Some("fc.bias".to_owned()), None]);
         let several = header(&[
             ("emb.weight", "float32", &[9]),
@@ -196,7 +197,7 @@ mod tests {
             ("net.fc.bias", "float32", &[2]),
             ("net.fc.weight", "float32", &[2, 3]),
         ]);
-        let names = fit("net", &net(), &[], &several).unwrap().names;
+        let names = fit("net", &net(), &[], &several).unwrap();
         assert_eq!(names[0].as_deref(), Some("net.fc.weight"));
         assert_eq!(names[2].as_deref(), Some("net.bn.num_batches_tracked"));
     }
