@@ -1,9 +1,10 @@
 //! Modules of TorchScript: what of a file trains here, and its forward.
 //!
 //! A forward gets the parameters that it is to use, fixed ones as they are, and copies of the buffers; what it made of
-//! the copies is a [`Statistics`] like that of layers, and is folded in the same way. Batch normalisations hand over what their batch had, so their running statistics are those of our own layers,
-//! bit by bit. Of any other buffer that a training forward writes, whole numbers count up (each forward adds what it
-//! added), and of others the last one to be folded stands.
+//! the copies is a [`Statistics`] like that of layers, and is folded in the same way. Batch normalisations hand over
+//! what their batch had, so their running statistics come about as those of our own layers. Of any other buffer that a
+//! training forward writes, whole numbers count up (each forward adds what it added), and of others the last one to be
+//! folded stands.
 
 use std::path::Path;
 

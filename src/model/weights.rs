@@ -52,7 +52,7 @@ impl Module {
                     .map(|kept| wanted(&kept.name, &kept.tensor.size(), kept.tensor.kind(), kept.fixed)),
             )
             .collect();
-        let fit = weights::fit(self.name(), &wanted, &aliases, &header)
+        let names = weights::fit(self.name(), &wanted, &aliases, &header)
             .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
         let mut read = |name: &String| {
             let stored = header.get(name).ok_or_else(|| "it is not there any more".to_owned());
@@ -60,11 +60,8 @@ impl Module {
                 .and_then(|stored| tensor(&mut file, stored))
                 .map_err(|message| unread(path, format!("tensor `{name}`: {message}")))
         };
-        let tensors: Vec<Option<Tensor>> = fit
-            .names
-            .iter()
-            .map(|name| name.as_ref().map(&mut read).transpose())
-            .collect::<Result<_, _>>()?;
+        let tensors: Vec<Option<Tensor>> =
+            names.iter().map(|name| name.as_ref().map(&mut read).transpose()).collect::<Result<_, _>>()?;
         let (parameters, others) = tensors.split_at(self.parameters().len());
         let mut placed = Vec::new();
         for (info, tensor) in self.parameters().iter().zip(parameters.iter().flatten()) {
