@@ -6,7 +6,7 @@ use std::{env, fs, process};
 /// tch 0.24.0 takes this version and no other; the shim uses headers that change between versions.
 const TORCH_VERSION: &str = "2.11.0";
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "csrc/backend.cpp",
     "csrc/comm_hooks.cpp",
     "csrc/engine.cpp",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 10] = [
     "csrc/recompute.cpp",
     "csrc/reducer.cpp",
     "csrc/replicas.cpp",
+    "csrc/script.cpp",
     "csrc/store.cpp",
     "csrc/work.cpp",
 ];

@@ -15,10 +15,12 @@ mod read;
 mod resolved;
 pub mod shape;
 pub mod size;
+pub mod slots;
 mod sources;
 pub mod split;
 mod starter;
 mod text;
+pub mod weights;
 mod written;
 
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};

@@ -108,9 +108,10 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     let mut job = job.clone();
     if let Work::Train(training) = &mut job.work {
         training.data.root = DataRoot::Nothing;
+        training.files_mut().for_each(only_its_name);
         for plugin in [&mut training.data.plugin, &mut training.loss.plugin] {
             if let PluginRef::File(path) = plugin {
-                *path = path.file_name().map(PathBuf::from).unwrap_or_default();
+                only_its_name(path);
             }
         }
     }
@@ -120,6 +121,11 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     job.cluster.num_gpus = 0;
     let bytes = serde_json::to_vec(&job).expect("a proven job has no keys but strings and no NaN");
     Sha256::digest(bytes).into()
+}
+
+/// Where a file lies may differ between machines.
+fn only_its_name(path: &mut PathBuf) {
+    *path = path.file_name().map(PathBuf::from).unwrap_or_default();
 }
 
 fn section<'a>(out: &mut String, path: &str, entries: impl Iterator<Item = (&'a String, &'a Value)>) {

@@ -69,6 +69,9 @@ impl Averaging {
             Ok(Averaged::new(reducer, &leaves))
         };
         let all = runs.concat();
+        for mut tensor in all.iter().flat_map(|replica| replica.module().share_fixed()) {
+            group.broadcast(&mut tensor, 0)?;
+        }
         let (all_names, all_leaves, all_buffers) = (names(&all), leaves(&all), buffers(&all));
         let afterwards = |all_reduce| {
             for tensor in all_leaves.iter().chain(&all_buffers) {

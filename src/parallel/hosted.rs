@@ -251,8 +251,7 @@ impl HostedModule {
     /// When libtorch cannot copy a buffer.
     pub fn state(&self, caller: Rank) -> Result<ModuleState> {
         let (tensors, snapshot) = self.current(caller);
-        let parameters = self.parameter_names.iter().cloned().zip(tensors);
-        Ok(ModuleState { tensors: parameters.chain(self.module.buffers()?).collect(), _snapshot: snapshot })
+        Ok(ModuleState { tensors: self.module.state_dict(&tensors)?, _snapshot: snapshot })
     }
 
     /// The parameters as they are now. They stay as they are for as long as the snapshot lives; hogwild has none.

@@ -9,13 +9,12 @@ use tch::{Tensor, no_grad};
 
 use super::{Forward, LocalParameters, leaf};
 use crate::job::ModuleSpec;
-use crate::model::{Mode, Module};
+use crate::model::{Mode, Module, ParameterInfo};
 
 /// This trainer's copy.
 pub struct Replica {
     name: String,
     module: Arc<Module>,
-    names: Vec<String>,
     /// Under which contexts keep the gradients of the leaves, in their order.
     watched_names: Vec<String>,
     /// Leaves that require a gradient, the same for the whole run.
@@ -32,10 +31,9 @@ impl Replica {
             let module = Arc::new(Module::build(spec, devices, seed)?);
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
-            let names: Vec<String> =
-                module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-            let watched_names = names.iter().map(|name| format!("{}.{name}", spec.name)).collect();
-            Ok(Replica { name: spec.name.clone(), module, names, watched_names, leaves, parameters })
+            let watched = |parameter: &ParameterInfo| format!("{}.{}", spec.name, parameter.name);
+            let watched_names = module.parameters().iter().map(watched).collect();
+            Ok(Replica { name: spec.name.clone(), module, watched_names, leaves, parameters })
         };
         built().with_context(|| format!("module `{}`", spec.name))
     }
@@ -86,7 +84,6 @@ impl Replica {
     /// # Errors
     /// When libtorch cannot copy a buffer.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let parameters = self.names.iter().cloned().zip(self.parameters.iter().map(Tensor::shallow_clone));
-        Ok(parameters.chain(self.module.buffers()?).collect())
+        Ok(self.module.state_dict(&self.parameters)?)
     }
 }

@@ -124,7 +124,7 @@ impl ModuleServer {
         }
         let replicas = self.replicas.lock().expect("no handler panics making a module").remove(&name);
         let module = HostedModule::build(hosting, &self.devices, replicas)?;
-        tracing::info!("module {name} is here: {}", module.module().split());
+        tracing::info!("module {name} is here: {}", module.module().layout());
         let module = Arc::new(module);
         let rref = scope.mesh.objects().insert(module.clone());
         made.insert(name, (module, rref.clone()));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use pstrain::job::layer::{Conv, Layer, LayerOp};
-use pstrain::job::{Devices, InputDtype, ModuleSpec};
+use pstrain::job::{Devices, InputDtype, MadeOf, ModuleSpec};
 use pstrain::topology::{Rank, Role};
 use tch::{Kind, Tensor};
 
@@ -18,7 +18,8 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         devices: Devices::One,
         input: input.into(),
         input_dtype: InputDtype::Float32,
-        layers,
+        made_of: MadeOf::Layers(layers),
+        weights: None,
         recompute: false,
     }
 }

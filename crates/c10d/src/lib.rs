@@ -9,6 +9,7 @@
 //! - [`Error`]: who and what, in words; a [checked](Options::checked) group finds what the ranks do differently.
 //! - [`threads()`]: ranks as threads, for tests and examples.
 //! - [`engine`]: gradients of several outputs with gradients of their own, and which inputs a graph reaches.
+//! - [`script`]: TorchScript modules, run with parameters that the caller brings.
 //! - [`cuda`]: opens libtorch's CUDA half where it is installed.
 //!
 //! ```no_run
@@ -50,6 +51,7 @@ mod recompute;
 mod reduce_op;
 pub mod reducer;
 mod rendezvous;
+pub mod script;
 mod shim;
 mod store;
 mod threads;

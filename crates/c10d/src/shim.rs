@@ -11,6 +11,7 @@ use crate::TorchError;
 
 pub mod group;
 pub mod recompute;
+pub mod script;
 pub mod store;
 pub mod work;
 

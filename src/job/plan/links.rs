@@ -43,8 +43,9 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
 /// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
 fn exchange(links: &mut Vec<Link>, module: &ModulePlan) {
     let replicas = module.ranks.len() as u64;
-    if replicas > 1 {
-        let bytes = module.parameter_bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
+    // How large TorchScript is comes out when it is loaded.
+    if let Some(bytes) = module.parameter_bytes.filter(|_| replicas > 1) {
+        let bytes = bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
         let what = format!("gradients of {}, all-reduced", module.name);
         add(links, &module.role, &module.role, what, bytes);
     }

@@ -10,11 +10,12 @@ mod tour;
 pub use show::thousands;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
-use super::proven::{Consistency, Job, ModuleSpec, PipelineSchedule, Placement, Training};
+use super::proven::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use super::shape::{self, Signal};
 use super::{size, split};
 use crate::topology::{Device, Rank, Role};
@@ -49,9 +50,9 @@ pub struct RolePlan {
     pub name: String,
     pub ranks: Vec<Rank>,
     pub holds: Vec<String>,
-    /// On each of its ranks.
-    pub parameters: u64,
-    pub parameter_bytes: u64,
+    /// On each of its ranks. None: it has TorchScript, whose parameters are known when it is loaded.
+    pub parameters: Option<u64>,
+    pub parameter_bytes: Option<u64>,
     pub trains: bool,
     /// It makes the remote modules and starts the trainers.
     pub drives: bool,
@@ -66,9 +67,13 @@ pub struct ModulePlan {
     /// One sample.
     pub input: Signal,
     pub output: Signal,
-    pub parameters: u64,
-    pub parameter_bytes: u64,
+    /// None of TorchScript: they are known when it is loaded.
+    pub parameters: Option<u64>,
+    pub parameter_bytes: Option<u64>,
     pub layers: Vec<LayerPlan>,
+    pub torchscript: Option<PathBuf>,
+    /// What it starts from, if a file says so.
+    pub weights: Option<PathBuf>,
     pub devices: Vec<DevicePlan>,
 }
 
@@ -155,19 +160,19 @@ fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum(held().map(|module| module.parameters)),
-        parameter_bytes: sum(held().map(|module| module.parameter_bytes)),
+        parameters: sum_of_known(held().map(|module| module.parameters)),
+        parameter_bytes: sum_of_known(held().map(|module| module.parameter_bytes)),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
 }
 
 fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
-    let input = Signal::new(&module.input, module.input_dtype);
-    let outputs = shape::infer(&module.layers, &input);
-    let parts = split::devices(&module.layers, &module.devices, gpus);
+    let input = module.input();
+    let outputs = shape::infer(module.layers(), &input);
+    let parts = split::devices(module.layers(), &module.devices, gpus);
     let layers: Vec<LayerPlan> = module
-        .layers
+        .layers()
         .iter()
         .zip(&outputs.signals)
         .zip(&parts)
@@ -180,15 +185,21 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
             device: device(*part, gpus),
         })
         .collect();
+    let known = |of: fn(&LayerPlan) -> u64| match &module.made_of {
+        MadeOf::Layers(_) => Some(sum(layers.iter().map(of))),
+        MadeOf::TorchScript(_) => None,
+    };
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
         placement: module.placement,
         ranks: module.place.ranks.clone(),
-        output: outputs.output().cloned().unwrap_or_else(|| input.clone()),
+        output: module.output().unwrap_or_else(|| input.clone()),
         input,
-        parameters: sum(layers.iter().map(|layer| layer.parameters)),
-        parameter_bytes: sum(layers.iter().map(|layer| layer.parameter_bytes)),
+        parameters: known(|layer| layer.parameters),
+        parameter_bytes: known(|layer| layer.parameter_bytes),
+        torchscript: module.torchscript().map(|script| script.file.clone()),
+        weights: module.weights.clone(),
         devices: device_plans(job, module, &layers),
         layers,
     }
@@ -201,7 +212,7 @@ fn device(part: usize, gpus: u32) -> Device {
 fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
     let tensors = size::optimizer_tensors(&job.optimizer);
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
-    for (layer, plan) in module.layers.iter().zip(layers) {
+    for (layer, plan) in module.layers().iter().zip(layers) {
         let device = plan.device;
         let empty =
             DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };
@@ -237,10 +248,25 @@ fn notes(gpus: u32, job: &Training) -> Vec<String> {
             notes.push(format!("module {} would be split over {wanted} GPUs, and {have}", module.name));
         }
     }
+    for module in job.modules.iter().filter(|module| module.torchscript().is_some()) {
+        let exchanged = match module.placement {
+            Placement::Replicas => ", nor what its replicas exchange",
+            _ => "",
+        };
+        let name = &module.name;
+        notes.push(format!(
+            "module {name} is TorchScript: its parameters are known when it is loaded, and not counted here{exchanged}"
+        ));
+    }
     if job.data.test.is_none() {
         notes.push("there is no [data.test], so accuracy is not measured".into());
     }
     notes
+}
+
+/// None as soon as one of them is not known.
+fn sum_of_known(mut numbers: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    numbers.try_fold(0u64, |sum, number| Some(sum.saturating_add(number?)))
 }
 
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {

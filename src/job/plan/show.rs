@@ -71,8 +71,11 @@ fn role_row(role: &RolePlan) -> Vec<String> {
     let mut does = Vec::new();
     if !role.holds.is_empty() {
         let each = if role.ranks.len() > 1 { " on each" } else { "" };
-        let (count, size) = (thousands(role.parameters), bytes(role.parameter_bytes));
-        does.push(format!("holds {} ({count} parameters, {size}{each})", role.holds.join(", ")));
+        let size = match role.parameters.zip(role.parameter_bytes) {
+            Some((count, size)) => format!("{} parameters, {}{each}", thousands(count), bytes(size)),
+            None => "parameters not known yet".into(),
+        };
+        does.push(format!("holds {} ({size})", role.holds.join(", ")));
     }
     if role.trains {
         does.push("trains".into());
@@ -101,6 +104,10 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
+    if let Some(file) = &module.torchscript {
+        write!(f, "  TorchScript, {}", file.display())?;
+        return show_weights(f, module);
+    }
     let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
     grid.row(["layer", "type", "output", "parameters", "bytes", "device"].map(String::from).to_vec());
     for layer in &module.layers {
@@ -119,7 +126,15 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
     }
     grid.write(f)?;
-    module.devices.iter().try_for_each(|device| show_extras(f, device))
+    module.devices.iter().try_for_each(|device| show_extras(f, device))?;
+    show_weights(f, module)
+}
+
+fn show_weights(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
+    match &module.weights {
+        Some(file) => write!(f, "\n  starts from {}", file.display()),
+        None => Ok(()),
+    }
 }
 
 /// What lies beside the parameters.

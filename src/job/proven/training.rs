@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
+use super::super::shape::{self, Signal};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,7 +39,10 @@ pub struct ModuleSpec {
     /// Shape of one sample, without the batch dimension.
     pub input: Vec<i64>,
     pub input_dtype: InputDtype,
-    pub layers: Vec<Layer>,
+    pub made_of: MadeOf,
+    /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
+    /// current folder.
+    pub weights: Option<PathBuf>,
     /// Between forward and backward only the input is kept; the backward begins with another forward.
     pub recompute: bool,
 }
@@ -51,6 +55,8 @@ pub struct Stage {
     pub number: u32,
     /// The layers of the stages before. Their first parameters are drawn before this one's, as in the whole module.
     pub earlier: Vec<Layer>,
+    /// Of the stages behind.
+    pub later: Vec<Layer>,
 }
 
 /// `[pipeline]`: how the batches of one step pass the modules.
@@ -69,6 +75,52 @@ pub enum PipelineSchedule {
     /// A backward as soon as there is one to do ("PipeDream", Narayanan et al., SOSP 2019).
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeOf {
+    Layers(Vec<Layer>),
+    TorchScript(TorchScript),
+}
+
+/// A module made by `torch.jit.script` or `torch.jit.trace`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TorchScript {
+    /// Relative to the current folder.
+    pub file: PathBuf,
+    /// One sample of what it gives: the job says so, because libtorch alone can open the file.
+    pub output: Signal,
+}
+
+impl ModuleSpec {
+    /// One sample of what it takes.
+    pub fn input(&self) -> Signal {
+        Signal::new(&self.input, self.input_dtype)
+    }
+
+    /// One sample of what it gives.
+    pub fn output(&self) -> Option<Signal> {
+        match &self.made_of {
+            MadeOf::Layers(layers) => shape::infer(layers, &self.input()).output().cloned(),
+            MadeOf::TorchScript(script) => Some(script.output.clone()),
+        }
+    }
+
+    pub fn torchscript(&self) -> Option<&TorchScript> {
+        match &self.made_of {
+            MadeOf::Layers(_) => None,
+            MadeOf::TorchScript(script) => Some(script),
+        }
+    }
+
+    /// None of TorchScript.
+    pub fn layers(&self) -> &[Layer] {
+        match &self.made_of {
+            MadeOf::Layers(layers) => layers,
+            MadeOf::TorchScript(_) => &[],
+        }
+    }
 }
 
 /// How a module is trained, which follows from where it is placed.
@@ -288,6 +340,13 @@ impl ModuleSpec {
         self.stage.as_ref().map_or(&self.name, |stage| &stage.module)
     }
 
+    /// Of the whole module that this is, or is a stage of. None of TorchScript.
+    pub fn whole_layers(&self) -> Vec<Layer> {
+        let (earlier, later) =
+            self.stage.as_ref().map_or((&[][..], &[][..]), |stage| (&stage.earlier, &stage.later));
+        [earlier, self.layers(), later].concat()
+    }
+
     /// Is it the first stage of its module, or all of it?
     fn begins_module(&self) -> bool {
         self.stage.as_ref().is_none_or(|stage| stage.number == 0)
@@ -353,6 +412,17 @@ impl Training {
     /// Is every step of the trainers a round, one update from the batches of all?
     pub fn rounds(&self) -> bool {
         self.train.consistency == Consistency::Bsp || self.has_replicas()
+    }
+
+    /// Files that modules are made of or start from.
+    pub(in crate::job) fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.modules.iter_mut().flat_map(|module| {
+            let script = match &mut module.made_of {
+                MadeOf::TorchScript(script) => Some(&mut script.file),
+                MadeOf::Layers(_) => None,
+            };
+            script.into_iter().chain(&mut module.weights)
+        })
     }
 
     pub fn has_replicas(&self) -> bool {

@@ -12,13 +12,14 @@ mod optimizers;
 mod pipeline;
 mod places;
 mod replicas;
+mod starts;
 mod train;
 
 use super::error::JobError;
 use super::layer::Layer;
 use super::proven::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
 use super::read::{Item, Reader, Table};
-use super::shape::{self, Signal};
+use super::shape::Signal;
 use super::size;
 use super::sources::Merged;
 use crate::topology::{Rank, Role};
@@ -187,7 +188,7 @@ fn read_modules(
 }
 
 fn check_normalize(item: &Item<'_>, normalize: &Normalize, first: &ModuleSpec) {
-    let input = Signal::new(&first.input, first.input_dtype);
+    let input = first.input();
     if first.input_dtype == InputDtype::Int64 {
         let problem = format!("makes fractions, and `modules.{}` takes whole numbers: {input}", first.name);
         item.reader().report(item.error_without_value(problem).hint("leave it out"));
@@ -209,9 +210,8 @@ const LARGEST_MESSAGE: u64 = 4 << 30;
 /// Whether a batch fits a message on its way into each module and out of it.
 fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
     for module in modules.iter().filter(|module| module.placement == Placement::Remote) {
-        let input = Signal::new(&module.input, module.input_dtype);
-        let outputs = shape::infer(&module.layers, &input);
-        for (signal, way) in [(Some(&input), "into"), (outputs.output(), "out of")] {
+        let (input, output) = (module.input(), module.output());
+        for (signal, way) in [(Some(&input), "into"), (output.as_ref(), "out of")] {
             let Some(bytes) = signal.map(Signal::bytes).filter(|bytes| *bytes > LARGEST_MESSAGE / batch)
             else {
                 continue;
@@ -266,7 +266,7 @@ fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>,
         let layers = item.table().and_then(|module| module.get("layers"));
         let Some(layers) = layers else { continue };
         let stages = modules.iter().filter(|module| module.written_name() == name);
-        let all = stages.flat_map(|stage| stage.layers.iter().map(move |layer| (stage, layer)));
+        let all = stages.flat_map(|stage| stage.layers().iter().map(move |layer| (stage, layer)));
         for (index, (module, layer)) in all.enumerate() {
             if let Some(item) = layers.at(&[index]) {
                 look(&item, module, layer);

@@ -1,14 +1,16 @@
 //! `[modules.*]` as written: parts of the model, where each is placed and what it is made of.
 
+use std::path::PathBuf;
+
 use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, InputDtype, ModuleSpec};
+use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
-use super::layers;
 use super::places::{self, Place};
+use super::starts;
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
@@ -21,8 +23,9 @@ pub(super) struct Written<'a> {
     recompute: bool,
     input: Option<Vec<i64>>,
     input_dtype: Option<InputDtype>,
-    layers: Option<Vec<Layer>>,
+    made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
+    weights: Option<PathBuf>,
 }
 
 pub(super) fn read<'a>(
@@ -37,18 +40,17 @@ pub(super) fn read<'a>(
     t.refuse("run", "leave it out: this version runs a module where it is placed");
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
-    let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
-    let input_dtype = t.get("input_dtype").map(|item| item.choice(&dtypes));
+    let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
     let layers_item = t.get("layers");
-    let layers =
-        t.need("layers", "[{ type = \"linear\", in_features = 784, out_features = 10 }]", layers::read);
-    let cuts = places::cuts(&t, place.as_ref().map(Vec::len), layers.as_deref());
+    let made_of = starts::made_of(&t);
+    let cuts = places::cuts(&t, place.as_ref().map(Vec::len), made_of.as_ref());
     let places = place.zip(cuts).map(|(place, cuts)| places::cut(place, cuts));
-    let devices = t.or("devices", Devices::One, |item| devices(item, layers.as_deref()));
+    let devices = t.or("devices", Devices::One, |item| devices(item, made_of.as_ref()));
     let recompute = t.or("recompute", false, Item::flag);
+    let weights = t.get("weights").map(|item| starts::weights(&item));
     t.finish();
     // A wrong value is not an absent one: the outer option says whether it was written.
-    let sound = sound && input != Some(None) && input_dtype != Some(None);
+    let sound = sound && input != Some(None) && input_dtype != Some(None) && weights != Some(None);
     let written = Written {
         name: name.into(),
         item,
@@ -57,13 +59,22 @@ pub(super) fn read<'a>(
         recompute,
         input: input.flatten(),
         input_dtype: input_dtype.flatten(),
-        layers,
+        made_of,
         layers_item,
+        weights: weights.flatten(),
     };
     sound.then_some(written)
 }
 
-fn devices(item: &Item<'_>, layers: Option<&[Layer]>) -> Option<Devices> {
+fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
+    let layers = match made_of {
+        Some(MadeOf::Layers(layers)) => Some(layers.as_slice()),
+        Some(MadeOf::TorchScript(_)) => {
+            item.wrong("splits layers, and TorchScript is one piece", "leave it out");
+            return None;
+        }
+        None => None,
+    };
     if !matches!(item.value(), Value::Array(..)) {
         let count = item.integer(1..=64)?;
         let most = layers?.len() as i64;
@@ -143,18 +154,13 @@ impl Written<'_> {
     }
 
     fn prove(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
-        let (Some(layers), Some(layers_item)) = (self.layers, self.layers_item) else { return (None, None) };
-        let outputs = shape::infer(&layers, &signal);
-        let reader = layers_item.reader();
-        for mismatch in &outputs.mismatches {
-            let entry = layers_item.at(&mismatch.position);
-            let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
-            let error = JobError::new(format!("`{path}`: {}", mismatch.message));
-            let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
-            reader.report(error.from(origin).hint(mismatch.hint.clone()));
-        }
-        let Some(output) = outputs.output().cloned() else { return (None, None) };
-        let sound = outputs.mismatches.is_empty();
+        let Some(made_of) = self.made_of else { return (None, None) };
+        let (output, sound) = match (&made_of, &self.layers_item) {
+            (MadeOf::Layers(layers), Some(item)) => through(layers, item, &signal),
+            (MadeOf::TorchScript(script), _) => (Some(script.output.clone()), true),
+            (MadeOf::Layers(_), None) => (None, false),
+        };
+        let Some(output) = output else { return (None, None) };
         let specs = self.places.filter(|_| sound).map(|places| {
             let whole = ModuleSpec {
                 name: self.name.clone(),
@@ -164,11 +170,26 @@ impl Written<'_> {
                 devices: self.devices,
                 input: signal.shape,
                 input_dtype: signal.dtype,
-                layers,
+                made_of,
+                weights: self.weights,
                 recompute: self.recompute,
             };
-            places::stages(whole, &places, &outputs.signals)
+            places::stages(whole, &places)
         });
         (specs, Some((self.name, output)))
     }
+}
+
+/// What leaves `layers`, as far as that is known, and whether each takes what comes.
+fn through(layers: &[Layer], layers_item: &Item<'_>, signal: &Signal) -> (Option<Signal>, bool) {
+    let outputs = shape::infer(layers, signal);
+    let reader = layers_item.reader();
+    for mismatch in &outputs.mismatches {
+        let entry = layers_item.at(&mismatch.position);
+        let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
+        let error = JobError::new(format!("`{path}`: {}", mismatch.message));
+        let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
+        reader.report(error.from(origin).hint(mismatch.hint.clone()));
+    }
+    (outputs.output().cloned(), outputs.mismatches.is_empty())
 }

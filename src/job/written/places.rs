@@ -4,9 +4,9 @@ use figment::value::Value;
 
 use super::super::error::suggest;
 use super::super::layer::Layer;
-use super::super::proven::{Devices, ModuleSpec, Placement, Stage};
+use super::super::proven::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::super::read::{Item, Table};
-use super::super::shape::Signal;
+use super::super::shape;
 use super::super::split;
 use super::cluster;
 use crate::topology::Role;
@@ -51,35 +51,42 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
     if callers.is_multiple_of(replicas) {
         return Some((role.clone(), Placement::Remote));
     }
-    let trains = &trainers.name;
     let problem = if replicas > callers {
         format!(
-            "is a role of {replicas} ranks, and `{trains}`, whose {} the model, has {}: some would never be called",
-            if callers == 1 { "rank trains" } else { "ranks train" },
-            callers
+            "is a role of {replicas} ranks for {}: some would never be called",
+            counted(callers, "trainer")
         )
     } else {
-        format!(
-            "is a role of {replicas} ranks, which the {callers} trainers of `{trains}` do not share evenly"
-        )
+        format!("is a role of {replicas} ranks, which {callers} trainers do not share evenly")
     };
-    let fitting: Vec<_> =
-        (1..=callers).filter(|&n| callers.is_multiple_of(n)).map(|n| n.to_string()).collect();
-    item.wrong(
-        problem,
-        format!(
-            "each of its ranks has a replica for its share of the trainers: give it {} ranks",
-            fitting.join(" or ")
-        ),
-    );
+    let fitting = (1..=callers).filter(|&ranks| callers.is_multiple_of(ranks));
+    let fitting: Vec<_> = fitting.map(|ranks| counted(ranks, "rank")).collect();
+    let hint = "each of its ranks has a replica for its share of the trainers: give it";
+    item.wrong(problem, format!("{hint} {}", fitting.join(" or ")));
     None
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The layers at which the stages after the first begin: as `stages` says, or so that all have about the same bytes of
 /// parameters.
-pub(super) fn cuts(t: &Table<'_>, places: Option<usize>, layers: Option<&[Layer]>) -> Option<Vec<usize>> {
+pub(super) fn cuts(t: &Table<'_>, places: Option<usize>, made_of: Option<&MadeOf>) -> Option<Vec<usize>> {
     let item = t.get("stages");
-    let (places, layers) = (places?, layers?);
+    let places = places?;
+    let layers = match made_of? {
+        MadeOf::Layers(layers) => layers,
+        MadeOf::TorchScript(_) => {
+            for item in [t.get("place").filter(|_| places > 1), item].into_iter().flatten() {
+                item.wrong(
+                    "cuts the module into stages, and TorchScript is one piece",
+                    "place it on one role",
+                );
+            }
+            return (places == 1).then(Vec::new);
+        }
+    };
     if places > layers.len() {
         let place = t.get("place")?;
         let problem = format!("makes {places} stages of {} layers", layers.len());
@@ -123,14 +130,16 @@ pub(super) fn cut(places: Vec<(Role, Placement)>, cuts: Vec<usize>) -> Vec<Place
     places.into_iter().zip(begins).map(place).collect()
 }
 
-/// The module itself, or its stages. `signals` are the outputs of its layers.
-pub(super) fn stages(whole: ModuleSpec, places: &[Place], signals: &[Signal]) -> Vec<ModuleSpec> {
+/// The module itself, or its stages.
+pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
     if places.len() == 1 {
         return vec![whole];
     }
-    let ends = places[1..].iter().map(|place| place.begins).chain([whole.layers.len()]);
+    let all = whole.layers();
+    let signals = shape::infer(all, &whole.input()).signals;
+    let ends = places[1..].iter().map(|place| place.begins).chain([all.len()]);
     let stage = |(number, (place, end)): (usize, (&Place, usize))| {
-        let (earlier, layers) = (&whole.layers[..place.begins], &whole.layers[place.begins..end]);
+        let (earlier, layers) = (&all[..place.begins], &all[place.begins..end]);
         let (input, input_dtype) = match place.begins {
             0 => (whole.input.clone(), whole.input_dtype),
             begins => (signals[begins - 1].shape.clone(), signals[begins - 1].dtype),
@@ -141,13 +150,15 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place], signals: &[Signal]) ->
                 module: whole.name.clone(),
                 number: number as u32,
                 earlier: earlier.to_vec(),
+                later: all[end..].to_vec(),
             }),
             place: place.role.clone(),
             placement: place.placement,
             devices: devices(&whole.devices, layers),
             input,
             input_dtype,
-            layers: layers.to_vec(),
+            made_of: MadeOf::Layers(layers.to_vec()),
+            weights: whole.weights.clone(),
             recompute: whole.recompute,
         }
     };

@@ -1,0 +1,364 @@
+#include "script.h"
+
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/csrc/jit/runtime/operator.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "guard.h"
+
+using c10::IValue;
+using torch::jit::Graph;
+using torch::jit::ObjectPtr;
+using torch::jit::Stack;
+
+namespace {
+
+struct Slot {
+  std::string name;
+  at::Tensor tensor;
+  size_t first;
+  bool is_parameter;
+};
+
+struct Norm {
+  size_t mean_slot;
+  size_t var_slot;
+  at::Tensor mean;
+  at::Tensor var;
+  double momentum;
+};
+
+// By the tensor's own address.
+using Places = std::unordered_map<const c10::TensorImpl*, size_t>;
+
+// The run that this thread is in, for the operator below.
+struct Observer {
+  Places handed_in;
+  std::vector<Norm> norms;
+};
+thread_local Observer* observer = nullptr;
+
+struct Observing {
+  Observer* before;
+  explicit Observing(Observer* now) : before(observer) {
+    observer = now;
+  }
+  ~Observing() {
+    observer = before;
+  }
+};
+
+// aten::batch_norm, but where it would update running statistics of the run it hands the batch's own ones out: it writes
+// them into fresh tensors, with momentum 1.
+void batch_norm(Stack& stack) {
+  auto arguments = torch::jit::pop(stack, 9);
+  auto optional = [&](size_t i) { return arguments[i].toOptional<at::Tensor>(); };
+  const auto input = arguments[0].toTensor();
+  auto mean = optional(3);
+  auto var = optional(4);
+  const bool training = arguments[5].toBool();
+  double momentum = arguments[6].toDouble();
+  if (observer != nullptr && training && mean && var && mean->defined() && var->defined()) {
+    const auto mean_at = observer->handed_in.find(mean->unsafeGetTensorImpl());
+    const auto var_at = observer->handed_in.find(var->unsafeGetTensorImpl());
+    if (mean_at != observer->handed_in.end() && var_at != observer->handed_in.end()) {
+      mean = at::zeros_like(*mean);
+      var = at::zeros_like(*var);
+      observer->norms.push_back({mean_at->second, var_at->second, *mean, *var, momentum});
+      momentum = 1.0;
+    }
+  }
+  torch::jit::push(
+      stack,
+      at::batch_norm(
+          input, optional(1), optional(2), mean, var, training, momentum, arguments[7].toDouble(), arguments[8].toBool()));
+}
+
+// On the first load, not when the library is loaded: not every program runs TorchScript.
+void register_operator() {
+  static const bool once = [] {
+    torch::jit::registerOperator(torch::jit::Operator(
+        "pstrain::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, "
+        "bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor",
+        batch_norm,
+        c10::AliasAnalysisKind::CONSERVATIVE));
+    return true;
+  }();
+  (void)once;
+}
+
+struct Scanned {
+  bool draws = false;
+  bool names_cuda = false;
+  std::vector<torch::jit::Node*> norms;
+};
+
+void scan(torch::jit::Block* block, Scanned& scanned) {
+  for (auto* node : block->nodes()) {
+    // What cannot be looked into, a call by an interface's name, may draw.
+    scanned.draws |= node->isNondeterministic() || node->kind() == c10::prim::CallMethod ||
+        node->kind() == c10::prim::CallFunction;
+    if (node->kind() == c10::aten::batch_norm) {
+      scanned.norms.push_back(node);
+    }
+    if (node->kind() == c10::prim::Constant) {
+      const auto value = torch::jit::toIValue(node->output());
+      scanned.names_cuda |= value && value->isDevice() && value->toDevice().is_cuda();
+    }
+    for (auto* inner : node->blocks()) {
+      scan(inner, scanned);
+    }
+  }
+}
+
+void hand_statistics_out(Graph& graph, const std::vector<torch::jit::Node*>& norms) {
+  const auto kind = c10::Symbol::fromQualString("pstrain::batch_norm");
+  for (auto* node : norms) {
+    auto* ours = graph.create(kind, node->inputs(), 1)->insertBefore(node);
+    ours->output()->setType(node->output()->type());
+    ours->setSourceRange(node->sourceRange());
+    node->output()->replaceAllUsesWith(ours->output());
+    node->destroy();
+  }
+}
+
+// A module as an attribute, whether its type says its class or an interface.
+bool is_module(const IValue& value) {
+  return value.isObject() && value.toObjectRef().type()->is_module();
+}
+
+// As state_dict has them: a module's parameters, its buffers, then its modules'.
+void collect(const ObjectPtr& object, const std::string& prefix, Places& seen, std::vector<Slot>& slots) {
+  const auto type = object->type();
+  for (const bool parameters : {true, false}) {
+    for (size_t i = 0; i < type->numAttributes(); ++i) {
+      const IValue& value = object->getSlot(i);
+      const bool wanted = parameters ? type->is_parameter(i) : type->is_buffer(i);
+      if (wanted && value.isTensor() && value.toTensor().defined()) {
+        const auto first = seen.emplace(value.unsafeToTensorImpl(), slots.size()).first->second;
+        slots.push_back({prefix + type->getAttributeName(i), value.toTensor(), first, parameters});
+      }
+    }
+  }
+  for (size_t i = 0; i < type->numAttributes(); ++i) {
+    const IValue& value = object->getSlot(i);
+    if (is_module(value)) {
+      collect(value.toObject(), prefix + type->getAttributeName(i) + ".", seen, slots);
+    }
+  }
+}
+
+} // namespace
+
+struct ScriptBox {
+  torch::jit::Module module;
+  torch::jit::Code code;
+  std::vector<Slot> slots;
+  // Of each tensor of the module: its first slot.
+  Places places;
+  // What its forward's other arguments are when nobody gives them.
+  std::vector<IValue> defaults;
+};
+
+struct RunBox {
+  at::Tensor output;
+  // One for each slot; undefined where the run wrote nothing.
+  std::vector<at::Tensor> written;
+  std::vector<Norm> norms;
+};
+
+namespace {
+
+// A module's objects anew, with tensors of the caller's in the slots and its mode in all. What is neither a module nor in
+// a slot is shared.
+class Copy {
+ public:
+  Copy(const ScriptBox& script, const std::vector<at::Tensor>& tensors, bool train)
+      : script_(script), tensors_(tensors), train_(train) {}
+
+  ObjectPtr of(const ObjectPtr& object) {
+    auto& copy = copies_[object.get()];
+    if (copy) {
+      return copy;
+    }
+    const auto type = object->type();
+    auto fresh = c10::ivalue::Object::create(
+        c10::StrongTypePtr(script_.module._ivalue()->compilation_unit(), type), type->numAttributes());
+    copy = fresh;
+    for (size_t i = 0; i < type->numAttributes(); ++i) {
+      fresh->setSlot(i, value(object->getSlot(i)));
+    }
+    if (const auto training = type->findAttributeSlot("training")) {
+      fresh->setSlot(*training, train_);
+    }
+    return fresh;
+  }
+
+  // What the slots hold after a run.
+  void slots_of(const ObjectPtr& object, std::vector<at::Tensor>& now) {
+    const auto type = object->type();
+    const auto& copy = copies_.at(object.get());
+    for (size_t i = 0; i < type->numAttributes(); ++i) {
+      const IValue& value = object->getSlot(i);
+      if (is_module(value)) {
+        slots_of(value.toObject(), now);
+      } else if (const auto place = place_of(value); place != script_.places.end() && copy->getSlot(i).isTensor()) {
+        now[place->second] = copy->getSlot(i).toTensor();
+      }
+    }
+  }
+
+ private:
+  Places::const_iterator place_of(const IValue& value) const {
+    return value.isTensor() ? script_.places.find(value.unsafeToTensorImpl()) : script_.places.end();
+  }
+
+  IValue value(const IValue& value) {
+    if (is_module(value)) {
+      return of(value.toObject());
+    }
+    const auto place = place_of(value);
+    return place == script_.places.end() ? value : IValue(tensors_[place->second]);
+  }
+
+  const ScriptBox& script_;
+  const std::vector<at::Tensor>& tensors_;
+  const bool train_;
+  std::unordered_map<const c10::ivalue::Object*, ObjectPtr> copies_;
+};
+
+ShimScriptFacts look_at_forward(const torch::jit::Method& forward, std::vector<IValue>& defaults) {
+  ShimScriptFacts facts{};
+  const auto& schema = forward.function().getSchema();
+  const auto& tensor = *c10::TensorType::get();
+  const auto& arguments = schema.arguments();
+  // The first is the module itself; the second is given in any case.
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    if (i == 1 || !arguments[i].default_value()) {
+      ++facts.arguments;
+    } else {
+      defaults.push_back(*arguments[i].default_value());
+    }
+  }
+  facts.takes_tensor = arguments.size() > 1 && arguments[1].type()->isSubtypeOf(tensor);
+  facts.gives_tensor = schema.returns().size() == 1 && schema.returns()[0].type()->isSubtypeOf(tensor);
+  return facts;
+}
+
+} // namespace
+
+extern "C" {
+
+char* shim_script_load(const char* path, int device, ScriptBox** script, ShimScriptFacts* facts) {
+  return guarded([&] {
+    register_operator();
+    const auto where = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
+    auto box = std::make_unique<ScriptBox>();
+    box->module = torch::jit::load(path, where);
+    const auto forward = box->module.find_method("forward");
+    TORCH_CHECK(forward.has_value(), "it has no forward");
+    *facts = look_at_forward(*forward, box->defaults);
+    collect(box->module._ivalue(), "", box->places, box->slots);
+    facts->slots = box->slots.size();
+    // Inlined. Run by the interpreter as it is: the executors around it would profile the first runs and then use other
+    // kernels, so that numbers depended on how often and by how many threads a module has run.
+    auto graph = torch::jit::toGraphFunction(forward->function()).optimized_graph()->copy();
+    Scanned scanned;
+    scan(graph->block(), scanned);
+    facts->draws = scanned.draws;
+    facts->names_cuda = scanned.names_cuda;
+    hand_statistics_out(*graph, scanned.norms);
+    torch::jit::runRequiredPasses(graph);
+    box->code = torch::jit::Code(graph, "forward");
+    *script = box.release();
+  });
+}
+
+char* shim_script_slot(const ScriptBox* script, size_t slot, ShimScriptSlot* result) {
+  return guarded([&] {
+    const auto& own = script->slots.at(slot);
+    *result = {strdup(own.name.c_str()), new at::Tensor(own.tensor), own.first, own.is_parameter};
+  });
+}
+
+char* shim_script_tensor(const ScriptBox* script, size_t slot, at::Tensor** copy) {
+  return guarded([&] { *copy = new at::Tensor(script->slots.at(slot).tensor.detach().clone()); });
+}
+
+void shim_script_drop(ScriptBox* script) {
+  delete script;
+}
+
+char* shim_script_run(
+    const ScriptBox* script,
+    const at::Tensor* const* tensors,
+    const at::Tensor* input,
+    bool train,
+    RunBox** run) {
+  return guarded([&] {
+    std::vector<at::Tensor> given;
+    std::vector<uint32_t> versions;
+    Observer observed;
+    for (size_t i = 0; i < script->slots.size(); ++i) {
+      given.push_back(*tensors[i]);
+      versions.push_back(given[i]._version());
+      observed.handed_in.emplace(given[i].unsafeGetTensorImpl(), i);
+    }
+    Copy copy(*script, given, train);
+    Stack stack{copy.of(script->module._ivalue()), *input};
+    stack.insert(stack.end(), script->defaults.begin(), script->defaults.end());
+    {
+      torch::jit::GraphOptimizerEnabledGuard as_written(false);
+      Observing observing(&observed);
+      torch::jit::InterpreterState(script->code).run(stack);
+    }
+    auto box = std::make_unique<RunBox>();
+    box->output = torch::jit::pop(stack).toTensor();
+    std::vector<at::Tensor> now(given);
+    copy.slots_of(script->module._ivalue(), now);
+    for (size_t i = 0; i < given.size(); ++i) {
+      const bool same = now[i].is_same(given[i]) && given[i]._version() == versions[i];
+      box->written.push_back(same ? at::Tensor() : now[i].detach());
+    }
+    box->norms = std::move(observed.norms);
+    *run = box.release();
+  });
+}
+
+char* shim_run_output(const RunBox* run, at::Tensor** output) {
+  return guarded([&] { *output = new at::Tensor(run->output); });
+}
+
+char* shim_run_written(const RunBox* run, size_t slot, at::Tensor** written) {
+  return guarded([&] {
+    const auto& tensor = run->written.at(slot);
+    *written = tensor.defined() ? new at::Tensor(tensor) : nullptr;
+  });
+}
+
+size_t shim_run_norms(const RunBox* run) {
+  return run->norms.size();
+}
+
+char* shim_run_norm(const RunBox* run, size_t norm, ShimNorm* result) {
+  return guarded([&] {
+    const auto& own = run->norms.at(norm);
+    *result = {own.mean_slot, own.var_slot, new at::Tensor(own.mean), new at::Tensor(own.var), own.momentum};
+  });
+}
+
+void shim_run_drop(RunBox* run) {
+  delete run;
+}
+}
