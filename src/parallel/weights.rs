@@ -1,0 +1,169 @@
+//! A hosted module's parameters as [`Ordered`](super::ordered::Ordered) updates them: versions, and the mean of a round.
+//!
+//! - `W-1` Every step reads one version, whole: a snapshot, or nothing.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use c10d::{ProcessGroup, ReduceOp};
+use tch::Tensor;
+
+use super::Gradients;
+use super::averaging::{flatten, unflatten};
+use super::ordered::Updated;
+use super::versioned::{Snapshot, Versioned};
+use crate::autograd::optimizer::Optimizer;
+use crate::model::{Module, Statistics};
+
+pub(super) struct Weights {
+    module: Arc<Module>,
+    parameters: Versioned,
+    optimizer: Option<Optimizer>,
+    /// Of all ranks that host a replica of the module, if there are several.
+    replicas: Option<ProcessGroup>,
+}
+
+/// What a trainer's step brings.
+pub(super) struct Given {
+    /// Of its batch.
+    pub samples: u64,
+    pub gradients: Gradients,
+    /// What its forwards saw, if that is to be taken in with the round.
+    pub seen: Statistics,
+}
+
+impl Weights {
+    pub(super) fn new(
+        module: Arc<Module>,
+        parameters: Vec<Tensor>,
+        replicas: Option<ProcessGroup>,
+    ) -> Weights {
+        Weights { module, parameters: Versioned::new(parameters), optimizer: None, replicas }
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.parameters.snapshot()
+    }
+
+    pub(super) fn set_optimizer(
+        &mut self,
+        optimizer: impl FnOnce(&[Tensor]) -> Result<Optimizer>,
+    ) -> Result<()> {
+        if self.optimizer.is_none() {
+            self.optimizer = Some(optimizer(&self.parameters.snapshot().tensors)?);
+        }
+        Ok(())
+    }
+}
+
+impl Updated for Weights {
+    type Given = Given;
+
+    fn version(&self) -> u64 {
+        self.parameters.version()
+    }
+
+    fn update(&mut self, given: Vec<Given>) -> Result<()> {
+        let (given, seen): (Vec<_>, Vec<_>) =
+            given.into_iter().map(|given| ((given.samples, given.gradients), given.seen)).unzip();
+        let samples = given.iter().map(|(samples, _)| samples).sum();
+        let mut mean = average(given)?;
+        if let Some(replicas) = &self.replicas {
+            mean = average_over(replicas, &self.parameters.snapshot().tensors, samples, &mean)?;
+        }
+        let optimizer = self.optimizer.as_mut().context("no optimizer was made for this module")?;
+        self.parameters.update(|tensors| optimizer.step(tensors, &mean).map_err(anyhow::Error::from))?;
+        seen.iter().try_for_each(|seen| Ok(self.module.fold(seen)?))
+    }
+}
+
+/// The mean over the samples of all replicas; all of them call it. A parameter that some did not use counts as zero
+/// there.
+fn average_over(
+    replicas: &ProcessGroup,
+    parameters: &[Tensor],
+    samples: u64,
+    own: &[Option<Tensor>],
+) -> Result<Gradients> {
+    let weighed = flatten(parameters, own)?.f_mul_scalar(samples as f64)?;
+    let weight = weighed.f_new_full([1], samples as f64, (weighed.kind(), weighed.device()))?;
+    let mut sum = Tensor::f_cat(&[weighed, weight], 0)?;
+    replicas.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
+    let elements = sum.numel() as i64 - 1;
+    let mean = sum.f_narrow(0, 0, elements)?.f_div(&sum.f_select(0, elements)?)?;
+    Ok(unflatten(parameters, &mean)?.into_iter().map(Some).collect())
+}
+
+/// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some
+/// did not use counts as zero there; one that nobody used has no gradient. One trainer's are left as they are.
+pub(super) fn average(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
+    if given.len() == 1 {
+        return Ok(given.remove(0).1);
+    }
+    let trainers = given.len() as f64;
+    let samples: u64 = given.iter().map(|(samples, _)| samples).sum();
+    let mean_size = samples as f64 / trainers;
+    // Batches are nearly always of one size: then nothing is multiplied.
+    let weighed = |(samples, gradients): (u64, Gradients)| match samples as f64 / mean_size {
+        weight if weight == 1.0 || !weight.is_finite() => Ok(gradients),
+        weight => scaled(gradients, weight),
+    };
+    let mut given = given.into_iter().map(weighed);
+    let mut sum = given.next().context("a mean of no trainers")??;
+    for gradients in given {
+        for (sum, gradient) in sum.iter_mut().zip(gradients?) {
+            *sum = match (sum.take(), gradient) {
+                (Some(sum), Some(gradient)) => Some(sum.f_add(&gradient)?),
+                (one, other) => one.or(other),
+            };
+        }
+    }
+    let mean = sum.into_iter().map(|sum| sum.map(|sum| sum.f_div_scalar(trainers)).transpose());
+    Ok(mean.collect::<Result<_, _>>()?)
+}
+
+fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
+    let scale = |gradient: Option<Tensor>| gradient.map(|gradient| gradient.f_mul_scalar(by)).transpose();
+    Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    fn numbers(values: &[f64]) -> Gradients {
+        values.iter().map(|&value| Some(Tensor::from(value))).collect()
+    }
+
+    #[test]
+    fn a_round_averages_over_the_trainers_and_counts_what_is_missing_as_zero() {
+        let mut second = numbers(&[3.0, 9.0]);
+        second[1] = None;
+        let mean = average(vec![(8, numbers(&[1.0, 4.0])), (8, second)]).unwrap();
+        let values: Vec<f64> = mean.iter().map(|g| g.as_ref().unwrap().double_value(&[])).collect();
+        assert_eq!(values, [2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_larger_batch_counts_for_more() {
+        let mean = average(vec![(3, numbers(&[1.0])), (1, numbers(&[5.0]))]).unwrap();
+        assert_eq!(mean[0].as_ref().unwrap().double_value(&[]), 2.0);
+    }
+
+    #[test]
+    fn a_round_of_sparse_gradients_stays_sparse() {
+        let rows = |rows: [i64; 2], value: f64| {
+            let indices = Tensor::from_slice(&rows).unsqueeze(0);
+            let values = Tensor::full([2, 3], value, (Kind::Double, Device::Cpu));
+            let options = (Kind::Double, Device::Cpu);
+            vec![Some(Tensor::sparse_coo_tensor_indices_size(&indices, &values, [5, 3], options, false))]
+        };
+        let mean = average(vec![(3, rows([0, 4], 1.0)), (1, rows([4, 2], 5.0))]).unwrap();
+        let mean = mean[0].as_ref().unwrap();
+        assert!(mean.is_sparse());
+        let column = mean.to_dense(None, false).select(1, 0);
+        assert_eq!(Vec::<f64>::try_from(column).unwrap(), [0.75, 0.0, 1.25, 0.0, 2.0]);
+    }
+}
