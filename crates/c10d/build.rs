@@ -12,7 +12,6 @@ const SOURCES: [&str; 10] = [
     "csrc/engine.cpp",
     "csrc/group.cpp",
     "csrc/library.cpp",
-    "csrc/recompute.cpp",
     "csrc/reducer.cpp",
     "csrc/replicas.cpp",
     "csrc/script.cpp",

@@ -15,14 +15,12 @@ pub struct Averaged(Arc<Mutex<Inner>>);
 struct Inner {
     reducer: Reducer,
     leaves: Vec<Tensor>,
-    /// Backwards of this step that are still to come.
-    left: usize,
 }
 
 impl Averaged {
     pub fn new(reducer: Reducer, leaves: &[Tensor]) -> Averaged {
         let leaves = leaves.iter().map(Tensor::shallow_clone).collect();
-        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves, left: 0 })))
+        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves })))
     }
 
     /// Its owner starts forwards with it; one backward at a time runs through it.
@@ -30,15 +28,13 @@ impl Averaged {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before the first forward of a step in which so many backwards come here. The last of them averages what all of
-    /// them gave.
+    /// Before a forward. `last`: its backward averages what it and those before it gave, since the last one that did.
     ///
     /// # Errors
     /// When a backward before has failed, or another replica is lost.
-    pub fn begin(&self, backwards: usize) -> c10d::Result<()> {
-        let Inner { reducer, left, .. } = &mut *self.lock();
-        *left = backwards;
-        reducer.set_synchronise(true);
+    pub fn before_forward(&self, last: bool) -> c10d::Result<()> {
+        let Inner { reducer, .. } = &mut *self.lock();
+        reducer.set_synchronise(last);
         reducer.before_forward()
     }
 
@@ -54,9 +50,6 @@ impl Averaged {
         seeds: &[Tensor],
         retain_graph: bool,
     ) -> Result<Vec<Option<Tensor>>, CallError> {
-        let Inner { reducer, left, .. } = &mut *self.lock();
-        *left = left.saturating_sub(1);
-        reducer.set_synchronise(*left == 0);
-        reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
+        self.lock().reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
     }
 }

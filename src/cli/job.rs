@@ -10,6 +10,7 @@ use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
 use crate::job::{self, JobError, JobErrors, JobText, Override, Resolved, Sources, Work};
+use crate::runner::model_files;
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -54,8 +55,12 @@ fn prove(
     overrides.extend(options(args, rank));
     let loaded = job::load(&Sources { file, env, overrides: &overrides });
     match loaded {
-        Ok(resolved) if wrong.is_empty() => return Ok(resolved),
-        Ok(_) => {}
+        Ok(resolved) => {
+            wrong.extend(model_files::problems(&resolved.job, resolved.rank));
+            if wrong.is_empty() {
+                return Ok(resolved);
+            }
+        }
         Err(more) => wrong.extend(more.errors),
     }
     Err(JobErrors::new(file.name, wrong).into())

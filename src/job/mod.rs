@@ -8,17 +8,18 @@
 mod error;
 pub mod layer;
 pub mod optimizer;
-pub mod pipeline;
 mod plan;
 mod proven;
 mod read;
 mod resolved;
 pub mod shape;
 pub mod size;
+pub mod slots;
 mod sources;
 pub mod split;
 mod starter;
 mod text;
+pub mod weights;
 mod written;
 
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};

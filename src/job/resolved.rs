@@ -31,15 +31,13 @@ pub(super) fn toml(job: &Job, merged: &Dict) -> String {
 fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     let mut modules = take(&mut root, "modules");
     for module in &training.modules {
-        // The first stage takes it for all of them.
-        if let Some(Value::Dict(_, dict)) = modules.remove(module.written_name()) {
-            section(out, &join("modules", module.written_name()), dict.iter());
+        if let Some(Value::Dict(_, dict)) = modules.remove(&module.name) {
+            section(out, &join("modules", &module.name), dict.iter());
         }
     }
     if training.has_replicas() {
         section(out, "replicas", take(&mut root, "replicas").iter());
     }
-    section(out, "pipeline", take(&mut root, "pipeline").iter());
     let mut data = take(&mut root, "data");
     if matches!(training.data.partition, Partition::Fractions(_)) {
         data.remove("partition");
@@ -64,9 +62,7 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
 /// As it was settled: each trainer's batch, and that replicas go in rounds.
 fn train(training: &Training, mut train: Dict) -> Dict {
     train.insert("role".into(), training.train.trainers.name.as_str().into());
-    let mut forward: Vec<Value> =
-        training.modules.iter().map(|module| module.written_name().into()).collect();
-    forward.dedup();
+    let forward: Vec<Value> = training.modules.iter().map(|module| module.name.as_str().into()).collect();
     train.insert("forward".into(), forward.into());
     if train.remove("global_batch_size").is_some() {
         train.insert("batch_size".into(), training.train.batch_size.into());
@@ -108,9 +104,10 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     let mut job = job.clone();
     if let Work::Train(training) = &mut job.work {
         training.data.root = DataRoot::Nothing;
+        training.files_mut().for_each(only_its_name);
         for plugin in [&mut training.data.plugin, &mut training.loss.plugin] {
             if let PluginRef::File(path) = plugin {
-                *path = path.file_name().map(PathBuf::from).unwrap_or_default();
+                only_its_name(path);
             }
         }
     }
@@ -120,6 +117,11 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     job.cluster.num_gpus = 0;
     let bytes = serde_json::to_vec(&job).expect("a proven job has no keys but strings and no NaN");
     Sha256::digest(bytes).into()
+}
+
+/// Where a file lies may differ between machines.
+fn only_its_name(path: &mut PathBuf) {
+    *path = path.file_name().map(PathBuf::from).unwrap_or_default();
 }
 
 fn section<'a>(out: &mut String, path: &str, entries: impl Iterator<Item = (&'a String, &'a Value)>) {

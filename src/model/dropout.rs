@@ -33,6 +33,11 @@ impl MaskSource {
         MaskSource { number, ..self }
     }
 
+    /// For libtorch's own generator.
+    pub fn seed(self) -> u64 {
+        self.generator().next_u64()
+    }
+
     fn generator(self) -> ChaCha8Rng {
         let mut seed = [0; 32];
         let words = [self.dropout_seed, self.module, self.layer, self.number];

@@ -1,6 +1,8 @@
 //! What can go wrong with a module.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::job::weights::Problem;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -25,12 +27,20 @@ pub enum ModelError {
     #[error("{file}: cannot be {doing}: {message}", file = file.display())]
     File { file: PathBuf, doing: &'static str, message: String },
 
-    #[error("{file}: tensor `{tensor}` is missing\n  hint: it has {present}", file = file.display())]
-    Missing { file: PathBuf, tensor: String, present: String },
+    #[error("{}", one_by_one(file, problems))]
+    Weights { file: PathBuf, problems: Vec<Problem> },
 
-    #[error("{file}: tensor `{tensor}` has shape {got:?} where the model wants {wanted:?}", file = file.display())]
-    Shape { file: PathBuf, tensor: String, wanted: Vec<i64>, got: Vec<i64> },
+    #[error("{file}: {problem}\n  hint: {hint}", file = file.display())]
+    Script { file: PathBuf, problem: String, hint: String },
 
-    #[error("{file}: tensor `{tensor}` belongs to no layer of module `{module}`", file = file.display())]
-    Unknown { file: PathBuf, tensor: String, module: String },
+    #[error("module `{module}`, TorchScript, input of shape {input:?}: {message}")]
+    ScriptForward { module: String, input: Vec<i64>, message: String },
+
+    #[error("module `{module}`, TorchScript: {problem}\n  hint: {hint}")]
+    ScriptWrote { module: String, problem: String, hint: &'static str },
+}
+
+fn one_by_one(file: &Path, problems: &[Problem]) -> String {
+    let line = |Problem { message, hint }: &Problem| format!("{}: {message}\n  hint: {hint}", file.display());
+    problems.iter().map(line).collect::<Vec<_>>().join("\n")
 }

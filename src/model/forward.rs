@@ -4,6 +4,7 @@ use c10d::torch_message;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::dropout::{self, MaskSource};
+use super::module::Body;
 use super::plan::Node;
 use super::{ModelError, Module, Statistics, attention, batch_norm, lstm};
 use crate::job::layer::{BagMode, Conv, GeluApproximation, LayerOp};
@@ -26,7 +27,7 @@ impl Mode {
 }
 
 impl Module {
-    /// The module's output for a batch, on the last layer's device.
+    /// The module's output for a batch, on the last layer's device or that of its TorchScript.
     ///
     /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters
     /// themselves. `inputs` is the batch, first dimension the batch's. An embedding bag at the front takes either bags
@@ -42,7 +43,7 @@ impl Module {
         Ok(output)
     }
 
-    /// As [`Module::forward`], but leaves it to the caller when the running statistics take in what this batch showed.
+    /// As [`Module::forward`], but leaves it to the caller when the buffers take in what this batch showed.
     ///
     /// # Errors
     /// As [`Module::forward`].
@@ -56,9 +57,26 @@ impl Module {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
         }
+        match &self.body {
+            Body::Layers { nodes, .. } => self.through_layers(nodes, params, inputs, mode),
+            Body::Script { script, device } => {
+                let [x] = inputs else { return Err(self.input_count("TorchScript", "1", inputs.len())) };
+                let x = on(x, (*device).into()).map_err(|error| self.buffer_error("the input", &error))?;
+                script.forward(&self.name, (params, self.share_fixed(), self.copy_buffers()?), &x, mode)
+            }
+        }
+    }
+
+    fn through_layers(
+        &self,
+        nodes: &[Node],
+        params: &[Tensor],
+        inputs: &[Tensor],
+        mode: Mode,
+    ) -> Result<(Tensor, Statistics), ModelError> {
         let mut seen = Statistics::default();
-        let (x, offsets) = self.take_inputs(inputs)?;
-        let Some(first) = self.nodes.first() else { return Ok((x, seen)) };
+        let (x, offsets) = self.take_inputs(nodes, inputs)?;
+        let Some(first) = nodes.first() else { return Ok((x, seen)) };
         let x = match offsets {
             None => self.step(first, params, x, mode, &mut seen)?,
             Some(offsets) => {
@@ -68,22 +86,24 @@ impl Module {
                 bags(&first.op, &params[first.parameters.start], &x, Some(&offsets)).map_err(failed)?
             }
         };
-        let output = self.chain(&self.nodes[1..], params, x, mode, &mut seen)?;
+        let output = self.chain(&nodes[1..], params, x, mode, &mut seen)?;
         Ok((output, seen))
     }
 
-    fn take_inputs(&self, inputs: &[Tensor]) -> Result<(Tensor, Option<Tensor>), ModelError> {
-        let bag = matches!(self.nodes.first(), Some(Node { op: LayerOp::EmbeddingBag { .. }, .. }));
+    fn take_inputs(&self, nodes: &[Node], inputs: &[Tensor]) -> Result<(Tensor, Option<Tensor>), ModelError> {
+        let bag = matches!(nodes.first(), Some(Node { op: LayerOp::EmbeddingBag { .. }, .. }));
         match inputs {
             [x] => Ok((x.shallow_clone(), None)),
             [x, offsets] if bag => Ok((x.shallow_clone(), Some(offsets.shallow_clone()))),
-            _ => Err(ModelError::Inputs {
-                module: self.name.clone(),
-                layer: self.nodes.first().map(|node| node.path.clone()).unwrap_or_default(),
-                wanted: if bag { "1 or 2" } else { "1" },
-                got: inputs.len(),
-            }),
+            _ => {
+                let layer = nodes.first().map_or("", |node| node.path.as_str());
+                Err(self.input_count(layer, if bag { "1 or 2" } else { "1" }, inputs.len()))
+            }
         }
+    }
+
+    fn input_count(&self, layer: &str, wanted: &'static str, got: usize) -> ModelError {
+        ModelError::Inputs { module: self.name.clone(), layer: layer.into(), wanted, got }
     }
 
     fn chain(

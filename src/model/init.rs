@@ -5,8 +5,9 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::plan::{self, Node};
+use super::plan::Node;
 use crate::job::layer::{LayerOp, Lstm};
+use crate::job::slots;
 
 /// Initial values of the own and inner parameters of `nodes`, f32 on each node's device, in the module's order.
 ///
@@ -21,28 +22,19 @@ pub(super) fn initialise(nodes: &[Node], into: &mut Vec<Tensor>) -> Result<(), T
     Ok(())
 }
 
-/// Draws what [`initialise`] would, and drops it, tensor by tensor.
-pub(super) fn pass_over(nodes: &[Node]) -> Result<(), TchError> {
-    for node in nodes {
-        draw(&node.op)?;
-        pass_over(&node.inner)?;
-    }
-    Ok(())
-}
-
 /// Initial buffers of `op`: mean 0, variance 1, no batch seen.
 pub(super) fn buffers(op: &LayerOp) -> Result<Vec<Tensor>, TchError> {
-    let fill = |(name, shape): plan::Slot| match name.as_str() {
+    let fill = |(name, shape): slots::Slot| match name.as_str() {
         "running_var" => Tensor::f_ones(shape, (Kind::Float, tch::Device::Cpu)),
         "num_batches_tracked" => Tensor::f_zeros(shape, (Kind::Int64, tch::Device::Cpu)),
         _ => Tensor::f_zeros(shape, (Kind::Float, tch::Device::Cpu)),
     };
-    plan::buffers(op).into_iter().map(fill).collect()
+    slots::buffers(op).into_iter().map(fill).collect()
 }
 
 fn draw(op: &LayerOp) -> Result<Vec<Tensor>, TchError> {
     let mut tensors = Vec::new();
-    for (_, shape) in plan::parameters(op) {
+    for (_, shape) in slots::parameters(op) {
         tensors.push(Tensor::f_zeros(shape, (Kind::Float, tch::Device::Cpu))?);
     }
     match op {

@@ -1,5 +1,5 @@
-//! Layers to modules on devices: building, PyTorch's default initialisation, a forward that is functional in the
-//! parameters, and safetensors.
+//! Layers or TorchScript to modules on devices: building, PyTorch's default initialisation, a forward that is functional
+//! in the parameters, and safetensors.
 //!
 //! Nothing here knows of ranks, calls or optimizers: whoever owns the parameters decides which version of them a
 //! forward sees.
@@ -8,7 +8,7 @@
 //!
 //! * M-1: A [`Module`] holds no parameters, only their names, shapes and devices. Any number of threads may run
 //!   `forward` at once, each with the parameters it brings.
-//! * M-2: Running statistics are the module's only tensors. They are read and written under one lock, which is held
+//! * M-2: Running statistics, and other buffers and fixed parameters of TorchScript, are the module's only tensors. They are read and written under one lock, which is held
 //!   for copies of a few numbers and never while a layer computes.
 //! * M-3: What a layer draws depends on the dropout seed, the module's name and the layer's place in it, and on
 //!   nothing else: neither on other threads nor on what was drawn before.
@@ -23,11 +23,12 @@ mod init;
 mod lstm;
 mod module;
 mod plan;
-pub mod recompute;
-mod rng;
+pub mod rng;
 mod safetensors;
+mod script;
 pub mod split;
 mod statistics;
+mod weights;
 
 pub use error::ModelError;
 pub use forward::Mode;
@@ -35,3 +36,4 @@ pub use module::{Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;
+pub use weights::header;

@@ -1,61 +1,108 @@
-//! A module: its structure, its initial parameters, its running statistics.
+//! A module: its structure, its initial parameters, its buffers.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use c10d::torch_message;
-use tch::{TchError, Tensor, no_grad};
+use tch::{Kind, TchError, Tensor, no_grad};
 
 use super::plan::{Node, Plan};
+use super::script::{self, ScriptBody};
 use super::split::Split;
 use super::{ModelError, init, rng};
-use crate::job::ModuleSpec;
+use crate::job::layer::Layer;
+use crate::job::{MadeOf, ModuleSpec};
 use crate::topology::Device;
 
-/// A part of a model, built from a job's layers. Holds no parameters (M-1); share it between threads by reference.
+/// A part of a model, built as a job says. Holds no parameters (M-1); share it between threads by reference.
 #[derive(Debug)]
 pub struct Module {
     pub(super) name: String,
-    pub(super) nodes: Vec<Node>,
+    pub(super) body: Body,
     parameters: Vec<ParameterInfo>,
+    /// Parameters that are not trained: TorchScript has such.
+    fixed_names: Vec<String>,
+    /// Written by nobody but a file of weights, before the first forward.
+    fixed: Mutex<Vec<Tensor>>,
     buffer_names: Vec<String>,
-    /// Running statistics in the order of `buffer_names`. Written by training forwards of any thread (M-2).
+    /// Running statistics and the like, in the order of `buffer_names`. Written by training forwards of any thread (M-2).
     buffers: Mutex<Vec<Tensor>>,
-    split: Split,
+    /// Further names of parameters and buffers, each with the name under which it is one of them.
+    pub(super) tied: Vec<(String, String)>,
+    /// What it starts from instead of its seed or its TorchScript.
+    weights: Option<PathBuf>,
     seed: u64,
-    /// Activations are computed again in the backward.
-    pub(super) recompute: bool,
-    /// Of the stages before, whose parameters are drawn first.
-    earlier: Vec<Node>,
 }
 
-/// A parameter's name as PyTorch's `named_parameters` gives it, its shape, and where it lives. All are f32.
+/// What computes its forward.
+#[derive(Debug)]
+pub(super) enum Body {
+    Layers { nodes: Vec<Node>, split: Split },
+    Script { script: Box<ScriptBody>, device: Device },
+}
+
+/// A parameter's name as PyTorch's `named_parameters` gives it, its shape, and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterInfo {
     pub name: String,
     pub shape: Vec<i64>,
+    /// f32; of TorchScript f64 too.
+    pub kind: Kind,
     pub device: tch::Device,
 }
 
+/// What a module keeps beside its parameters, as it is, not a copy.
+pub(super) struct Kept {
+    pub name: String,
+    pub tensor: Tensor,
+    /// A parameter that is not trained.
+    pub fixed: bool,
+}
+
 impl Module {
-    /// Lays the layers of `spec` over `devices` as far as it asks for them. `seed` decides the initial parameters.
+    /// Lays the layers of `spec` over `devices` as far as it asks for them, or loads its TorchScript on the first. `seed`
+    /// decides the initial parameters of layers.
     ///
     /// # Errors
-    /// No device, or one that is neither the CPU nor a CUDA device.
+    /// No device, or one that is neither the CPU nor a CUDA device; TorchScript that is none or does not do what `spec`
+    /// says.
     pub fn build(spec: &ModuleSpec, devices: &[tch::Device], seed: u64) -> Result<Module, ModelError> {
-        let module = &spec.name;
         let devices = devices.iter().map(|&device| device.try_into()).collect::<Result<Vec<Device>, _>>()?;
-        if devices.is_empty() {
-            return Err(ModelError::NoDevice { module: module.clone() });
+        let Some(first) = devices.first() else {
+            return Err(ModelError::NoDevice { module: spec.name.clone() });
+        };
+        match &spec.made_of {
+            MadeOf::Layers(layers) => Module::of_layers(spec, layers, &devices, seed),
+            MadeOf::TorchScript(script) => {
+                let loaded = script::load(spec, script, (*first).into())?;
+                let (buffer_names, buffers) = loaded.buffers.into_iter().unzip();
+                let (fixed_names, fixed) = loaded.fixed.into_iter().unzip();
+                Ok(Module {
+                    name: spec.name.clone(),
+                    body: Body::Script { script: Box::new(loaded.body), device: *first },
+                    parameters: loaded.parameters,
+                    fixed_names,
+                    fixed: Mutex::new(fixed),
+                    buffer_names,
+                    buffers: Mutex::new(buffers),
+                    tied: loaded.tied,
+                    weights: spec.weights.clone(),
+                    seed,
+                })
+            }
         }
-        let split = Split::new(spec.layers(), &spec.devices, &devices);
+    }
+
+    fn of_layers(
+        spec: &ModuleSpec,
+        layers: &[Layer],
+        devices: &[Device],
+        seed: u64,
+    ) -> Result<Module, ModelError> {
+        let module = &spec.name;
+        let split = Split::new(layers, &spec.devices, devices);
         let mut plan = Plan::default();
-<<<<<<< 8b9e449
-        let nodes = plan.lay(spec.layers(), split.devices());
-=======
-        let nodes = plan.lay(&spec.layers, split.devices());
-        let earlier = spec.stage.as_ref().map_or(&[][..], |stage| &stage.earlier);
-        let earlier = Plan::default().lay(earlier, std::iter::repeat_n(Device::Cpu, earlier.len()));
->>>>>>> main
+        let nodes = plan.lay(layers, split.devices());
         let failed = |what: &str, error: TchError| ModelError::Build {
             module: module.clone(),
             what: what.into(),
@@ -63,20 +110,18 @@ impl Module {
         };
         let mut buffers = Vec::new();
         initial_buffers(&nodes, &mut buffers).map_err(|error| failed("the running statistics", error))?;
+        let parameter = |(name, shape, device)| ParameterInfo { name, shape, kind: Kind::Float, device };
         Ok(Module {
             name: module.clone(),
-            nodes,
-            parameters: plan
-                .parameters
-                .into_iter()
-                .map(|(name, shape, device)| ParameterInfo { name, shape, device })
-                .collect(),
+            body: Body::Layers { nodes, split },
+            parameters: plan.parameters.into_iter().map(parameter).collect(),
+            fixed_names: Vec::new(),
+            fixed: Mutex::default(),
             buffer_names: plan.buffers.into_iter().map(|(name, ..)| name).collect(),
             buffers: Mutex::new(buffers),
-            split,
+            tied: Vec::new(),
+            weights: spec.weights.clone(),
             seed,
-            recompute: spec.recompute,
-            earlier,
         })
     }
 
@@ -89,62 +134,85 @@ impl Module {
         &self.parameters
     }
 
-    /// Which layer went on which device.
-    pub fn split(&self) -> &Split {
-        &self.split
+    /// What of it is on which device, in words.
+    pub fn layout(&self) -> String {
+        match &self.body {
+            Body::Layers { split, .. } => split.to_string(),
+            Body::Script { script, device } => format!("TorchScript of {} on {device}", script.file()),
+        }
     }
 
-    /// The parameters that training starts from, drawn anew on each call from the module's seed: always the same,
-    /// and those of PyTorch after `torch.manual_seed(seed)`. A stage has its part of those of the whole module. None
-    /// requires a gradient.
+    /// The parameters that training starts from, made anew on each call and always the same: those of the job's file of
+    /// weights, of the TorchScript, or drawn from the module's seed, as PyTorch draws them after
+    /// `torch.manual_seed(seed)`. None requires a gradient. A file of weights also sets the buffers that it has.
     ///
     /// # Errors
-    /// Libtorch could not make a tensor (memory).
+    /// Libtorch could not make a tensor (memory); the weights cannot be read or do not fit.
     pub fn initial_parameters(&self) -> Result<Vec<Tensor>, ModelError> {
-        let mut tensors = Vec::with_capacity(self.parameters.len());
-        let draw = || {
-            init::pass_over(&self.earlier)?;
-            init::initialise(&self.nodes, &mut tensors)
+        if let Some(file) = &self.weights {
+            return self.start_from(file);
+        }
+        let nodes = match &self.body {
+            Body::Layers { nodes, .. } => nodes,
+            Body::Script { script, .. } => return script.initial_parameters(&self.name),
         };
-        rng::seeded(self.seed, || no_grad(draw)).map_err(|error| ModelError::Build {
-            module: self.name.clone(),
-            what: "the initial parameters".into(),
-            message: torch_message(&error),
-        })?;
+        let mut tensors = Vec::with_capacity(self.parameters.len());
+        rng::seeded(self.seed, || no_grad(|| init::initialise(nodes, &mut tensors)))
+            .map_err(|error| self.buffer_error("the initial parameters", &error))?;
         Ok(tensors)
     }
 
-    /// Running statistics by PyTorch's names: a copy, all of one moment.
+    /// Names and tensors as PyTorch's `state_dict` has them: `params`, then what the module keeps (copies), then the
+    /// further names of tied ones.
+    ///
+    /// # Errors
+    /// Libtorch could not copy a buffer (memory).
+    pub fn state_dict(&self, params: &[Tensor]) -> Result<Vec<(String, Tensor)>, ModelError> {
+        let named = self.parameters.iter().zip(params);
+        let mut state: Vec<(String, Tensor)> =
+            named.map(|(info, tensor)| (info.name.clone(), tensor.shallow_clone())).collect();
+        state.extend(self.fixed_names.iter().cloned().zip(self.share_fixed()));
+        state.extend(self.buffers()?);
+        for (name, first) in &self.tied {
+            let tied = state.iter().find(|(name, _)| name == first).map(|(_, tensor)| tensor.shallow_clone());
+            state.extend(tied.map(|tensor| (name.clone(), tensor)));
+        }
+        Ok(state)
+    }
+
+    /// Buffers by PyTorch's names: a copy, all of one moment.
     ///
     /// # Errors
     /// Libtorch could not copy a tensor (memory).
     pub fn buffers(&self) -> Result<Vec<(String, Tensor)>, ModelError> {
-        let buffers = self.lock_buffers();
-        self.buffer_names
-            .iter()
-            .zip(&*buffers)
-            .map(|(name, tensor)| Ok((name.clone(), tensor.f_detach_copy()?)))
-            .collect::<Result<_, TchError>>()
-            .map_err(|error| self.buffer_error("a copy of the running statistics", &error))
+        Ok(self.buffer_names.iter().cloned().zip(self.copy_buffers()?).collect())
     }
 
-    /// Running statistics themselves, for whoever makes those of several copies equal between two forwards.
+    pub(super) fn copy_buffers(&self) -> Result<Vec<Tensor>, ModelError> {
+        let buffers = self.lock_buffers();
+        let copies = buffers.iter().map(Tensor::f_detach_copy).collect::<Result<_, TchError>>();
+        copies.map_err(|error| self.buffer_error("a copy of the buffers", &error))
+    }
+
+    /// Buffers themselves, for whoever makes those of several copies equal between two forwards.
     pub fn share_buffers(&self) -> Vec<Tensor> {
         self.lock_buffers().iter().map(Tensor::shallow_clone).collect()
     }
 
-    /// Takes over running statistics, in the order of [`Module::buffers`].
-    pub(super) fn set_buffers(&self, tensors: &[Tensor]) -> Result<(), ModelError> {
-        let mut buffers = self.lock_buffers();
-        for (buffer, tensor) in buffers.iter_mut().zip(tensors) {
-            no_grad(|| buffer.f_copy_(tensor))
-                .map_err(|error| self.buffer_error("a copy of the running statistics", &error))?;
-        }
-        Ok(())
+    /// Parameters that no optimizer changes, for whoever makes those of several copies equal once.
+    pub fn share_fixed(&self) -> Vec<Tensor> {
+        // Nothing is done under the lock that could panic half-way.
+        let fixed = self.fixed.lock().unwrap_or_else(PoisonError::into_inner);
+        fixed.iter().map(Tensor::shallow_clone).collect()
     }
 
-    pub(super) fn buffer_names(&self) -> &[String] {
-        &self.buffer_names
+    /// In the order in which a file of weights is asked for them.
+    pub(super) fn kept(&self) -> Vec<Kept> {
+        let fixed = self.fixed_names.iter().zip(self.share_fixed());
+        let buffers = self.buffer_names.iter().zip(self.share_buffers());
+        let kept =
+            |fixed| move |(name, tensor): (&String, Tensor)| Kept { name: name.clone(), tensor, fixed };
+        fixed.map(kept(true)).chain(buffers.map(kept(false))).collect()
     }
 
     pub(super) fn lock_buffers(&self) -> MutexGuard<'_, Vec<Tensor>> {

@@ -69,6 +69,9 @@ impl Averaging {
             Ok(Averaged::new(reducer, &leaves))
         };
         let all = runs.concat();
+        for mut tensor in all.iter().flat_map(|replica| replica.module().share_fixed()) {
+            group.broadcast(&mut tensor, 0)?;
+        }
         let (all_names, all_leaves, all_buffers) = (names(&all), leaves(&all), buffers(&all));
         let afterwards = |all_reduce| {
             for tensor in all_leaves.iter().chain(&all_buffers) {
@@ -89,11 +92,11 @@ impl Averaging {
         Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
     }
 
-    /// Before the first forward of the step that `context` stands for, which has so many backwards.
+    /// Before the first forward of the step that `context` stands for.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn begin(&mut self, context: &Context, backwards: usize) -> Result<()> {
+    pub fn begin(&mut self, context: &Context) -> Result<()> {
         for (name, leaf) in self.names.iter().zip(&self.leaves) {
             context.state().watch(name.as_str(), leaf)?;
         }
@@ -101,7 +104,6 @@ impl Averaging {
             By::Reducers(runs) => {
                 for averaged in runs {
                     context.state().average(averaged.clone())?;
-                    averaged.begin(backwards)?;
                 }
             }
             // Once a step: ranks may have different numbers of forwards in it.
@@ -113,6 +115,17 @@ impl Averaging {
             By::Afterwards { .. } => {}
         }
         Ok(())
+    }
+
+    /// Before each forward of a step. `last`: the step's gradients are averaged with the backward that follows it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn before_forward(&mut self, last: bool) -> Result<()> {
+        match &self.by {
+            By::Reducers(runs) => Ok(runs.iter().try_for_each(|averaged| averaged.before_forward(last))?),
+            By::Afterwards { .. } => Ok(()),
+        }
     }
 
     /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
@@ -224,7 +237,7 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
 }
 
 /// All gradients, one after another.
-pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
+fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
     let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
         Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
         None => parameter.f_zeros_like()?.f_reshape([-1]),
@@ -233,7 +246,7 @@ pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Re
     Ok(Tensor::f_cat(&parts, 0)?)
 }
 
-pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
+fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
     let mut start = 0;
     let part = |parameter: &Tensor| {
         let elements = parameter.numel() as i64;

@@ -36,13 +36,6 @@ impl Placed {
         }
     }
 
-    pub fn remote(&self) -> Option<&RemoteModule> {
-        match self {
-            Placed::Remote(module) => Some(module),
-            Placed::Replica(_) => None,
-        }
-    }
-
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Placed::Remote(_) => None,

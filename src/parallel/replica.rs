@@ -2,20 +2,17 @@
 //! equal ("PyTorch Distributed: Experiences on Accelerating Data Parallel Training", Li et al., VLDB 2020).
 //! [`Averaging`](super::Averaging) sees to both.
 
-use std::sync::Arc;
-
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
 use super::{Forward, LocalParameters, leaf};
 use crate::job::ModuleSpec;
-use crate::model::{Mode, Module};
+use crate::model::{Mode, Module, ParameterInfo};
 
 /// This trainer's copy.
 pub struct Replica {
     name: String,
-    module: Arc<Module>,
-    names: Vec<String>,
+    module: Module,
     /// Under which contexts keep the gradients of the leaves, in their order.
     watched_names: Vec<String>,
     /// Leaves that require a gradient, the same for the whole run.
@@ -29,13 +26,12 @@ impl Replica {
     /// When the module cannot be made.
     pub fn build(spec: &ModuleSpec, devices: &[tch::Device], seed: u64) -> Result<Replica> {
         let built = || -> Result<Replica> {
-            let module = Arc::new(Module::build(spec, devices, seed)?);
+            let module = Module::build(spec, devices, seed)?;
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
-            let names: Vec<String> =
-                module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
-            let watched_names = names.iter().map(|name| format!("{}.{name}", spec.name)).collect();
-            Ok(Replica { name: spec.name.clone(), module, names, watched_names, leaves, parameters })
+            let watched = |parameter: &ParameterInfo| format!("{}.{}", spec.name, parameter.name);
+            let watched_names = module.parameters().iter().map(watched).collect();
+            Ok(Replica { name: spec.name.clone(), module, watched_names, leaves, parameters })
         };
         built().with_context(|| format!("module `{}`", spec.name))
     }
@@ -63,9 +59,9 @@ impl Replica {
     /// When a layer refuses its input.
     pub fn forward(&self, input: Tensor, forward: Forward) -> Result<Tensor> {
         let Forward { train, dropout_seed } = forward;
-        let recorded = self.module.record(&self.leaves, &[input], Mode { train, dropout_seed });
-        let folded = recorded.and_then(|(output, seen)| self.module.fold(&seen).map(|()| output));
-        folded.with_context(|| format!("module `{}`", self.name))
+        self.module
+            .forward(&self.leaves, &[input], Mode { train, dropout_seed })
+            .with_context(|| format!("module `{}`", self.name))
     }
 
     /// # Errors
@@ -86,7 +82,6 @@ impl Replica {
     /// # Errors
     /// When libtorch cannot copy a buffer.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let parameters = self.names.iter().cloned().zip(self.parameters.iter().map(Tensor::shallow_clone));
-        Ok(parameters.chain(self.module.buffers()?).collect())
+        Ok(self.module.state_dict(&self.parameters)?)
     }
 }

@@ -1,12 +1,13 @@
-//! What all ranks have to agree on: the job, and the plug-ins that it names by their files.
+//! What all ranks have to agree on: the job, and the plug-ins and TorchScript that it names by their files.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use sha2::{Digest, Sha256};
 
-use crate::job::{PluginRef, Resolved};
+use crate::job::{ModuleSpec, PluginRef, Resolved};
 use crate::plugin;
 
-/// SHA-256 over the job's own hash and the bytes of its plug-in files. Where the files lie may differ between machines.
+/// SHA-256 over the job's own hash and the bytes of the files with its code. Where they lie may differ between machines.
+/// Weights are no code: what a module starts from is read by who holds it, and of replicas the first one's are taken.
 ///
 /// # Errors
 /// When a file cannot be read. A rank needs it even where it calls no plug-in, to be known for one of the job.
@@ -17,6 +18,11 @@ pub fn hash(resolved: &Resolved) -> Result<[u8; 32]> {
         if let PluginRef::File(path) = plugin {
             all.update(Sha256::digest(plugin::read_file(path)?));
         }
+    }
+    let modules = resolved.job.training().map_or(&[][..], |training| training.modules.as_slice());
+    for script in modules.iter().filter_map(ModuleSpec::torchscript) {
+        let bytes = std::fs::read(&script.file).with_context(|| script.file.display().to_string())?;
+        all.update(Sha256::digest(bytes));
     }
     Ok(all.finalize().into())
 }

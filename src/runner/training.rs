@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::driver::{self, Orders};
-use super::ledger::{self, Ledger};
-use super::measured::Worked;
+use super::ledger::Ledger;
 use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
-use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
+use crate::job::{Job, ModuleSpec, Placement, Training};
 use crate::model;
-use crate::parallel::{Groups, Hosting, ModuleServer, RemoteModule};
+use crate::parallel::{Groups, ModuleServer, RemoteModule};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -91,26 +90,22 @@ impl<'a> TrainingRank<'a> {
         reporter: &mut Reporter,
         started: Instant,
     ) -> Result<Option<Summary>> {
-        self.modules.join_replicas(mesh, groups)?;
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);
         let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
         let cores = available_parallelism().map_or(1, usize::from);
         tch::set_num_threads(threads(cores, self.holds(), sharing));
-        let worked = if trains {
+        if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
             let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
-            trainer.run(self.orders.as_deref())?
+            trainer.run(self.orders.as_deref())?;
         } else if self.training.train.is_driver(self.rank) {
             driver::drive(self.training, &self.autograd, mesh, reporter)?;
             mesh.barrier("trained").wait()?;
             reporter.done("all trainers are done");
-            Worked::default()
         } else {
             self.serve(mesh, reporter)?;
-            self.served()
-        };
-        ledger::tell(mesh, &worked.measured(mesh))?;
+        }
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
         self.kept.as_ref().map(|(folder, ledger)| self.keep(mesh, folder, ledger)).transpose()
@@ -131,26 +126,17 @@ impl<'a> TrainingRank<'a> {
         Ok(())
     }
 
-    fn served(&self) -> Worked {
-        let work = self.modules.hosted().into_iter().map(|module| module.work());
-        work.fold(Worked::default(), |sum, (computing, most_kept)| Worked {
-            passing: Duration::ZERO,
-            computing: sum.computing + computing,
-            most_kept: sum.most_kept.max(most_kept),
-        })
-    }
-
     /// The keeper's last duty: the model and the summary into the run folder.
     fn keep(&self, mesh: &Mesh, folder: &RunFolder, ledger: &Ledger) -> Result<Summary> {
         mesh.doing("writing the run folder");
         let mut tensors = ledger.take_tensors();
         for spec in self.training.modules.iter().filter(|module| module.placement == Placement::Remote) {
             let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
-            let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
+            let named = |(name, tensor): (String, _)| (self.training.tensor_name(&spec.name, &name), tensor);
             tensors.extend(module.state()?.into_iter().map(named));
         }
         folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
-        let summary = ledger.summary(self.job, self.training);
+        let summary = ledger.summary(&self.job.name, self.job.cluster.world_size.0);
         folder.write_summary(&summary)?;
         Ok(summary)
     }
@@ -160,14 +146,11 @@ fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> 
     let here = |(_, module): &(usize, &ModuleSpec)| {
         module.placement == Placement::Remote && module.place.ranks.contains(&rank)
     };
-    let hosting = |(position, module): (usize, &ModuleSpec)| Hosting {
-        spec: module.clone(),
-        seed: training.module_seed(position),
-        trainers: training.callers(module, rank),
-        // What is averaged over replicas is averaged in every step.
-        consistency: if module.is_replicated() { Consistency::Bsp } else { training.train.consistency },
-    };
-    ModuleServer::new(training.modules.iter().enumerate().filter(here).map(hosting).collect(), devices)
+    let placed = training.modules.iter().enumerate().filter(here);
+    let placed =
+        placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect::<Vec<_>>();
+    let trainers = training.train.trainers.ranks.clone();
+    ModuleServer::new(placed, devices, trainers, training.train.consistency)
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread

@@ -12,18 +12,13 @@ use tch::{Kind, Tensor};
 pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
     ModuleSpec {
         name: "net".into(),
-        stage: None,
         place: Role { name: "server".into(), ranks: vec![Rank(0)] },
         placement: pstrain::job::Placement::Remote,
         devices: Devices::One,
         input: input.into(),
         input_dtype: InputDtype::Float32,
-<<<<<<< 8b9e449
         made_of: MadeOf::Layers(layers),
-=======
-        layers,
-        recompute: false,
->>>>>>> main
+        weights: None,
     }
 }
 

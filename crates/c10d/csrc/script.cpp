@@ -292,6 +292,10 @@ char* shim_script_slot(const ScriptBox* script, size_t slot, ShimScriptSlot* res
   });
 }
 
+char* shim_script_tensor(const ScriptBox* script, size_t slot, at::Tensor** copy) {
+  return guarded([&] { *copy = new at::Tensor(script->slots.at(slot).tensor.detach().clone()); });
+}
+
 void shim_script_drop(ScriptBox* script) {
   delete script;
 }

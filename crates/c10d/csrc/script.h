@@ -27,7 +27,7 @@ struct ShimScriptFacts {
 };
 
 struct ShimScriptSlot {
-  // A malloc'ed string for `shim_free`, and a tensor, both the caller's.
+  // A malloc'ed string for `shim_free`, and the tensor itself, both the caller's: to look at its shape, not to keep.
   char* name;
   at::Tensor* tensor;
   // The first slot that holds the same tensor: its own number unless it is tied to one before it.
@@ -38,6 +38,8 @@ struct ShimScriptSlot {
 // `device` is the index of a GPU; below 0: the CPU.
 char* shim_script_load(const char* path, int device, ScriptBox** script, ShimScriptFacts* facts);
 char* shim_script_slot(const ScriptBox* script, size_t slot, ShimScriptSlot* result);
+// A copy of a slot's tensor, without a graph.
+char* shim_script_tensor(const ScriptBox* script, size_t slot, at::Tensor** copy);
 void shim_script_drop(ScriptBox* script);
 
 // One forward with `tensors` in the place of the slots' own, one for each slot, and `train` on all of its modules.

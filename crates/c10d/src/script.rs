@@ -13,12 +13,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::shim::script::{
     RunBox, ScriptBox, ShimNorm, ShimScriptFacts, ShimScriptSlot, shim_run_drop, shim_run_norm,
     shim_run_norms, shim_run_output, shim_run_written, shim_script_drop, shim_script_load, shim_script_run,
-    shim_script_slot,
+    shim_script_slot, shim_script_tensor,
 };
 use crate::{TorchError, shim};
 
@@ -41,8 +41,10 @@ unsafe impl Sync for Script {}
 pub struct Slot {
     /// As in the module's `state_dict`.
     pub name: String,
-    /// As the file has it, on the device that it was loaded to. A parameter that is fixed requires no gradient.
-    pub tensor: Tensor,
+    pub shape: Vec<i64>,
+    pub kind: Kind,
+    /// Not of buffers, and not of parameters that are fixed.
+    pub requires_grad: bool,
     /// The first slot with the same tensor: its own number, unless it is tied to one before it.
     pub first: usize,
     pub is_parameter: bool,
@@ -123,6 +125,20 @@ impl Script {
         &self.slots
     }
 
+    /// A copy of a slot's tensor as the file has it, on the device that it was loaded to.
+    ///
+    /// # Errors
+    /// There is no such slot, or no memory.
+    pub fn tensor(&self, slot: usize) -> Result<Tensor, TorchError> {
+        let mut copy = ptr::null_mut();
+        // SAFETY: a live script, and a pointer to where the result goes, which is made for us and taken once.
+        let copy = unsafe {
+            shim::check(shim_script_tensor(self.script.as_ptr(), slot, &mut copy))?;
+            shim::adopt(copy)
+        };
+        Ok(copy.expect("the shim gives a copy or an error"))
+    }
+
     pub fn forward(&self) -> Forward {
         self.forward
     }
@@ -161,9 +177,12 @@ impl Script {
         // SAFETY: made for us, taken once.
         let (name, tensor) = unsafe { (shim::take_text(slot.name), shim::adopt(slot.tensor)) };
         let promise = "the shim gives both or an error";
+        let tensor = tensor.expect(promise);
         Ok(Slot {
             name: name.expect(promise),
-            tensor: tensor.expect(promise),
+            shape: tensor.size(),
+            kind: tensor.kind(),
+            requires_grad: tensor.requires_grad(),
             first: slot.first,
             is_parameter: slot.is_parameter,
         })
@@ -250,7 +269,8 @@ mod tests {
                       RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x4 and 8x6)\n";
         let error = of_the_interpreter(TorchError { message: raised.into() });
         assert_eq!(error.message, "mat1 and mat2 shapes cannot be multiplied (2x4 and 8x6)");
-        let plain = of_the_interpreter(TorchError { message: "open file failed, no such file\nframe".into() });
+        let plain =
+            of_the_interpreter(TorchError { message: "open file failed, no such file\nframe".into() });
         assert_eq!(plain.message, "open file failed, no such file");
     }
 }

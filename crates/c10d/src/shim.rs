@@ -1,7 +1,6 @@
 //! The border to `csrc/`: declarations as the headers have them, and how tensors and messages cross it.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -10,11 +9,7 @@ use tch::Tensor;
 use crate::TorchError;
 
 pub mod group;
-<<<<<<< 8b9e449
 pub mod script;
-=======
-pub mod recompute;
->>>>>>> main
 pub mod store;
 pub mod work;
 
@@ -73,13 +68,6 @@ pub unsafe fn adopt(pointer: *mut AtTensor) -> Option<Tensor> {
     // SAFETY: tch's tensor is a heap-allocated `at::Tensor` too, which it deletes when dropped; ours is one and is
     // owned by nobody else (the caller's promise).
     Some(unsafe { Tensor::from_ptr(pointer.cast()) })
-}
-
-/// A tensor that becomes the shim's.
-pub fn release(tensor: Tensor) -> *mut AtTensor {
-    // tch's tensor is a heap-allocated `at::Tensor`, which the shim deletes now in its place.
-    let tensor = ManuallyDrop::new(tensor);
-    tensor.as_ptr().cast_mut().cast()
 }
 
 /// Takes a string that the shim allocated.

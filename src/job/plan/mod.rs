@@ -2,23 +2,20 @@
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
-mod draw;
-mod links;
 mod show;
 mod tour;
 
 pub use show::thousands;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-use super::pipeline::{self, Timeline};
-use super::proven::{Consistency, Job, ModuleSpec, PipelineSchedule, Placement, Training};
+use super::proven::{Consistency, Job, MadeOf, ModuleSpec, Placement, Training};
 use super::shape::{self, Signal};
 use super::{size, split};
 use crate::topology::{Device, Rank, Role};
-use links::links;
 pub use tour::{TourPlan, tour_plan};
 
 /// All bytes are those of one step of one trainer, unless they say otherwise.
@@ -38,8 +35,6 @@ pub struct Plan {
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
     pub links: Vec<Link>,
-    /// Where a sample passes several roles.
-    pub pipeline: Option<PipelinePlan>,
     /// What a reader should know and might not expect.
     pub notes: Vec<String>,
 }
@@ -49,9 +44,9 @@ pub struct RolePlan {
     pub name: String,
     pub ranks: Vec<Rank>,
     pub holds: Vec<String>,
-    /// On each of its ranks.
-    pub parameters: u64,
-    pub parameter_bytes: u64,
+    /// On each of its ranks. None: it has TorchScript, whose parameters are known when it is loaded.
+    pub parameters: Option<u64>,
+    pub parameter_bytes: Option<u64>,
     pub trains: bool,
     /// It makes the remote modules and starts the trainers.
     pub drives: bool,
@@ -66,9 +61,13 @@ pub struct ModulePlan {
     /// One sample.
     pub input: Signal,
     pub output: Signal,
-    pub parameters: u64,
-    pub parameter_bytes: u64,
+    /// None of TorchScript: they are known when it is loaded.
+    pub parameters: Option<u64>,
+    pub parameter_bytes: Option<u64>,
     pub layers: Vec<LayerPlan>,
+    pub torchscript: Option<PathBuf>,
+    /// What it starts from, if a file says so.
+    pub weights: Option<PathBuf>,
     pub devices: Vec<DevicePlan>,
 }
 
@@ -95,7 +94,7 @@ pub struct DevicePlan {
     pub optimizer_bytes: u64,
 }
 
-/// What ranks of two roles send one another.
+/// What a trainer and the owner of a module send one another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     pub from: String,
@@ -108,18 +107,6 @@ pub struct Link {
 pub struct Load {
     pub what: String,
     pub bytes: u64,
-}
-
-/// How the parts of a batch pass the stages.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PipelinePlan {
-    pub schedule: PipelineSchedule,
-    /// Of one step.
-    pub micro_batches: usize,
-    /// The role of each stage.
-    pub stages: Vec<String>,
-    #[serde(flatten)]
-    pub timeline: Timeline,
 }
 
 fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
@@ -143,7 +130,6 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         optimizer: training.optimizer_in_force(),
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
-        pipeline: pipeline_plan(training),
         notes: notes(gpus, training),
         modules,
     }
@@ -155,8 +141,8 @@ fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum(held().map(|module| module.parameters)),
-        parameter_bytes: sum(held().map(|module| module.parameter_bytes)),
+        parameters: sum_of_known(held().map(|module| module.parameters)),
+        parameter_bytes: sum_of_known(held().map(|module| module.parameter_bytes)),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
@@ -180,15 +166,21 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
             device: device(*part, gpus),
         })
         .collect();
+    let known = |of: fn(&LayerPlan) -> u64| match &module.made_of {
+        MadeOf::Layers(_) => Some(sum(layers.iter().map(of))),
+        MadeOf::TorchScript(_) => None,
+    };
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
         placement: module.placement,
         ranks: module.place.ranks.clone(),
-        output: outputs.output().cloned().unwrap_or_else(|| input.clone()),
+        output: module.output().unwrap_or_else(|| input.clone()),
         input,
-        parameters: sum(layers.iter().map(|layer| layer.parameters)),
-        parameter_bytes: sum(layers.iter().map(|layer| layer.parameter_bytes)),
+        parameters: known(|layer| layer.parameters),
+        parameter_bytes: known(|layer| layer.parameter_bytes),
+        torchscript: module.torchscript().map(|script| script.file.clone()),
+        weights: module.weights.clone(),
         devices: device_plans(job, module, &layers),
         layers,
     }
@@ -214,14 +206,44 @@ fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Ve
     plans.into_values().collect()
 }
 
-fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
-    let runs = job.modules.chunk_by(|one, next| one.place.name == next.place.name);
-    let stages: Vec<String> = runs.map(|run| run[0].place.name.clone()).collect();
-    let (schedule, micro_batches) =
-        (job.pipeline.schedule, job.pipeline.micro_batches * job.train.accumulate);
-    let micro_batches = micro_batches as usize;
-    let timeline = (stages.len() > 1).then(|| pipeline::timeline(schedule, stages.len(), micro_batches));
-    timeline.map(|timeline| PipelinePlan { schedule, micro_batches, stages, timeline })
+/// A trainer calls each remote module in turn, so whatever passes between two of them passes through the trainer.
+/// Replicas exchange gradients.
+fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
+    let trainers = &job.train.trainers;
+    let batches = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
+    let mut links = Vec::new();
+    for (index, module) in modules.iter().enumerate() {
+        let batch = |signal: &Signal| signal.bytes().saturating_mul(batches);
+        let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
+        if module.placement == Placement::Replicas {
+            links.extend(exchange(trainers, module));
+            continue;
+        }
+        let mut back = vec![load("output", batch(&module.output))];
+        // Data need no gradient; what an earlier module gave does.
+        if index > 0 {
+            back.push(load("gradient of the input", batch(&module.input)));
+        }
+        let there =
+            vec![load("input", batch(&module.input)), load("gradient of the output", batch(&module.output))];
+        links.push(link(&trainers.name, &module.role, there));
+        links.push(link(&module.role, &trainers.name, back));
+    }
+    links
+}
+
+/// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the
+/// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
+fn exchange(trainers: &Role, module: &ModulePlan) -> Option<Link> {
+    let replicas = trainers.ranks.len() as u64;
+    let bytes = module.parameter_bytes?.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
+    let load = Load { what: format!("gradients of {}, all-reduced", module.name), bytes };
+    (replicas > 1).then(|| link(&trainers.name, &trainers.name, vec![load]))
+}
+
+fn link(from: &str, to: &str, carries: Vec<Load>) -> Link {
+    let bytes = sum(carries.iter().map(|load| load.bytes));
+    Link { from: from.into(), to: to.into(), carries, bytes }
 }
 
 fn notes(gpus: u32, job: &Training) -> Vec<String> {
@@ -237,10 +259,25 @@ fn notes(gpus: u32, job: &Training) -> Vec<String> {
             notes.push(format!("module {} would be split over {wanted} GPUs, and {have}", module.name));
         }
     }
+    for module in job.modules.iter().filter(|module| module.torchscript().is_some()) {
+        let exchanged = match module.placement {
+            Placement::Replicas => ", nor what its replicas exchange",
+            _ => "",
+        };
+        let name = &module.name;
+        notes.push(format!(
+            "module {name} is TorchScript: its parameters are known when it is loaded, and not counted here{exchanged}"
+        ));
+    }
     if job.data.test.is_none() {
         notes.push("there is no [data.test], so accuracy is not measured".into());
     }
     notes
+}
+
+/// None as soon as one of them is not known.
+fn sum_of_known(mut numbers: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    numbers.try_fold(0u64, |sum, number| Some(sum.saturating_add(number?)))
 }
 
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {

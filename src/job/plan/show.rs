@@ -20,9 +20,6 @@ impl fmt::Display for Plan {
             show_module(f, module)?;
         }
         self.show_links(f)?;
-        if let Some(pipeline) = &self.pipeline {
-            write!(f, "\n\n{pipeline}")?;
-        }
         for (number, note) in self.notes.iter().enumerate() {
             write!(f, "{}note: {note}", if number == 0 { "\n\n" } else { "\n" })?;
         }
@@ -71,8 +68,11 @@ fn role_row(role: &RolePlan) -> Vec<String> {
     let mut does = Vec::new();
     if !role.holds.is_empty() {
         let each = if role.ranks.len() > 1 { " on each" } else { "" };
-        let (count, size) = (thousands(role.parameters), bytes(role.parameter_bytes));
-        does.push(format!("holds {} ({count} parameters, {size}{each})", role.holds.join(", ")));
+        let size = match role.parameters.zip(role.parameter_bytes) {
+            Some((count, size)) => format!("{} parameters, {}{each}", thousands(count), bytes(size)),
+            None => "parameters not known yet".into(),
+        };
+        does.push(format!("holds {} ({size})", role.holds.join(", ")));
     }
     if role.trains {
         does.push("trains".into());
@@ -96,11 +96,14 @@ fn rank_range(ranks: &[Rank]) -> String {
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let ModulePlan { name, role, ranks, input, output, .. } = module;
     let on = match module.placement {
-        Placement::Remote if ranks.len() > 1 => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
         Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
+    if let Some(file) = &module.torchscript {
+        write!(f, "  TorchScript, {}", file.display())?;
+        return show_weights(f, module);
+    }
     let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
     grid.row(["layer", "type", "output", "parameters", "bytes", "device"].map(String::from).to_vec());
     for layer in &module.layers {
@@ -119,7 +122,15 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
     }
     grid.write(f)?;
-    module.devices.iter().try_for_each(|device| show_extras(f, device))
+    module.devices.iter().try_for_each(|device| show_extras(f, device))?;
+    show_weights(f, module)
+}
+
+fn show_weights(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
+    match &module.weights {
+        Some(file) => write!(f, "\n  starts from {}", file.display()),
+        None => Ok(()),
+    }
 }
 
 /// What lies beside the parameters.
@@ -143,13 +154,8 @@ fn link_row(link: &Link) -> Vec<String> {
 }
 
 /// "1 rank", "3 ranks".
-pub(super) fn counted(count: u64, what: &str) -> String {
-    let end = match count {
-        1 => "",
-        _ if what.ends_with("ch") => "es",
-        _ => "s",
-    };
-    format!("{} {what}{end}", thousands(count))
+fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
 /// 1,199,882.

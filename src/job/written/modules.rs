@@ -1,32 +1,28 @@
 //! `[modules.*]` as written: parts of the model, where each is placed and what it is made of.
 
+use std::path::PathBuf;
+
 use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-<<<<<<< 8b9e449
 use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec, Placement};
-=======
-use super::super::proven::{Devices, InputDtype, ModuleSpec};
->>>>>>> main
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
-use super::layers;
-use super::places::{self, Place};
+use super::{cluster, layers, starts};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
 pub(super) struct Written<'a> {
     pub name: String,
     item: Item<'a>,
-    /// The stages, or the only one: where each lives and the layer at which it begins.
-    places: Option<Vec<Place>>,
+    place: Option<(Role, Placement)>,
     devices: Devices,
-    recompute: bool,
     input: Option<Vec<i64>>,
     input_dtype: Option<InputDtype>,
-    layers: Option<Vec<Layer>>,
+    made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
+    weights: Option<PathBuf>,
 }
 
 pub(super) fn read<'a>(
@@ -37,37 +33,70 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
-    let place = t.need("place", "\"server\"", |item| places::read(item, roles, trainers));
+    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers));
     t.refuse("run", "leave it out: this version runs a module where it is placed");
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
-    let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
-    let input_dtype = t.get("input_dtype").map(|item| item.choice(&dtypes));
+    let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
     let layers_item = t.get("layers");
-    let layers =
-        t.need("layers", "[{ type = \"linear\", in_features = 784, out_features = 10 }]", layers::read);
-    let cuts = places::cuts(&t, place.as_ref().map(Vec::len), layers.as_deref());
-    let places = place.zip(cuts).map(|(place, cuts)| places::cut(place, cuts));
-    let devices = t.or("devices", Devices::One, |item| devices(item, layers.as_deref()));
-    let recompute = t.or("recompute", false, Item::flag);
+    let made_of = starts::made_of(&t);
+    let devices = t.or("devices", Devices::One, |item| devices(item, made_of.as_ref()));
+    let weights = t.get("weights").map(|item| starts::weights(&item));
     t.finish();
     // A wrong value is not an absent one: the outer option says whether it was written.
-    let sound = sound && input != Some(None) && input_dtype != Some(None);
+    let sound = sound && input != Some(None) && input_dtype != Some(None) && weights != Some(None);
     let written = Written {
         name: name.into(),
         item,
-        places,
+        place,
         devices,
-        recompute,
         input: input.flatten(),
         input_dtype: input_dtype.flatten(),
-        layers,
+        made_of,
         layers_item,
+        weights: weights.flatten(),
     };
     sound.then_some(written)
 }
 
-fn devices(item: &Item<'_>, layers: Option<&[Layer]>) -> Option<Devices> {
+/// The role that a module is placed on, and what that makes of it.
+fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Role, Placement)> {
+    if matches!(item.value(), Value::Array(..)) {
+        item.wrong(
+            "are the stages of a pipeline, which this version does not train",
+            "place the module on one role",
+        );
+        return None;
+    }
+    let role = cluster::role(item, roles)?;
+    let count = role.ranks.len();
+    if trainers.is_some_and(|trainers| trainers.name == role.name) {
+        return Some((role.clone(), Placement::Replicas));
+    }
+    if count == 1 {
+        return Some((role.clone(), Placement::Remote));
+    }
+    let hint = match trainers {
+        Some(trainers) => format!(
+            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks",
+            trainers.name
+        ),
+        None => "place it on a role of one rank".into(),
+    };
+    let problem = format!("is a role of {count} ranks; this version does not train a part on each of them");
+    item.wrong(problem, hint);
+    None
+}
+
+fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
+    let layers = match made_of {
+        Some(MadeOf::Layers(layers)) => Some(layers.as_slice()),
+        Some(MadeOf::TorchScript(_)) => {
+            item.wrong("splits layers, and TorchScript is one piece", "leave it out");
+            return None;
+        }
+        None => None,
+    };
     if !matches!(item.value(), Value::Array(..)) {
         let count = item.integer(1..=64)?;
         let most = layers?.len() as i64;
@@ -113,7 +142,7 @@ pub(super) fn chain(modules: Vec<Written<'_>>) -> Option<Vec<ModuleSpec>> {
             None => (None, None),
         };
         sound &= spec.is_some();
-        specs.extend(spec.into_iter().flatten());
+        specs.extend(spec);
         // Without this one's output the next one can only be checked against what it says itself.
         before = output;
     }
@@ -146,20 +175,14 @@ impl Written<'_> {
         Some(written)
     }
 
-    fn prove(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
-        let (Some(layers), Some(layers_item)) = (self.layers, self.layers_item) else { return (None, None) };
-        let outputs = shape::infer(&layers, &signal);
-        let reader = layers_item.reader();
-        for mismatch in &outputs.mismatches {
-            let entry = layers_item.at(&mismatch.position);
-            let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
-            let error = JobError::new(format!("`{path}`: {}", mismatch.message));
-            let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
-            reader.report(error.from(origin).hint(mismatch.hint.clone()));
-        }
-        let Some(output) = outputs.output().cloned() else { return (None, None) };
-        let sound = outputs.mismatches.is_empty();
-<<<<<<< 8b9e449
+    fn prove(self, signal: Signal) -> (Option<ModuleSpec>, Option<(String, Signal)>) {
+        let Some(made_of) = self.made_of else { return (None, None) };
+        let (output, sound) = match (&made_of, &self.layers_item) {
+            (MadeOf::Layers(layers), Some(item)) => through(layers, item, &signal),
+            (MadeOf::TorchScript(script), _) => (Some(script.output.clone()), true),
+            (MadeOf::Layers(_), None) => (None, false),
+        };
+        let Some(output) = output else { return (None, None) };
         let spec = self.place.filter(|_| sound).map(|(place, placement)| ModuleSpec {
             name: self.name.clone(),
             place,
@@ -167,23 +190,23 @@ impl Written<'_> {
             devices: self.devices,
             input: signal.shape,
             input_dtype: signal.dtype,
-            made_of: MadeOf::Layers(layers),
-=======
-        let specs = self.places.filter(|_| sound).map(|places| {
-            let whole = ModuleSpec {
-                name: self.name.clone(),
-                stage: None,
-                place: places[0].role.clone(),
-                placement: places[0].placement,
-                devices: self.devices,
-                input: signal.shape,
-                input_dtype: signal.dtype,
-                layers,
-                recompute: self.recompute,
-            };
-            places::stages(whole, &places, &outputs.signals)
->>>>>>> main
+            made_of,
+            weights: self.weights,
         });
-        (specs, Some((self.name, output)))
+        (spec, Some((self.name, output)))
     }
+}
+
+/// What leaves `layers`, as far as that is known, and whether each takes what comes.
+fn through(layers: &[Layer], layers_item: &Item<'_>, signal: &Signal) -> (Option<Signal>, bool) {
+    let outputs = shape::infer(layers, signal);
+    let reader = layers_item.reader();
+    for mismatch in &outputs.mismatches {
+        let entry = layers_item.at(&mismatch.position);
+        let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
+        let error = JobError::new(format!("`{path}`: {}", mismatch.message));
+        let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
+        reader.report(error.from(origin).hint(mismatch.hint.clone()));
+    }
+    (outputs.output().cloned(), outputs.mismatches.is_empty())
 }

@@ -56,6 +56,8 @@ unsafe extern "C" {
         slot: usize,
         result: *mut ShimScriptSlot,
     ) -> *mut c_char;
+    pub fn shim_script_tensor(script: *const ScriptBox, slot: usize, copy: *mut *mut AtTensor)
+    -> *mut c_char;
     pub fn shim_script_drop(script: *mut ScriptBox);
     pub fn shim_script_run(
         script: *const ScriptBox,

@@ -1,0 +1,317 @@
+//! Modules of TorchScript: what of a file trains here, and its forward.
+//!
+//! A forward gets the parameters that it is to use, fixed ones as they are, and copies of the buffers; what it made of
+//! the copies is a [`Statistics`] like that of layers, and is folded in the same way. Batch normalisations hand over
+//! what their batch had, so their running statistics come about as those of our own layers. Of any other buffer that a
+//! training forward writes, whole numbers count up (each forward adds what it added), and of others the last one to be
+//! folded stands.
+
+use std::path::Path;
+
+use c10d::TorchError;
+use c10d::script::{Run, Script, Slot};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use super::dropout::MaskSource;
+use super::statistics::{Seen, Statistics};
+use super::weights::torch_name;
+use super::{Mode, ModelError, ParameterInfo, rng};
+use crate::job::shape::Signal;
+use crate::job::{InputDtype, ModuleSpec, TorchScript};
+
+/// A loaded module, and what each of its slots is here.
+#[derive(Debug)]
+pub(super) struct ScriptBody {
+    script: Script,
+    file: String,
+    roles: Vec<Role>,
+}
+
+/// Where a slot's tensor comes from in a forward; the number is the place among its kind.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Parameter(usize),
+    Fixed(usize),
+    Buffer(usize),
+}
+
+/// What a module keeps of a loaded file.
+pub(super) struct Loaded {
+    pub body: ScriptBody,
+    pub parameters: Vec<ParameterInfo>,
+    pub fixed: Vec<(String, Tensor)>,
+    pub buffers: Vec<(String, Tensor)>,
+    /// Further names of tensors, with the first.
+    pub tied: Vec<(String, String)>,
+}
+
+/// Loads what `spec` names on `device`, and proves that it does what the job says.
+pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> Result<Loaded, ModelError> {
+    let file = &script.file;
+    let loaded = Script::load(file, device).map_err(|error| not_loaded(file, &error.message))?;
+    forward_fits(file, &loaded)?;
+    dtypes_fit(file, loaded.slots())?;
+    let named = |number: usize, slot: &Slot| {
+        let tensor = loaded.tensor(number).map_err(|error| no_copy(&spec.name, &error))?;
+        Ok::<_, ModelError>((slot.name.clone(), tensor))
+    };
+    let (mut parameters, mut fixed, mut buffers, mut tied) = (vec![], vec![], vec![], vec![]);
+    let mut roles: Vec<Role> = Vec::new();
+    for (number, slot) in loaded.slots().iter().enumerate() {
+        let role = match (slot.first == number, slot.is_parameter) {
+            (false, _) => {
+                tied.push((slot.name.clone(), loaded.slots()[slot.first].name.clone()));
+                roles[slot.first]
+            }
+            (true, true) if slot.requires_grad => {
+                parameters.push(ParameterInfo {
+                    name: slot.name.clone(),
+                    shape: slot.shape.clone(),
+                    kind: slot.kind,
+                    device,
+                });
+                Role::Parameter(parameters.len() - 1)
+            }
+            (true, true) => {
+                fixed.push(named(number, slot)?);
+                Role::Fixed(fixed.len() - 1)
+            }
+            (true, false) => {
+                buffers.push(named(number, slot)?);
+                Role::Buffer(buffers.len() - 1)
+            }
+        };
+        roles.push(role);
+    }
+    let body = ScriptBody { script: loaded, file: file.display().to_string(), roles };
+    body.try_out(file, &spec.input(), &script.output, device)?;
+    Ok(Loaded { body, parameters, fixed, buffers, tied })
+}
+
+impl ScriptBody {
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The parameters as the file has them: copies.
+    pub fn initial_parameters(&self, module: &str) -> Result<Vec<Tensor>, ModelError> {
+        let first = |(number, slot): &(usize, &Slot)| {
+            slot.first == *number && matches!(self.roles[*number], Role::Parameter(_))
+        };
+        let slots = self.script.slots().iter().enumerate().filter(first);
+        slots.map(|(number, _)| self.script.tensor(number).map_err(|error| no_copy(module, &error))).collect()
+    }
+
+    /// One forward; `buffers` are copies of the module's, which it may write.
+    pub fn forward(
+        &self,
+        module: &str,
+        (params, fixed, buffers): (&[Tensor], Vec<Tensor>, Vec<Tensor>),
+        input: &Tensor,
+        mode: Mode,
+    ) -> Result<(Tensor, Statistics), ModelError> {
+        let failed =
+            |message| ModelError::ScriptForward { module: module.into(), input: input.size(), message };
+        let tensor = |role: &Role| match *role {
+            Role::Parameter(at) => params[at].shallow_clone(),
+            Role::Fixed(at) => fixed[at].shallow_clone(),
+            Role::Buffer(at) => buffers[at].shallow_clone(),
+        };
+        let tensors: Vec<Tensor> = self.roles.iter().map(tensor).collect();
+        let before = counters(&buffers).map_err(|error| failed(c10d::torch_message(&error)))?;
+        let run = || self.script.run(&tensors, input, mode.train);
+        // Its draws are libtorch's own, so nobody else may draw while it runs (M-3).
+        let run = match self.script.forward().draws {
+            true => rng::seeded(MaskSource::new(mode.dropout_seed, module, 0).seed(), run),
+            false => run(),
+        };
+        let run = run.map_err(|error| failed(error.message))?;
+        if !mode.train {
+            return Ok((run.output, Statistics::default()));
+        }
+        let mut seen = Statistics::default();
+        for (slot, now) in &run.written {
+            seen.push(self.written(module, *slot, now, &before)?);
+        }
+        self.normalised(&run, &mut seen);
+        Ok((run.output, seen))
+    }
+
+    /// What a forward made of a slot.
+    fn written(
+        &self,
+        module: &str,
+        slot: usize,
+        now: &Tensor,
+        before: &[Option<Tensor>],
+    ) -> Result<Seen, ModelError> {
+        let own = &self.script.slots()[slot];
+        let wrote = |problem, hint| ModelError::ScriptWrote { module: module.into(), problem, hint };
+        let Role::Buffer(buffer) = self.roles[slot] else {
+            let problem = format!("its forward writes parameter `{}`", own.name);
+            return Err(wrote(
+                problem,
+                "parameters change by the optimizer; what a forward writes is a buffer",
+            ));
+        };
+        if now.size() != own.shape || now.kind() != own.kind {
+            let problem = format!(
+                "its forward makes {} of buffer `{}`, which is {}",
+                shown(&now.size(), now.kind()),
+                own.name,
+                shown(&own.shape, own.kind)
+            );
+            return Err(wrote(problem, "let the buffer keep its shape and dtype"));
+        }
+        let failed = |error| ModelError::Build {
+            module: module.into(),
+            what: format!("what a forward added to `{}`", own.name),
+            message: c10d::torch_message(&error),
+        };
+        Ok(match &before[buffer] {
+            Some(before) => Seen::Counted { buffer, by: now.f_sub(before).map_err(failed)? },
+            None => Seen::Written { buffer, now: now.shallow_clone() },
+        })
+    }
+
+    fn normalised(&self, run: &Run, seen: &mut Statistics) {
+        for norm in &run.norms {
+            if let (Role::Buffer(mean), Role::Buffer(var)) =
+                (self.roles[norm.mean_slot], self.roles[norm.var_slot])
+            {
+                seen.push(Seen::Normalised {
+                    buffers: [mean, var],
+                    seen: [norm.mean.shallow_clone(), norm.var.shallow_clone()],
+                    momentum: norm.momentum,
+                });
+            }
+        }
+    }
+
+    /// Runs a batch of two samples: only a forward tells its output's shape.
+    fn try_out(
+        &self,
+        file: &Path,
+        input: &Signal,
+        output: &Signal,
+        device: Device,
+    ) -> Result<(), ModelError> {
+        let batch = |signal: &Signal| -> Vec<i64> {
+            std::iter::once(2).chain(signal.shape.iter().copied()).collect()
+        };
+        let refused =
+            |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
+        let run = || {
+            let zeros = Tensor::f_zeros(batch(input), (kind(input.dtype), device))
+                .map_err(|error| c10d::torch_message(&error))?;
+            let slots = 0..self.script.slots().len();
+            let own = slots.map(|slot| self.script.tensor(slot)).collect::<Result<Vec<_>, _>>();
+            own.and_then(|own| self.script.run(&own, &zeros, false)).map_err(|error| error.message)
+        };
+        let gives = no_grad(run).map_err(|message| {
+            let problem = format!("a forward of zeros of shape {:?} fails: {message}", batch(input));
+            refused(
+                problem,
+                match message.contains("dtype") {
+                    true => "numbers come as `input_dtype` says: call module.float(), or let its forward convert them",
+                    false => "`input` is the shape of one sample, and the forward takes batches of any size",
+                },
+            )
+        })?;
+        let given = gives.output;
+        if given.size() == batch(output) && given.kind() == kind(output.dtype) {
+            return Ok(());
+        }
+        let problem = format!(
+            "it makes {} of a batch of 2, where {} was said",
+            shown(&given.size(), given.kind()),
+            shown(&batch(output), kind(output.dtype))
+        );
+        Err(match (given.size().as_slice(), KINDS.iter().any(|(_, known)| *known == given.kind())) {
+            ([2, shape @ ..], true) if !shape.is_empty() => {
+                let dtype = match given.kind() {
+                    Kind::Int64 => ", output_dtype = \"int64\"",
+                    _ => "",
+                };
+                refused(problem, &format!("write output = {shape:?}{dtype}"))
+            }
+            ([2, ..], false) => refused(problem, "let its forward end with .float()"),
+            _ => refused(problem, "the output's first dimension is the batch's"),
+        })
+    }
+}
+
+fn shown(shape: &[i64], kind: Kind) -> String {
+    format!("{shape:?} of {}", torch_name(kind))
+}
+
+fn no_copy(module: &str, error: &TorchError) -> ModelError {
+    let what = "a copy of a tensor of its TorchScript".into();
+    ModelError::Build { module: module.into(), what, message: error.message.clone() }
+}
+
+const KINDS: [(InputDtype, Kind); 2] = [(InputDtype::Float32, Kind::Float), (InputDtype::Int64, Kind::Int64)];
+
+fn kind(dtype: InputDtype) -> Kind {
+    KINDS.iter().find(|(known, _)| *known == dtype).map_or(Kind::Float, |(_, kind)| *kind)
+}
+
+/// Of the buffers that count in whole numbers: what they are before a forward.
+fn counters(buffers: &[Tensor]) -> Result<Vec<Option<Tensor>>, tch::TchError> {
+    let counts = |buffer: &Tensor| matches!(buffer.kind(), Kind::Int64 | Kind::Int);
+    buffers.iter().map(|buffer| counts(buffer).then(|| buffer.f_detach_copy()).transpose()).collect()
+}
+
+fn not_loaded(file: &Path, message: &str) -> ModelError {
+    // What torch.save writes is a zip too, and has no code.
+    let pickle = message.contains("constants.pkl");
+    let hint = match pickle {
+        true => "torch.save writes no code: use torch.jit.script(module).save(\"model.pt\")",
+        false => "torch.jit.script(module).save(\"model.pt\") writes one; a copy may have been cut short",
+    };
+    let problem = match pickle {
+        true => "it has no TorchScript".into(),
+        false => format!("it is no TorchScript file, or damaged: {message}"),
+    };
+    ModelError::Script { file: file.into(), problem, hint: hint.into() }
+}
+
+fn forward_fits(file: &Path, script: &Script) -> Result<(), ModelError> {
+    let forward = script.forward();
+    let (problem, hint) = match forward {
+        _ if forward.names_cuda => (
+            "its code names a CUDA device".into(),
+            "move the module to the CPU before it is scripted or traced; the job puts it on its device",
+        ),
+        _ if forward.arguments != 1 => (
+            format!("its forward takes {} arguments, and modules here take one tensor", forward.arguments),
+            "wrap it in a module whose forward takes one, or give the others defaults",
+        ),
+        _ if !forward.takes_tensor => {
+            ("its forward takes something else than a tensor".into(), "annotate its argument as torch.Tensor")
+        }
+        _ if !forward.gives_tensor => (
+            "its forward gives something else than one tensor".into(),
+            "wrap it in a module whose forward returns one of them",
+        ),
+        _ => return Ok(()),
+    };
+    Err(ModelError::Script { file: file.into(), problem, hint: hint.into() })
+}
+
+fn dtypes_fit(file: &Path, slots: &[Slot]) -> Result<(), ModelError> {
+    let trained = slots.iter().filter(|slot| slot.is_parameter && slot.requires_grad);
+    let wrong: Vec<String> = trained
+        .filter(|slot| !matches!(slot.kind, Kind::Float | Kind::Double))
+        .map(|slot| format!("`{}` of {}", slot.name, torch_name(slot.kind)))
+        .collect();
+    let Some(first) = wrong.first() else { return Ok(()) };
+    let more = match wrong.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let problem = format!("parameters are trained in float32 or float64, and it has {first}{more}");
+    let hint =
+        "call module.float() before it is scripted, or requires_grad_(False) on what is not to be trained";
+    Err(ModelError::Script { file: file.into(), problem, hint: hint.into() })
+}

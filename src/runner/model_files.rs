@@ -1,0 +1,78 @@
+//! The files that modules are made of or start from: whether they are there and fit, before anything runs. Needs no
+//! libtorch, so what only libtorch can tell of TorchScript is found when it is loaded.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use crate::job::{Job, JobError, MadeOf, ModuleSpec, weights};
+use crate::model::{self, ModelError};
+use crate::topology::Rank;
+
+/// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is: on `rank` only, if
+/// there is one. TorchScript is part of the job, which all ranks have to agree on.
+pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
+    let modules = job.training().map_or(&[][..], |training| training.modules.as_slice());
+    let mut problems = Vec::new();
+    for module in modules {
+        if let Some(script) = module.torchscript() {
+            problems.extend(torchscript(&key(module, "torchscript", &script.file), &script.file));
+        }
+        let held = rank.is_none_or(|rank| module.place.ranks.contains(&rank));
+        if let Some(file) = module.weights.as_ref().filter(|_| held) {
+            problems.extend(weights(&key(module, "weights", file), file, module));
+        }
+    }
+    problems
+}
+
+fn key(module: &ModuleSpec, key: &str, file: &Path) -> String {
+    format!("`modules.{}.{key}` = {:?}", module.name, file.display().to_string())
+}
+
+fn torchscript(key: &str, file: &Path) -> Option<JobError> {
+    let hint = "torch.jit.script(module).save(\"model.pt\") writes one";
+    match is_zip(file) {
+        Ok(true) => None,
+        Ok(false) => Some(JobError::new(format!("{key} is no TorchScript file")).hint(hint)),
+        Err(error) => Some(unreadable(key, file, &error.to_string())),
+    }
+}
+
+/// TorchScript's files are zip archives.
+fn is_zip(file: &Path) -> io::Result<bool> {
+    let mut first = [0; 4];
+    match File::open(file)?.read_exact(&mut first) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        _ => Ok(first == *b"PK\x03\x04"),
+    }
+}
+
+fn weights(key: &str, file: &Path, module: &ModuleSpec) -> Vec<JobError> {
+    let header = match model::header(file) {
+        Ok(header) => header,
+        Err(ModelError::File { message, .. }) => return vec![unreadable(key, file, &message)],
+        Err(error) => return vec![unreadable(key, file, &error.to_string())],
+    };
+    let MadeOf::Layers(layers) = &module.made_of else { return Vec::new() };
+    let wanted = weights::wanted_by_layers(layers);
+    let problems = weights::fit(&module.name, &wanted, &[], &header).err().unwrap_or_default();
+    problems
+        .into_iter()
+        .map(|problem| JobError::new(format!("{key}: {}", problem.message)).hint(problem.hint))
+        .collect()
+}
+
+fn unreadable(key: &str, file: &Path, message: &str) -> JobError {
+    let hint = match file.exists() {
+        true if message.contains("safetensors") => {
+            "safetensors.torch.save_file(module.state_dict(), \"start.safetensors\") writes one".into()
+        }
+        true => "see what the file is".into(),
+        false => {
+            let found = std::path::absolute(file).unwrap_or_else(|_| file.into());
+            format!("paths are relative to the current folder: this one is {}", found.display())
+        }
+    };
+    JobError::new(format!("{key} cannot be read: {message}")).hint(hint)
+}

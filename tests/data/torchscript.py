@@ -1,0 +1,179 @@
+"""TorchScript modules for tests and for jobs/torchscript.toml, and PyTorch's numbers for them.
+
+    python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
+    env/bin/python tests/data/torchscript.py
+
+writes torchscript/*.pt and torchscript.safetensors beside this file, and jobs/digits_net.pt. What TorchScript keeps for
+debugging (paths of sources on the machine at hand) is left out of the files.
+"""
+
+import io
+import zipfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "torchscript"
+
+
+class Digits(nn.Module):
+    """That of jobs/torchscript.toml."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(16)
+        self.dropout = nn.Dropout(0.2)
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
+        x = nn.functional.max_pool2d(torch.relu(self.norm2(self.conv2(x))), 2)
+        return self.fc(self.dropout(x.flatten(1)))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(64, 32)
+        self.fc2 = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
+class Everything(nn.Module):
+    """A batch normalisation, tied and fixed parameters, buffers that a forward writes, each in its own way."""
+
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([0.5, 2.0, 1.0, -1.0]), requires_grad=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.zeros(4))
+        self.encode = nn.Linear(6, 4)
+        self.norm = nn.BatchNorm1d(4, momentum=0.3)
+        self.average = nn.BatchNorm1d(4, momentum=None, affine=False)
+        self.dropout = nn.Dropout(dropout)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        x = self.average(self.norm(self.encode(x))) * self.scale
+        if self.training:
+            self.calls += 1
+            self.largest = torch.maximum(self.largest, x.detach().amax(0))
+        return self.second(torch.tanh(self.first(self.dropout(x))))
+
+
+class Two(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class OnCuda(nn.Module):
+    def forward(self, x):
+        return x + torch.ones(4, device="cuda:0")
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        if x.size(0) != 64:
+            raise ValueError("batches of 64 only")
+        return x
+
+
+class Writes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x):
+        if self.training:
+            self.teacher.add_(1.0)
+        return x + self.teacher
+
+
+class Grows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.seen = torch.cat([self.seen, self.seen])
+        return x
+
+
+def write(module, path):
+    """As `module.save(path)`, without what is for debugging, and the same bytes each time."""
+    whole = io.BytesIO()
+    torch.jit.save(module, whole)
+    with zipfile.ZipFile(whole) as made, zipfile.ZipFile(path, "w") as file:
+        for name in made.namelist():
+            if not name.endswith(".debug_pkl"):
+                entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+                file.writestr(entry, made.read(name))
+
+
+def numbers(shape, step):
+    """Inputs that need no generator: steps through a cycle of 101 values from -1 to 1."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * step % 101).to(torch.float32) / 50 - 1).reshape(shape)
+
+
+def figures():
+    """Of `everything.pt`: the first forward with its gradients, buffers after two, and one to evaluate."""
+    module = torch.jit.load(FOLDER / "everything.pt")
+    figures = {f"init/{name}": tensor.clone() for name, tensor in module.state_dict().items()}
+    module.train()
+    for number, step in enumerate([37, 53]):
+        x = numbers([5, 6], step).requires_grad_(number == 0)
+        y = module(x)
+        if number == 0:
+            figures["train/output"] = y.detach()
+            y.square().sum().backward()
+            figures["train/input.grad"] = x.grad
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad:
+                    figures[f"train/{name}.grad"] = parameter.grad
+    figures |= {f"after/{name}": tensor.clone() for name, tensor in module.named_buffers()}
+    module.eval()
+    figures["eval/output"] = module(numbers([5, 6], 19)).detach()
+    return {name: tensor.contiguous().clone() for name, tensor in figures.items()}
+
+
+def main():
+    FOLDER.mkdir(exist_ok=True)
+    torch.manual_seed(1)
+    modules = {
+        "mlp": Mlp(),
+        "everything": Everything(),
+        "dropping": Everything(dropout=0.5),
+        "two_arguments": Two(),
+        "two_outputs": Pair(),
+        "on_cuda": OnCuda(),
+        "half": nn.Linear(4, 4).half(),
+        "double": nn.Linear(4, 4).double(),
+        "fails": Fails(),
+        "writes_a_parameter": Writes(),
+        "grows_a_buffer": Grows(),
+    }
+    for name, module in modules.items():
+        write(torch.jit.script(module), FOLDER / f"{name}.pt")
+    torch.save(nn.Linear(2, 2).state_dict(), FOLDER / "pickle.pt")
+    write(torch.jit.script(Digits()), HERE.parent.parent / "jobs" / "digits_net.pt")
+    save_file(figures(), HERE / "torchscript.safetensors")
+
+
+main()
