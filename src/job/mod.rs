@@ -13,6 +13,7 @@ mod proven;
 mod read;
 mod resolved;
 pub mod shape;
+pub mod shards;
 pub mod size;
 mod sources;
 pub mod split;

@@ -27,6 +27,7 @@ pub mod rng;
 mod safetensors;
 pub mod split;
 mod statistics;
+mod tensor_file;
 
 pub use error::ModelError;
 pub use forward::Mode;
@@ -34,3 +35,4 @@ pub use module::{Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;
+pub use tensor_file::{Region, TensorFile};

@@ -17,6 +17,7 @@ mod remote_module;
 mod replica;
 mod ring;
 mod server;
+mod shards;
 mod versioned;
 mod weights;
 
@@ -28,6 +29,7 @@ pub use placed::Placed;
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use server::ModuleServer;
+pub use shards::{Listing, Piece, Shard, ShardServer, ShardedModule};
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.

@@ -15,6 +15,7 @@ mod ledger;
 pub mod libtorch;
 pub mod loader;
 pub mod metrics;
+mod model_file;
 pub mod one_process;
 pub mod progress;
 pub mod rendezvous;

@@ -11,13 +11,13 @@ use anyhow::Result;
 use super::driver::{self, Orders};
 use super::ledger::Ledger;
 use super::metrics::Summary;
+use super::model_file;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Job, ModuleSpec, Placement, Training};
-use crate::model;
-use crate::parallel::{Groups, ModuleServer, RemoteModule};
+use crate::parallel::{Groups, ModuleServer, RemoteModule, ShardServer};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -27,6 +27,7 @@ pub struct TrainingRank<'a> {
     rank: Rank,
     autograd: Arc<Autograd>,
     modules: Arc<ModuleServer>,
+    shards: Arc<ShardServer>,
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
     /// A trainer's, in a job that another rank drives.
@@ -52,6 +53,8 @@ impl<'a> TrainingRank<'a> {
         autograd.register(methods);
         let modules = module_server(training, rank, devices.clone());
         modules.register(&autograd, methods);
+        let shards = shard_server(training, rank);
+        shards.register(&autograd, methods);
         let keep = |folder: RunFolder| {
             let ledger = Ledger::open(&folder)?;
             ledger.register(methods);
@@ -63,7 +66,7 @@ impl<'a> TrainingRank<'a> {
         if let Some(orders) = &orders {
             orders.register(methods);
         }
-        Ok(TrainingRank { job, training, rank, autograd, modules, devices, orders, kept })
+        Ok(TrainingRank { job, training, rank, autograd, modules, shards, devices, orders, kept })
     }
 
     fn holds(&self) -> bool {
@@ -116,14 +119,33 @@ impl<'a> TrainingRank<'a> {
         mesh.doing("serving modules");
         let (ended, end) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (modules, reporter) = (&self.modules, &mut *reporter);
-            scope.spawn(move || show_updates(modules, reporter, &end));
+            let reporter = &mut *reporter;
+            scope.spawn(move || self.show_updates(reporter, &end));
             let trained = mesh.barrier("trained").wait();
             drop(ended);
             trained
         })?;
-        reporter.done(format!("{} updates", updates(&self.modules).0));
+        reporter.done(format!("{} updates", self.updates().0));
         Ok(())
+    }
+
+    fn show_updates(&self, reporter: &mut Reporter, end: &Receiver<()>) {
+        let (mut before, mut at) = (0, Instant::now());
+        while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let (updates, staleness) = self.updates();
+            let seconds = at.elapsed().as_secs_f64();
+            let updates_per_s = (updates - before) as f64 / seconds;
+            (before, at) = (updates, Instant::now());
+            reporter.report(Update::Serving { updates, updates_per_s, staleness });
+        }
+    }
+
+    /// Of all modules and shards of this rank: updates, and their staleness on average.
+    fn updates(&self) -> (u64, Option<f64>) {
+        let (modules, shards) = (self.modules.hosted(), self.shards.shards());
+        let counts = modules.iter().map(|module| module.updates()).chain(shards.iter().map(|s| s.updates()));
+        let (updates, staleness) = counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+        (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
     }
 
     /// The keeper's last duty: the model and the summary into the run folder.
@@ -135,7 +157,8 @@ impl<'a> TrainingRank<'a> {
             let named = |(name, tensor): (String, _)| (self.training.tensor_name(&spec.name, &name), tensor);
             tensors.extend(module.state()?.into_iter().map(named));
         }
-        folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
+        let tables = model_file::tables(self.training, &self.autograd)?;
+        folder.write_with(run_folder::MODEL, |path| model_file::write(path, tensors, tables))?;
         let summary = ledger.summary(&self.job.name, self.job.cluster.world_size.0);
         folder.write_summary(&summary)?;
         Ok(summary)
@@ -143,14 +166,22 @@ impl<'a> TrainingRank<'a> {
 }
 
 fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
-    let here = |(_, module): &(usize, &ModuleSpec)| {
-        module.placement == Placement::Remote && module.place.ranks.contains(&rank)
-    };
-    let placed = training.modules.iter().enumerate().filter(here);
-    let placed =
-        placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect::<Vec<_>>();
+    let placed = placed(training, rank, |placement| placement == Placement::Remote);
     let trainers = training.train.trainers.ranks.clone();
     ModuleServer::new(placed, devices, trainers, training.train.consistency)
+}
+
+fn shard_server(training: &Training, rank: Rank) -> Arc<ShardServer> {
+    let placed = placed(training, rank, |placement| matches!(placement, Placement::Shards(_)));
+    let trainers = training.train.trainers.ranks.clone();
+    ShardServer::new(rank, placed, trainers, training.train.consistency)
+}
+
+/// The modules of one kind of placement that a rank has, or has a part of, each with its seed.
+fn placed(training: &Training, rank: Rank, kind: fn(Placement) -> bool) -> Vec<(ModuleSpec, u64)> {
+    let here = |(_, module): &(usize, &ModuleSpec)| kind(module.placement) && module.place.ranks.contains(&rank);
+    let placed = training.modules.iter().enumerate().filter(here);
+    placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
@@ -168,28 +199,6 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 }
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-
-fn show_updates(modules: &ModuleServer, reporter: &mut Reporter, end: &Receiver<()>) {
-    let (mut before, mut at) = (0, Instant::now());
-    while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-        let (updates, staleness) = updates(modules);
-        let seconds = at.elapsed().as_secs_f64();
-        let updates_per_s = (updates - before) as f64 / seconds;
-        (before, at) = (updates, Instant::now());
-        reporter.report(Update::Serving { updates, updates_per_s, staleness });
-    }
-}
-
-/// Of all modules of this rank: updates, and their staleness on average.
-fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
-    let counts = modules
-        .hosted()
-        .iter()
-        .map(|module| module.updates())
-        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-    let (updates, staleness) = counts;
-    (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
-}
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,11 @@
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
+mod shards;
 mod show;
 mod tour;
 
+pub use shards::ShardPlan;
 pub use show::thousands;
 
 use std::collections::BTreeMap;
@@ -64,6 +66,9 @@ pub struct ModulePlan {
     pub parameter_bytes: u64,
     pub layers: Vec<LayerPlan>,
     pub devices: Vec<DevicePlan>,
+    /// What each rank has of it, if its rows are sharded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardPlan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,18 +137,26 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
 
 fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
     let held = || modules.iter().filter(|module| module.role == role.name);
+    // The first shard is as large as any.
+    let part = |module: &ModulePlan, all: fn(&ModulePlan) -> u64, shard: fn(&ShardPlan) -> u64| {
+        module.shards.first().map_or_else(|| all(module), shard)
+    };
     RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum(held().map(|module| module.parameters)),
-        parameter_bytes: sum(held().map(|module| module.parameter_bytes)),
+        parameters: sum(held().map(|module| part(module, |all| all.parameters, |shard| shard.parameters))),
+        parameter_bytes: sum(
+            held().map(|module| part(module, |all| all.parameter_bytes, |shard| shard.parameter_bytes)),
+        ),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
 }
 
 fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
+    // Rows that are sharded lie in the memory of the machine.
+    let gpus = if matches!(module.placement, Placement::Shards(_)) { 0 } else { gpus };
     let input = Signal::new(&module.input, module.input_dtype);
     let outputs = shape::infer(&module.layers, &input);
     let parts = split::devices(&module.layers, &module.devices, gpus);
@@ -171,6 +184,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
         parameters: sum(layers.iter().map(|layer| layer.parameters)),
         parameter_bytes: sum(layers.iter().map(|layer| layer.parameter_bytes)),
         devices: device_plans(job, module, &layers),
+        shards: shards::shard_plans(job, module),
         layers,
     }
 }
@@ -206,6 +220,10 @@ fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
         let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
         if module.placement == Placement::Replicas {
             links.extend(exchange(trainers, module));
+            continue;
+        }
+        if let (Placement::Shards(_), Some(table)) = (module.placement, job.modules[index].table()) {
+            links.extend(shards::links(&trainers.name, module, table.dim as u64, batches));
             continue;
         }
         let mut back = vec![load("output", batch(&module.output))];

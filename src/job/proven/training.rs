@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
+use super::super::shards::Cut;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,6 +47,8 @@ pub enum Placement {
     Remote,
     /// On the trainers themselves, a replica on each, whose gradients are averaged.
     Replicas,
+    /// A table of rows that is cut over the ranks of a role, which the trainers ask for the rows they need.
+    Shards(Cut),
 }
 
 /// `[replicas]`: how the gradients of replicas become their average.

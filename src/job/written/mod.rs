@@ -10,6 +10,7 @@ mod layers;
 mod modules;
 mod optimizers;
 mod replicas;
+mod shards;
 mod train;
 
 use super::error::JobError;
@@ -122,9 +123,11 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
         let item = root.section(section).get("batch_size")?;
         check_messages(&item, batch, &training.modules);
+        shards::check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
     check_sparse(root, &training);
+    shards::check(root, &training);
     train::only_drives(&root.section("train"), &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
@@ -212,9 +215,10 @@ fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
 
 /// Whether each parameter fits a message: the model is fetched one by one to be saved.
 fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
-    each_layer(root, modules, |item, _, layer| {
+    each_layer(root, modules, |item, module, layer| {
         let bytes = size::largest_tensor_bytes(&layer.op);
-        if bytes > LARGEST_MESSAGE {
+        // A table that is cut is fetched in pieces of rows.
+        if bytes > LARGEST_MESSAGE && !matches!(module.placement, Placement::Shards(_)) {
             let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
             let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
             item.reader().report(item.error_without_value(problem).hint(hint));
@@ -237,7 +241,8 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
                 format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
                 "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
             ),
-            (Placement::Remote, None) => return,
+            // Only rows travel there anyway.
+            (Placement::Remote, None) | (Placement::Shards(_), _) => return,
         };
         item.reader().report(item.error_without_value(problem).hint(hint));
     });

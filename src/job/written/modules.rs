@@ -7,7 +7,8 @@ use super::super::layer::Layer;
 use super::super::proven::{Devices, InputDtype, ModuleSpec, Placement};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
-use super::{cluster, layers};
+use super::super::shards::Cut;
+use super::{cluster, layers, shards};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
@@ -30,15 +31,18 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
-    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers));
+    let cut = t.get("shards").map(|item| shards::cut(&item));
+    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers, cut));
     t.refuse("run", "leave it out: this version runs a module where it is placed");
-    t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
     let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
     let input_dtype = t.get("input_dtype").map(|item| item.choice(&dtypes));
     let layers_item = t.get("layers");
     let layers =
         t.need("layers", "[{ type = \"linear\", in_features = 784, out_features = 10 }]", layers::read);
+    if let (Some(_), Some(item), Some(layers)) = (cut, &layers_item, &layers) {
+        shards::one_table(item, layers);
+    }
     let devices = t.or("devices", Devices::One, |item| devices(item, layers.as_deref()));
     t.finish();
     // A wrong value is not an absent one: the outer option says whether it was written.
@@ -57,7 +61,12 @@ pub(super) fn read<'a>(
 }
 
 /// The role that a module is placed on, and what that makes of it.
-fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Role, Placement)> {
+fn place(
+    item: &Item<'_>,
+    roles: &[Role],
+    trainers: Option<&Role>,
+    cut: Option<Option<Cut>>,
+) -> Option<(Role, Placement)> {
     if matches!(item.value(), Value::Array(..)) {
         item.wrong(
             "are the stages of a pipeline, which this version does not train",
@@ -66,6 +75,9 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
         return None;
     }
     let role = cluster::role(item, roles)?;
+    if let Some(cut) = cut {
+        return shards::place(item, role, trainers, cut?);
+    }
     let count = role.ranks.len();
     if trainers.is_some_and(|trainers| trainers.name == role.name) {
         return Some((role.clone(), Placement::Replicas));
@@ -80,7 +92,7 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
         ),
         None => "place it on a role of one rank".into(),
     };
-    let problem = format!("is a role of {count} ranks; this version does not train a part on each of them");
+    let problem = format!("is a role of {count} ranks, and a module without `shards` is whole on one");
     item.wrong(problem, hint);
     None
 }
