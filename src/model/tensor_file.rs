@@ -43,7 +43,9 @@ impl Region {
     }
 
     fn bytes(&self) -> u64 {
-        self.shape.iter().fold(self.kind.elt_size_in_bytes() as u64, |bytes, size| bytes.saturating_mul(*size as u64))
+        self.shape
+            .iter()
+            .fold(self.kind.elt_size_in_bytes() as u64, |bytes, size| bytes.saturating_mul(*size as u64))
     }
 }
 
@@ -53,14 +55,18 @@ impl TensorFile {
     pub fn create(path: &Path, mut regions: Vec<Region>) -> Result<TensorFile, ModelError> {
         let failed = |message: String| failed(path, message);
         // Numbers stand at multiples of their size, for readers that map the file.
-        regions.sort_by(|a, b| (b.kind.elt_size_in_bytes(), &a.name).cmp(&(a.kind.elt_size_in_bytes(), &b.name)));
+        regions.sort_by(|a, b| {
+            (b.kind.elt_size_in_bytes(), &a.name).cmp(&(a.kind.elt_size_in_bytes(), &b.name))
+        });
         let mut header = serde_json::Map::new();
         let (mut places, mut at) = (Vec::new(), 0u64);
         for region in regions {
-            let dtype = dtype(region.kind)
-                .ok_or_else(|| failed(format!("tensor `{}`: safetensors has no {:?}", region.name, region.kind)))?;
+            let dtype = dtype(region.kind).ok_or_else(|| {
+                failed(format!("tensor `{}`: safetensors has no {:?}", region.name, region.kind))
+            })?;
             let end = at.saturating_add(region.bytes());
-            let entry = serde_json::json!({ "dtype": dtype, "shape": region.shape, "data_offsets": [at, end] });
+            let entry =
+                serde_json::json!({ "dtype": dtype, "shape": region.shape, "data_offsets": [at, end] });
             header.insert(region.name.clone(), entry);
             places.push(Place { region, next: at, end });
             at = end;

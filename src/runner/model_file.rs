@@ -51,7 +51,11 @@ pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, tables: Vec<Table>) ->
     for Table { weight, ids, dim, listings } in &tables {
         let rows = listings.iter().map(Listing::rows).sum::<u64>() as i64;
         regions.push(Region { name: weight.clone(), kind: Kind::Float, shape: vec![rows, *dim] });
-        regions.extend(ids.iter().map(|name| Region { name: name.clone(), kind: Kind::Int64, shape: vec![rows] }));
+        regions.extend(ids.iter().map(|name| Region {
+            name: name.clone(),
+            kind: Kind::Int64,
+            shape: vec![rows],
+        }));
     }
     let mut file = TensorFile::create(path, regions)?;
     tensors.iter().try_for_each(|(name, tensor)| file.append(name, tensor))?;
@@ -120,7 +124,11 @@ impl Source {
 const MERGED_ROWS: usize = 1 << 16;
 
 /// Hands over the rows of all sources in the order of their ids, of which no two sources have the same.
-fn merge(mut sources: Vec<Source>, dim: usize, mut take: impl FnMut(&[i64], &[f32]) -> Result<()>) -> Result<()> {
+fn merge(
+    mut sources: Vec<Source>,
+    dim: usize,
+    mut take: impl FnMut(&[i64], &[f32]) -> Result<()>,
+) -> Result<()> {
     let (mut ids, mut rows) = (Vec::new(), Vec::new());
     loop {
         let smallest = sources.iter_mut().filter_map(|source| source.id().map(|id| (id, source)));

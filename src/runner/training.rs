@@ -179,7 +179,8 @@ fn shard_server(training: &Training, rank: Rank) -> Arc<ShardServer> {
 
 /// The modules of one kind of placement that a rank has, or has a part of, each with its seed.
 fn placed(training: &Training, rank: Rank, kind: fn(Placement) -> bool) -> Vec<(ModuleSpec, u64)> {
-    let here = |(_, module): &(usize, &ModuleSpec)| kind(module.placement) && module.place.ranks.contains(&rank);
+    let here =
+        |(_, module): &(usize, &ModuleSpec)| kind(module.placement) && module.place.ranks.contains(&rank);
     let placed = training.modules.iter().enumerate().filter(here);
     placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
 }

@@ -147,7 +147,7 @@ fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
         holds: held().map(|module| module.name.clone()).collect(),
         parameters: sum(held().map(|module| part(module, |all| all.parameters, |shard| shard.parameters))),
         parameter_bytes: sum(
-            held().map(|module| part(module, |all| all.parameter_bytes, |shard| shard.parameter_bytes)),
+            held().map(|module| part(module, |all| all.parameter_bytes, |shard| shard.parameter_bytes))
         ),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),

@@ -87,7 +87,7 @@ fn place(
     }
     let hint = match trainers {
         Some(trainers) => format!(
-            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks",
+            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks; shards = \"rows\" cuts an embedding over the ranks",
             trainers.name
         ),
         None => "place it on a role of one rank".into(),

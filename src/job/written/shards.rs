@@ -50,8 +50,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
     let cut = |module: &&ModuleSpec| matches!(module.placement, Placement::Shards(_));
     for module in job.modules.iter().filter(cut) {
         let name = &module.name;
-        if let (Some(why), Some(item)) =
-            (job.optimizer.refuses_rows(), root.section("optimizer").get("type"))
+        if let (Some(why), Some(item)) = (job.optimizer.refuses_rows(), root.section("optimizer").get("type"))
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");
@@ -63,7 +62,9 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
         if let (Consistency::Hogwild, Some(item)) =
             (job.train.consistency, root.section("train").get("consistency"))
         {
-            let problem = format!("writes parameters without locks, and rows of `modules.{name}` are made when they are first used");
+            let problem = format!(
+                "writes parameters without locks, and rows of `modules.{name}` are made when they are first used"
+            );
             item.wrong(
                 problem,
                 "use \"async\": a look-up copies the rows it reads, so no step waits for another's",

@@ -52,8 +52,14 @@ impl Listing {
         let [ids, rows] = exactly(answer)?;
         let (ids, rows) = (ids.into_tensor()?, rows.into_tensor()?);
         let count = ids.numel() as u64;
-        let sound = count > 0 && count <= self.rows - self.taken && rows.size().first() == Some(&(count as i64));
-        ensure!(sound, "{count} ids came with rows of shape {:?}, {} are left", rows.size(), self.rows - self.taken);
+        let sound =
+            count > 0 && count <= self.rows - self.taken && rows.size().first() == Some(&(count as i64));
+        ensure!(
+            sound,
+            "{count} ids came with rows of shape {:?}, {} are left",
+            rows.size(),
+            self.rows - self.taken
+        );
         self.taken += count;
         Ok(Some(Piece { ids, rows }))
     }

@@ -74,7 +74,12 @@ impl ShardServer {
 
     /// The shards made so far.
     pub fn shards(&self) -> Vec<Arc<Shard>> {
-        self.made.lock().expect("no handler panics making a shard").values().map(|(shard, _)| shard.clone()).collect()
+        self.made
+            .lock()
+            .expect("no handler panics making a shard")
+            .values()
+            .map(|(shard, _)| shard.clone())
+            .collect()
     }
 
     fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
@@ -110,7 +115,8 @@ async fn rows(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
 
 async fn optimize(values: Vec<Value>) -> Result<Vec<Value>> {
     let [shard, options] = exactly(values)?;
-    let spec: OptimizerSpec = serde_json::from_str(&options.into_text()?).context("the optimizer's options")?;
+    let spec: OptimizerSpec =
+        serde_json::from_str(&options.into_text()?).context("the optimizer's options")?;
     local::<Shard>(shard).await?.set_optimizer(&spec)?;
     Ok(Vec::new())
 }

@@ -141,9 +141,7 @@ impl Shard {
             Some(_) => return Ok(()),
             None => {}
         }
-        self.updates
-            .with(|table| table.set_optimizer(spec))
-            .with_context(|| in_module(&self.module))?;
+        self.updates.with(|table| table.set_optimizer(spec)).with_context(|| in_module(&self.module))?;
         *chosen = Some(spec.clone());
         Ok(())
     }
@@ -209,7 +207,10 @@ impl Shard {
         );
         let mut list = vec![0; ids.numel()];
         ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
-        ensure!(list.windows(2).all(|pair| pair[0] < pair[1]), "ids are to ascend, and {shape:?} came that do not");
+        ensure!(
+            list.windows(2).all(|pair| pair[0] < pair[1]),
+            "ids are to ascend, and {shape:?} came that do not"
+        );
         Ok(list)
     }
 

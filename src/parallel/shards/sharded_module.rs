@@ -44,7 +44,15 @@ impl ShardedModule {
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let bags = matches!(spec.layers[0].op, LayerOp::EmbeddingBag { .. });
         let module = Module::build(&over_rows(spec), &[Device::Cpu], 0)?;
-        Ok(ShardedModule { autograd: autograd.clone(), name: spec.name.clone(), table, cut, shards, module, bags })
+        Ok(ShardedModule {
+            autograd: autograd.clone(),
+            name: spec.name.clone(),
+            table,
+            cut,
+            shards,
+            module,
+            bags,
+        })
     }
 
     /// A reference to each part, for a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
