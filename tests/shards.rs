@@ -295,9 +295,8 @@ fn initial_rows(case: Case) -> Tensor {
 /// torch's rules written down: `SGD`, `Adagrad`, and `SparseAdam` on the rows that have gradients.
 fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
     let table = initial_rows(case).set_requires_grad(true);
-    let slots = [0.1, 0.0].map(|first| Tensor::full([KNOWN, DIM], first, FLOAT));
-    let [mut sums, _] = slots;
-    let [mut means, mut squares] = [0.0, 0.0].map(|first| Tensor::full([KNOWN, DIM], first, FLOAT));
+    let [mut sums, mut means, mut squares] =
+        [0.1, 0.0, 0.0].map(|first| Tensor::full([KNOWN, DIM], first, FLOAT));
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let numbers = Tensor::cat(&[case.asked(step, 0), case.asked(step, 1)], 0);
@@ -327,7 +326,7 @@ fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
                 }
                 _ => unreachable!("three are tested"),
             };
-            let _ = table.detach().subtract_(&change);
+            let _ = table.detach().g_sub_(&change);
         });
     }
     Outcome { losses, rows: Vec::try_from(table.detach()).unwrap() }
@@ -408,12 +407,9 @@ fn no_update_of_fifty_asynchronous_steps_of_two_trainers_is_lost() {
         let world = World::start(&sharded(shards, 2, "[1]", &embedding(ROWS)), Consistency::Async);
         let all = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
         let before = world.module(0).predict(&all).unwrap();
-        let ids = all.copy();
-        let ids = Mutex::new(ids);
-        let ids = Arc::new(ids);
         world.train(
             move |_, mut trainer| {
-                let ids = ids.lock().unwrap().copy();
+                let ids = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
                 for _ in 0..STEPS {
                     // Its gradient is 1 for each number, whatever the row holds by then.
                     trainer.step(&ids, |rows| rows.sum(Kind::Float));
