@@ -1,5 +1,5 @@
-//! Gradients as they travel to whoever asks for them: dense ones as tensors, sparse ones (COO) as a list of their indices,
-//! their values and their size.
+//! Gradients as they travel to whoever asks for them: dense ones as tensors, sparse ones (COO) as a list of their
+//! indices, their values and their size.
 
 use tch::{Kind, Tensor};
 

@@ -1,7 +1,7 @@
 //! A safetensors file that is written piece by piece, so that a table need not be in memory to be saved.
 //!
-//! The format (<https://huggingface.co/docs/safetensors>): the length of the header in 8 bytes, the header as JSON, and the
-//! tensors' bytes one after the other, each at the place that the header gives it.
+//! The format (<https://huggingface.co/docs/safetensors>): the length of the header in 8 bytes, the header as JSON, and
+//! the tensors' bytes one after the other, each at the place that the header gives it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -2,8 +2,9 @@
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
 //! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`ShardedModule`] is
-//! a table whose rows lie on several ranks, each with a [`Shard`] of it. [`Placed`] is a module of any kind, and [`DistributedOptimizer`] updates the parameters of all in one step. Knows nothing of
-//! jobs' files, plug-ins or loops: `runner` drives it.
+//! a table whose rows lie on several ranks, each with a [`Shard`] of it. [`Placed`] is a module of any kind, and
+//! [`DistributedOptimizer`] updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops:
+//! `runner` drives it.
 
 mod averaging;
 mod consistency;

@@ -1,5 +1,5 @@
-//! `model.safetensors`, as the keeper writes it: whole modules from its memory, sharded tables piece by piece as they come
-//! from their owners.
+//! `model.safetensors`, as the keeper writes it: whole modules from its memory, sharded tables piece by piece as they
+//! come from their owners.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -32,7 +32,8 @@ pub(super) fn place(
 
 /// Only a table has rows that can lie on different ranks.
 pub(super) fn one_table(item: &Item<'_>, layers: &[Layer]) {
-    const HINT: &str = "give the module one layer, embedding or embedding_bag, and put the others into a module of their own";
+    const HINT: &str = "give the module one layer, embedding or embedding_bag, \
+                        and put the others into a module of their own";
     let uncut = layers.iter().position(|layer| shards::table(&layer.op).is_none());
     let (entry, problem) = match (uncut, layers) {
         (Some(index), _) => {
@@ -54,10 +55,9 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");
-            item.wrong(
-                problem,
-                "use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay",
-            );
+            let hint = "use sgd without momentum and weight decay, adagrad without weight decay, \
+                        or adam without amsgrad and weight decay";
+            item.wrong(problem.trim_start(), hint);
         }
         if let (Consistency::Hogwild, Some(item)) =
             (job.train.consistency, root.section("train").get("consistency"))

@@ -5,9 +5,9 @@ use std::f64::consts::TAU;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A generator with random access: ChaCha with 8 rounds (Bernstein, "ChaCha, a variant of Salsa20", 2008), keyed by the seed,
-/// with the row's id as the number of the stream. Normal numbers are made of uniform ones in pairs (Box and Muller, "A Note on
-/// the Generation of Random Normal Deviates", 1958).
+/// A generator with random access: ChaCha with 8 rounds (Bernstein, "ChaCha, a variant of Salsa20", 2008), keyed by the
+/// seed, with the row's id as the number of the stream. Normal numbers are made of uniform ones in pairs (Box and
+/// Muller, "A Note on the Generation of Random Normal Deviates", 1958).
 pub(super) struct Initial {
     generator: ChaCha8Rng,
     /// The id whose row is zero.

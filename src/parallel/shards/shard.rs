@@ -82,8 +82,8 @@ impl Shard {
         })
     }
 
-    /// The rows of `ids`, which ascend, as `[n, dim]`: a leaf that the context watches. Waits first while `trainer` is too far
-    /// ahead (`ssp`).
+    /// The rows of `ids`, which ascend, as `[n, dim]`: a leaf that the context watches. Waits first while `trainer` is
+    /// too far ahead (`ssp`).
     ///
     /// # Errors
     /// An id is not of this rank, or there is no room for its row.
@@ -146,8 +146,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples. `None`: the
-    /// step happens without an update. A step that needed no row of this rank counts as well (S-3).
+    /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
+    /// `None`: the step happens without an update. A step that needed no row of this rank counts as well (S-3).
     ///
     /// # Errors
     /// When the step cannot be applied.

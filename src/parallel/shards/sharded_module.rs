@@ -60,8 +60,8 @@ impl ShardedModule {
         &self.shards
     }
 
-    /// The layer's output for a batch of ids, on the CPU; the backward of `context` reaches the rows at their owners through
-    /// it.
+    /// The layer's output for a batch of ids, on the CPU; the backward of `context` reaches the rows at their owners
+    /// through it.
     ///
     /// # Errors
     /// An id that the table does not have; what an owner says, or the call.

@@ -12,7 +12,8 @@ use crate::job::shards::TableSpec;
 use crate::parallel::ordered::Updated;
 use crate::parallel::weights::weights;
 
-/// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its place.
+/// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
+/// place.
 pub(super) struct Table {
     dim: usize,
     places: Places,
