@@ -108,9 +108,13 @@ impl Source {
     }
 
     fn refill(&mut self) -> Result<()> {
-        let Some(Piece { ids, rows }) = self.listing.next_piece()? else { return Ok(self.ids.clear()) };
-        (self.ids, self.rows) = (Vec::try_from(ids)?, Vec::try_from(rows.f_view(-1)?)?);
         self.next = 0;
+        match self.listing.next_piece()? {
+            Some(Piece { ids, rows }) => {
+                (self.ids, self.rows) = (Vec::try_from(ids)?, Vec::try_from(rows.f_view(-1)?)?);
+            }
+            None => self.ids.clear(),
+        }
         Ok(())
     }
 

@@ -30,13 +30,11 @@ impl Asked {
         }
         sorted.sort_unstable();
         let mut of = vec![Vec::new(); owners];
-        let mut rows = 0;
-        for same in sorted.chunk_by(|one, next| one.1 == next.1) {
+        for (number, same) in (0..).zip(sorted.chunk_by(|one, next| one.1 == next.1)) {
             of[same[0].0 as usize].push(same[0].1);
             for (_, _, place) in same {
-                numbered[*place] = rows;
+                numbered[*place] = number;
             }
-            rows += 1;
         }
         Ok(Asked { of, numbered })
     }
