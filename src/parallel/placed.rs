@@ -40,6 +40,13 @@ impl Placed {
         }
     }
 
+    pub fn remote(&self) -> Option<&RemoteModule> {
+        match self {
+            Placed::Remote(module) => Some(module),
+            Placed::Replica(_) | Placed::Sharded(_) => None,
+        }
+    }
+
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Placed::Remote(_) | Placed::Sharded(_) => None,

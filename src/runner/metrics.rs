@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::measured::Measured;
 use crate::job::thousands;
 use crate::topology::Rank;
 
@@ -192,6 +193,8 @@ pub struct Summary {
     pub eval: Option<EvalResult>,
     /// From the command's start to the first training step.
     pub startup_seconds: f64,
+    #[serde(default)]
+    pub measured: Measured,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -226,6 +229,7 @@ impl Summary {
             loss_final: losses.sum::<f64>() / trainers.len() as f64,
             eval,
             startup_seconds,
+            measured: Measured::default(),
         }
     }
 }

@@ -31,7 +31,7 @@ pub fn tables(job: &Training, autograd: &Arc<Autograd>) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for spec in &job.modules {
         let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else { continue };
-        let name = |tensor: &str| job.tensor_name(&spec.name, &format!("{}.{tensor}", spec.layers[0].name));
+        let name = |tensor: &str| job.tensor_name(spec, &format!("{}.{tensor}", spec.layers[0].name));
         tables.push(Table {
             weight: name("weight"),
             ids: (cut == Cut::Hash).then(|| name("ids")),

@@ -1,11 +1,10 @@
-//! Tables that are cut over several ranks: what each holds, and what a step asks of all of them together.
+//! Tables that are cut over several ranks: what each of them holds.
 
 use serde::Serialize;
 
 use super::super::proven::{ModuleSpec, Placement, Training};
 use super::super::shards::{Cut, range};
 use super::super::size::{self, BYTES_PER_PARAMETER};
-use super::{Link, Load, ModulePlan, link};
 use crate::topology::Rank;
 
 /// One rank's part of a table, in the memory of its machine. With `hash` the most that it may come to hold.
@@ -40,14 +39,4 @@ pub(super) fn shard_plans(job: &Training, module: &ModuleSpec) -> Vec<ShardPlan>
         }
     };
     module.place.ranks.iter().enumerate().map(plan).collect()
-}
-
-/// At most: when no id comes twice in a batch. Spread over the ranks that have the rows.
-pub(super) fn links(trainers: &str, module: &ModulePlan, dim: u64, batches: u64) -> [Link; 2] {
-    let ids = module.input.elements().saturating_mul(batches);
-    let rows = ids.saturating_mul(dim).saturating_mul(BYTES_PER_PARAMETER);
-    let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
-    let there = vec![load("ids", ids.saturating_mul(8)), load("gradient of the rows", rows)];
-    let back = vec![load("rows", rows)];
-    [link(trainers, &module.role, there), link(&module.role, trainers, back)]
 }

@@ -9,6 +9,8 @@ pub mod data;
 mod layers;
 mod modules;
 mod optimizers;
+mod pipeline;
+mod places;
 mod replicas;
 mod shards;
 mod train;
@@ -63,8 +65,19 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
 
 /// A job that shows collectives trains nothing.
 fn refuse_training(root: &Table<'_>) {
-    const SECTIONS: [&str; 10] =
-        ["seed", "modules", "replicas", "data", "loss", "optimizer", "train", "eval", "log", "plugins"];
+    const SECTIONS: [&str; 11] = [
+        "seed",
+        "modules",
+        "replicas",
+        "pipeline",
+        "data",
+        "loss",
+        "optimizer",
+        "train",
+        "eval",
+        "log",
+        "plugins",
+    ];
     for item in SECTIONS.into_iter().filter_map(|key| root.get(key)) {
         if item.is_written() {
             let problem = "is for jobs that train, and this one has [collectives]";
@@ -93,6 +106,8 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         root.section("replicas"),
         modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
     );
+    let batch_size = train.train.as_ref().map(|train| train.batch_size);
+    let pipeline = pipeline::read(root.section("pipeline"), batch_size);
     let data_table = root.section("data");
     let normalize = data_table.get("normalize");
     let data = data::read(data_table, trainers);
@@ -106,6 +121,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         seed: seed as u64,
         modules: modules?,
         replicas: replicas?,
+        pipeline: pipeline?,
         data: data?,
         loss: loss?,
         optimizer: optimizer?,
@@ -117,7 +133,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     if training.has_replicas() {
         train::no_skipping(&root.section("train"), &training.train);
     }
-    if training.modules.iter().all(replicated) {
+    if training.modules.iter().all(ModuleSpec::is_replicated) {
         train::only_rounds(&root.section("train"), &mut training.train);
     }
     for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
@@ -229,20 +245,20 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
 /// Whether sparse gradients meet only what takes them.
 fn check_sparse(root: &Table<'_>, job: &Training) {
     each_layer(root, &job.modules, |item, module, layer| {
-        if !layer.op.is_sparse() {
+        // Of a table that is cut only rows travel anyway.
+        if !layer.op.is_sparse() || matches!(module.placement, Placement::Shards(_)) {
             return;
         }
-        let (problem, hint) = match (module.placement, job.optimizer.refuses_sparse()) {
-            (Placement::Replicas, _) => (
+        let (problem, hint) = match job.optimizer.refuses_sparse() {
+            _ if module.is_replicated() => (
                 "gives sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
             ),
-            (Placement::Remote, Some(why)) => (
+            Some(why) => (
                 format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
                 "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
             ),
-            // Only rows travel there anyway.
-            (Placement::Remote, None) | (Placement::Shards(_), _) => return,
+            None => return,
         };
         item.reader().report(item.error_without_value(problem).hint(hint));
     });
@@ -253,10 +269,10 @@ fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>,
     let written = root.section("modules");
     for (name, item) in written.entries() {
         let layers = item.table().and_then(|module| module.get("layers"));
-        let (Some(layers), Some(module)) = (layers, modules.iter().find(|module| module.name == name)) else {
-            continue;
-        };
-        for (index, layer) in module.layers.iter().enumerate() {
+        let Some(layers) = layers else { continue };
+        let stages = modules.iter().filter(|module| module.written_name() == name);
+        let all = stages.flat_map(|stage| stage.layers.iter().map(move |layer| (stage, layer)));
+        for (index, (module, layer)) in all.enumerate() {
             if let Some(item) = layers.at(&[index]) {
                 look(&item, module, layer);
             }

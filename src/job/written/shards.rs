@@ -6,7 +6,7 @@ use super::super::read::{Item, Table};
 use super::super::shape::Signal;
 use super::super::shards::{self, Cut};
 use super::super::size::BYTES_PER_PARAMETER;
-use super::LARGEST_MESSAGE;
+use super::{LARGEST_MESSAGE, cluster};
 use crate::topology::Role;
 
 pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {
@@ -16,10 +16,11 @@ pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {
 /// Where the module's rows are: on ranks that the trainers call.
 pub(super) fn place(
     item: &Item<'_>,
-    role: &Role,
+    roles: &[Role],
     trainers: Option<&Role>,
     cut: Cut,
 ) -> Option<(Role, Placement)> {
+    let role = cluster::role(item, roles)?;
     if trainers.is_some_and(|trainers| trainers.name == role.name) {
         item.wrong(
             "is the role that trains, and the rows of a table that is cut lie on ranks that do not",
