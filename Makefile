@@ -32,6 +32,7 @@ bench: build
 	bench/parameter_server.py --data $(or $(DATA),data/mnist)
 	bench/ddp.py --data $(or $(DATA),data/mnist)
 	bench/all_reduce.py
+	bench/recommender.py
 
 # Ranks in Rust and in Python in one group; sets up a Python with PyTorch once.
 interop: build

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-const SHIPPED: [&str; 8] =
-    ["bags", "bce_with_logits", "cross_entropy", "csv", "idx", "mse", "nll", "synthetic"];
+const SHIPPED: [&str; 9] =
+    ["bags", "bce_with_logits", "clicks", "cross_entropy", "csv", "idx", "mse", "nll", "synthetic"];
 
 /// Writes `OUT_DIR/builtin_plugins.rs`, which `src/plugin/builtin.rs` includes.
 pub fn embed() {

@@ -59,6 +59,7 @@ mod local;
 pub mod optimizer;
 mod pass;
 mod service;
+mod sparse;
 mod state;
 mod wire;
 

@@ -12,6 +12,7 @@ use super::calls::AutogradPending;
 use super::context::Context;
 use super::contexts::Contexts;
 use super::engine::{self, DISCOVER, RUN};
+use super::sparse;
 use super::state::{ContextState, Shown};
 use super::wire::{self, Question, Run};
 use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Value};
@@ -71,8 +72,11 @@ impl Autograd {
         self.offer(methods, GRADIENTS, |autograd, incoming| async move {
             let state = autograd.find(&incoming)?;
             state.check()?;
-            let pair = |(name, gradient)| [Value::Text(name), Value::from(gradient)];
-            Ok(Message::new(state.gradients().into_iter().flat_map(pair).collect()))
+            let mut values = Vec::new();
+            for (name, gradient) in state.gradients() {
+                values.extend([Value::Text(name), sparse::encode(gradient)?]);
+            }
+            Ok(Message::new(values))
         });
         self.offer(methods, FAIL, |autograd, incoming| async move {
             let state = autograd.find(&incoming)?;
@@ -290,7 +294,7 @@ fn by_name(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
     let mut gradients = BTreeMap::new();
     let mut values = message.values.into_iter();
     while let Some(name) = values.next() {
-        let gradient = values.next().unwrap_or(Value::Nil).into_tensor()?;
+        let gradient = sparse::decode(values.next().unwrap_or(Value::Nil))?;
         gradients.insert(name.into_text()?, gradient);
     }
     Ok(gradients)

@@ -14,6 +14,7 @@ mod proven;
 mod read;
 mod resolved;
 pub mod shape;
+pub mod shards;
 pub mod size;
 pub mod slots;
 mod sources;

@@ -108,4 +108,15 @@ impl OptimizerSpec {
             _ => Some(""),
         }
     }
+
+    /// Why it cannot update single rows of a table, the others left as they are, if so: what stands behind the name in a
+    /// message.
+    pub fn refuses_rows(&self) -> Option<&'static str> {
+        match *self {
+            // The lazy variant, torch.optim.SparseAdam, which has neither.
+            OptimizerSpec::Adam { amsgrad: true, .. } => Some(" with amsgrad"),
+            OptimizerSpec::Adam { weight_decay, .. } => (weight_decay != 0.0).then_some(" with weight decay"),
+            _ => self.refuses_sparse(),
+        }
+    }
 }

@@ -29,6 +29,7 @@ mod safetensors;
 mod script;
 pub mod split;
 mod statistics;
+mod tensor_file;
 mod weights;
 
 pub use error::ModelError;
@@ -37,4 +38,5 @@ pub use module::{Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;
+pub use tensor_file::{Region, TensorFile};
 pub use weights::header;

@@ -19,6 +19,8 @@ pub enum Parameters {
     There(Vec<RRef>),
     /// This rank's own.
     Here(LocalParameters),
+    /// References to the shards of a table.
+    Sharded(Vec<RRef>),
 }
 
 /// Parameters of a module on this rank.
@@ -38,6 +40,8 @@ pub struct DistributedOptimizer {
     autograd: Arc<Autograd>,
     /// One for each owner of a parameter.
     at_owners: Vec<RRef>,
+    /// Of tables; each of them has its rows updated by an optimizer of its own.
+    shards: Vec<RRef>,
     /// One for each module on this rank.
     here: Vec<(LocalParameters, Optimizer)>,
 }
@@ -52,7 +56,7 @@ impl DistributedOptimizer {
     ) -> Result<DistributedOptimizer> {
         let options = serde_json::to_string(spec).context("the optimizer's options")?;
         let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
-        let mut here = Vec::new();
+        let (mut here, mut shards) = (Vec::new(), Vec::new());
         for parameters in modules {
             match parameters {
                 Parameters::There(rrefs) => rrefs.into_iter().for_each(|parameter| {
@@ -64,18 +68,26 @@ impl DistributedOptimizer {
                         .with_context(|| format!("module `{}`", local.module))?;
                     here.push((local, optimizer));
                 }
+                Parameters::Sharded(rrefs) => shards.extend(rrefs),
             }
         }
         let calls: Vec<_> = by_owner
             .into_iter()
             .map(|(owner, values)| autograd.call(owner, "optimizer.create", values, None))
             .collect();
+        let optimize = |shard: &RRef| {
+            let values = vec![shard.clone().into(), options.clone().into()];
+            autograd.call(shard.owner(), "shard.optimize", values, None)
+        };
+        for call in shards.iter().map(optimize).collect::<Vec<_>>() {
+            call.wait()?;
+        }
         let mut at_owners = Vec::new();
         for call in calls {
             let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
             at_owners.push(rref.into_rref()?);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, here })
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here })
     }
 
     /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
@@ -109,12 +121,14 @@ impl DistributedOptimizer {
         backward: Option<u64>,
         samples: u64,
     ) -> Vec<AutogradPending<Vec<Value>>> {
-        let call = |optimizer: &RRef| {
+        let call = |(method, updated): (&str, &RRef)| {
             let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
-            let values = vec![optimizer.clone().into(), after, Value::Int(samples as i64)];
-            self.autograd.call_within(optimizer.owner(), "optimizer.step", values, Some(context), PATIENCE)
+            let values = vec![updated.clone().into(), after, Value::Int(samples as i64)];
+            self.autograd.call_within(updated.owner(), method, values, Some(context), PATIENCE)
         };
-        self.at_owners.iter().map(call).collect()
+        let modules = self.at_owners.iter().map(|optimizer| ("optimizer.step", optimizer));
+        let shards = self.shards.iter().map(|shard| ("shard.step", shard));
+        modules.chain(shards).map(call).collect()
     }
 }
 
@@ -141,8 +155,7 @@ impl Stepping<'_> {
         }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
-            let staleness =
-                call.wait()?.into_iter().next().context("`optimizer.step` gave nothing")?.into_int()?;
+            let staleness = call.wait()?.into_iter().next().context("a step gave nothing")?.into_int()?;
             applied.staleness = applied.staleness.max(staleness.max(0) as u64);
         }
         Ok(applied)

@@ -1,9 +1,10 @@
-//! What a placement means: the parameter server, remote modules, replicas.
+//! What a placement means: the parameter server, remote modules, replicas, shards.
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
-//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`Placed`] is a
-//! module of either kind, and [`DistributedOptimizer`] updates the parameters of both in one step. Knows nothing of
-//! jobs' files, plug-ins or loops: `runner` drives it.
+//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`ShardedModule`] is
+//! a table whose rows lie on several ranks, each with a [`Shard`] of it. [`Placed`] is a module of any kind, and
+//! [`DistributedOptimizer`] updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops:
+//! `runner` drives it.
 
 mod averaging;
 mod consistency;
@@ -18,6 +19,7 @@ mod remote_module;
 mod replica;
 mod ring;
 mod server;
+mod shards;
 mod versioned;
 mod weights;
 
@@ -30,6 +32,7 @@ pub use placed::Placed;
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use server::ModuleServer;
+pub use shards::{Listing, Piece, Shard, ShardServer, ShardedModule};
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use super::{Forward, Parameters, RemoteModule, Replica};
+use super::{Forward, Parameters, RemoteModule, Replica, ShardedModule};
 use crate::autograd::Context;
 
 pub enum Placed {
@@ -11,6 +11,8 @@ pub enum Placed {
     Remote(RemoteModule),
     /// Here, as on each of the trainers.
     Replica(Box<Replica>),
+    /// A table whose rows lie on several ranks.
+    Sharded(Box<ShardedModule>),
 }
 
 impl Placed {
@@ -22,6 +24,7 @@ impl Placed {
         match self {
             Placed::Remote(module) => module.forward(context, vec![input], forward),
             Placed::Replica(replica) => replica.forward(input, forward),
+            Placed::Sharded(table) => table.forward(context, &input),
         }
     }
 
@@ -33,19 +36,20 @@ impl Placed {
         match self {
             Placed::Remote(module) => module.predict(vec![input]),
             Placed::Replica(replica) => replica.predict(input),
+            Placed::Sharded(table) => table.predict(&input),
         }
     }
 
     pub fn remote(&self) -> Option<&RemoteModule> {
         match self {
             Placed::Remote(module) => Some(module),
-            Placed::Replica(_) => None,
+            Placed::Replica(_) | Placed::Sharded(_) => None,
         }
     }
 
     pub fn replica(&self) -> Option<&Replica> {
         match self {
-            Placed::Remote(_) => None,
+            Placed::Remote(_) | Placed::Sharded(_) => None,
             Placed::Replica(replica) => Some(replica),
         }
     }
@@ -58,6 +62,7 @@ impl Placed {
         Ok(match self {
             Placed::Remote(module) => Parameters::There(module.parameters()?),
             Placed::Replica(replica) => Parameters::Here(replica.parameters()),
+            Placed::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
         })
     }
 }

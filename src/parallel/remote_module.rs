@@ -162,12 +162,12 @@ impl RemoteModule {
     }
 }
 
-fn one(values: Vec<Value>) -> Result<Value> {
+pub(super) fn one(values: Vec<Value>) -> Result<Value> {
     let [value] = exactly(values)?;
     Ok(value)
 }
 
-fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
+pub(super) fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
     let came = values.len();
     values.try_into().ok().with_context(|| format!("{came} values came where {N} are the answer"))
 }

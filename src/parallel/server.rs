@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use super::hosted::{HostedModule, Hosting, ModuleState};
 use super::{Groups, PATIENCE};
-use crate::autograd::{Autograd, Scope};
+use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::model::Mode;
 use crate::rpc::{CallError, CallErrorKind, Mesh, Methods, RRef, Value};
@@ -228,33 +228,43 @@ async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>
 async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let [optimizer, backward, samples] = exactly(values)?;
     let optimizer = local::<HostedOptimizer>(optimizer).await?;
-    let context = scope.state.context("`optimizer.step` needs a context")?;
-    let samples = samples.into_int()?.max(0) as u64;
-    let skip = matches!(backward, Value::Nil);
-    if !skip {
-        // Sent right behind the backward, whose gradients may still be on their way.
-        scope.autograd.settled(&context, backward.into_int()?.max(0) as u64).await?;
-    }
+    let context = scope.state.as_ref().context("`optimizer.step` needs a context")?;
+    let samples = settled(&scope, context, backward, samples).await?;
     let mut staleness = 0;
     for module in &optimizer.modules {
-        staleness =
-            staleness.max(module.step(&context, scope.from, (!skip).then_some(samples)).await?.staleness);
+        staleness = staleness.max(module.step(context, scope.from, samples).await?.staleness);
     }
     Ok(vec![Value::Int(staleness as i64)])
 }
 
+/// Waits for what the backward leaves here, and gives the samples of the step. `None`: the step is skipped.
+pub(super) async fn settled(
+    scope: &Scope,
+    context: &ContextState,
+    backward: Value,
+    samples: Value,
+) -> Result<Option<u64>> {
+    let samples = samples.into_int()?.max(0) as u64;
+    if matches!(backward, Value::Nil) {
+        return Ok(None);
+    }
+    // Sent right behind the backward, whose gradients may still be on their way.
+    scope.autograd.settled(context, backward.into_int()?.max(0) as u64).await?;
+    Ok(Some(samples))
+}
+
 /// The object behind an RRef that lives here.
-async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
+pub(super) async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
     Ok(value.into_rref()?.local::<T>().await?)
 }
 
-fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
+pub(super) fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
     let came = values.len();
     values.try_into().map_err(|_| anyhow!("{came} values came where {N} are taken"))
 }
 
 /// Registers a method whose errors become the caller's.
-fn serve<H>(autograd: &Arc<Autograd>, methods: &mut Methods, name: &'static str, handler: H)
+pub(super) fn serve<H>(autograd: &Arc<Autograd>, methods: &mut Methods, name: &'static str, handler: H)
 where
     H: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>>> + Send + Sync + 'static,
 {

@@ -101,14 +101,13 @@ pub(super) fn average(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
         return Ok(given.remove(0).1);
     }
     let trainers = given.len() as f64;
-    let samples: u64 = given.iter().map(|(samples, _)| samples).sum();
-    let mean_size = samples as f64 / trainers;
+    let weights = weights(given.iter().map(|(samples, _)| *samples));
     // Batches are nearly always of one size: then nothing is multiplied.
-    let weighed = |(samples, gradients): (u64, Gradients)| match samples as f64 / mean_size {
-        weight if weight == 1.0 || !weight.is_finite() => Ok(gradients),
+    let weighed = |((_, gradients), weight): ((u64, Gradients), f64)| match weight {
+        1.0 => Ok(gradients),
         weight => scaled(gradients, weight),
     };
-    let mut given = given.into_iter().map(weighed);
+    let mut given = given.into_iter().zip(weights).map(weighed);
     let mut sum = given.next().context("a mean of no trainers")??;
     for gradients in given {
         for (sum, gradient) in sum.iter_mut().zip(gradients?) {
@@ -120,6 +119,13 @@ pub(super) fn average(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
     }
     let mean = sum.into_iter().map(|sum| sum.map(|sum| sum.f_div_scalar(trainers)).transpose());
     Ok(mean.collect::<Result<_, _>>()?)
+}
+
+/// How much each trainer's batch counts in a round, from their samples: 1 for one of the mean size.
+pub(super) fn weights(samples: impl Iterator<Item = u64> + Clone) -> Vec<f64> {
+    let mean_size = samples.clone().sum::<u64>() as f64 / samples.clone().count() as f64;
+    let weight = |samples: u64| Some(samples as f64 / mean_size).filter(|weight| weight.is_finite());
+    samples.map(|samples| weight(samples).unwrap_or(1.0)).collect()
 }
 
 fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::codec;
 use super::command::{Call, Command, NewObject};
 use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
@@ -134,7 +133,7 @@ impl Mesh {
     fn admit(&self, to: Rank, method: &str, message: Message) -> Result<(Permit, Message), CallError> {
         let shared = &self.0.shared;
         let permit = shared.admit(to, method)?;
-        Ok((permit, codec::prepare(message, shared.max_payload_bytes, to == shared.rank)?))
+        Ok((permit, shared.prepare(to, message)?))
     }
 
     /// Answers, with an empty message, when the object is filled, or with why it never will.
@@ -198,6 +197,13 @@ impl Mesh {
     pub fn calls_sent(&self) -> Vec<u64> {
         let counters = self.0.shared.counters.iter();
         counters.map(|counters| counters.calls_sent.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Bytes of tensors, texts and the like that went out since the start, in calls and in answers, by the rank they went
+    /// to.
+    pub fn payload_bytes_sent(&self) -> Vec<u64> {
+        let counters = self.0.shared.counters.iter();
+        counters.map(|counters| counters.payload_bytes_sent.load(Ordering::Relaxed)).collect()
     }
 
     #[cfg(test)]

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::codec;
 use super::config::MeshConfig;
 use super::error::{CallError, CallErrorKind, LostRank};
 use super::reaper::Reaper;
 use super::rref::Objects;
+use super::value::Message;
 use super::wire;
 use crate::topology::{Rank, WorldSize};
 
@@ -37,10 +39,12 @@ pub(crate) enum End {
     Lost(LostRank),
 }
 
-/// Of one peer. Written by the threads that call, `waiting` also by the RPC thread.
+/// Of one peer. Written by the threads that call it or serve it, `waiting` also by the RPC thread.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub calls_sent: AtomicU64,
+    /// Of tensors, texts and bytes, in calls to it and in answers.
+    pub payload_bytes_sent: AtomicU64,
     /// Calls to it that wait for their answer.
     waiting: Arc<AtomicUsize>,
 }
@@ -111,6 +115,16 @@ impl Shared {
             let message = format_args!("{} calls wait for their answer", wire::CALLS_IN_FLIGHT);
             CallError::new(CallErrorKind::Busy, to, method, message)
         })
+    }
+
+    /// Makes a call or an answer ready to travel to rank `to`, and counts it.
+    ///
+    /// # Errors
+    /// It is over a limit, or a tensor cannot travel.
+    pub fn prepare(&self, to: Rank, message: Message) -> Result<Message, CallError> {
+        let (message, bytes) = codec::prepare(message, self.max_payload_bytes, to == self.rank)?;
+        self.counters[to.index()].payload_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        Ok(message)
     }
 
     /// Why a call to `rank` gets no answer any more.

@@ -6,26 +6,24 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::thread;
 
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use super::codec;
 use super::error::{CallError, CallErrorKind, without_frames};
 use super::methods::{Handler, Incoming};
 use super::payload::{self, Share};
 use super::pending::{self, Outcome};
-use super::shared::Permit;
+use super::shared::{Permit, Shared};
 use crate::topology::Rank;
 
 pub(crate) struct Job {
     pub handler: Handler,
     pub incoming: Incoming,
-    pub max_payload_bytes: u64,
-    /// The answer stays on this rank.
-    pub local: bool,
+    pub shared: Arc<Shared>,
     pub done: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
@@ -66,7 +64,8 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
 }
 
 async fn run(job: Job) {
-    let Job { handler, incoming, max_payload_bytes, local, done, permit, share } = job;
+    let Job { handler, incoming, shared, done, permit, share } = job;
+    let caller = incoming.from;
     let call = AssertUnwindSafe(async move { handler(incoming).await });
     let outcome = match payload::holding(share, call.catch_unwind()).await {
         Ok(outcome) => outcome,
@@ -76,7 +75,7 @@ async fn run(job: Job) {
         )),
     };
     // Here and not on the RPC thread: this copies tensors that are not contiguous.
-    let outcome = outcome.and_then(|message| codec::prepare(message, max_payload_bytes, local));
+    let outcome = outcome.and_then(|message| shared.prepare(caller, message));
     drop(permit);
     // A caller that has given up does not want it.
     let _ = done.send(outcome);

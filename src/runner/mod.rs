@@ -16,6 +16,7 @@ pub mod libtorch;
 pub mod loader;
 mod measured;
 pub mod metrics;
+mod model_file;
 pub mod model_files;
 pub mod one_process;
 pub mod progress;

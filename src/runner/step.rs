@@ -10,6 +10,7 @@ use tch::Tensor;
 use super::samples::Samples;
 use crate::autograd::{Autograd, Backward};
 use crate::job::pipeline::{self, Action};
+use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
 use crate::parallel::{Averaging, DistributedOptimizer, Forward, MicroBatch, Passage, Placed};
 use crate::plugin::{Loss, LossValue};
@@ -202,14 +203,6 @@ fn wait_for(backwards: impl IntoIterator<Item = Backward>) -> Result<()> {
 /// A seed of its own for each trainer, step, batch and module, the same in every run of the job.
 fn dropout_seed(job: u64, rank: Rank, at: [u64; 3]) -> u64 {
     [u64::from(rank.0)].into_iter().chain(at).fold(job, |seed, part| mix(seed ^ mix(part)))
-}
-
-/// SplitMix64's output function (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

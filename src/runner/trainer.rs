@@ -18,7 +18,9 @@ use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::job::{ModuleSpec, Placement, Training};
-use crate::parallel::{Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica};
+use crate::parallel::{
+    Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica, ShardedModule,
+};
 use crate::plugin::{Host, Loss};
 use crate::rpc::Mesh;
 use crate::topology::Rank;
@@ -106,6 +108,7 @@ impl Trainer<'_> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
                 Placed::Remote(module) => module.leave()?,
+                Placed::Sharded(table) => table.leave()?,
                 Placed::Replica(replica) if self.position() == 0 => {
                     for (tensor, value) in replica.state()? {
                         course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
@@ -143,6 +146,7 @@ impl Trainer<'_> {
                     let seed = job.module_seed(position);
                     Placed::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
                 }
+                Placement::Shards(_) => Placed::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?)),
             });
         }
         let averaging = self.averaging(&modules)?;

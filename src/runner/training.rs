@@ -12,13 +12,13 @@ use super::driver::{self, Orders};
 use super::ledger::{self, Ledger};
 use super::measured::Worked;
 use super::metrics::Summary;
+use super::model_file;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
-use crate::model;
-use crate::parallel::{Groups, Hosting, ModuleServer, RemoteModule};
+use crate::parallel::{Groups, Hosting, ModuleServer, RemoteModule, ShardServer};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -28,6 +28,7 @@ pub struct TrainingRank<'a> {
     rank: Rank,
     autograd: Arc<Autograd>,
     modules: Arc<ModuleServer>,
+    shards: Arc<ShardServer>,
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
     /// A trainer's, in a job that another rank drives.
@@ -53,6 +54,8 @@ impl<'a> TrainingRank<'a> {
         autograd.register(methods);
         let modules = module_server(training, rank, devices.clone());
         modules.register(&autograd, methods);
+        let shards = shard_server(training, rank);
+        shards.register(&autograd, methods);
         let keep = |folder: RunFolder| {
             let ledger = Ledger::open(&folder)?;
             ledger.register(methods);
@@ -64,7 +67,7 @@ impl<'a> TrainingRank<'a> {
         if let Some(orders) = &orders {
             orders.register(methods);
         }
-        Ok(TrainingRank { job, training, rank, autograd, modules, devices, orders, kept })
+        Ok(TrainingRank { job, training, rank, autograd, modules, shards, devices, orders, kept })
     }
 
     fn holds(&self) -> bool {
@@ -121,14 +124,33 @@ impl<'a> TrainingRank<'a> {
         mesh.doing("serving modules");
         let (ended, end) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (modules, reporter) = (&self.modules, &mut *reporter);
-            scope.spawn(move || show_updates(modules, reporter, &end));
+            let reporter = &mut *reporter;
+            scope.spawn(move || self.show_updates(reporter, &end));
             let trained = mesh.barrier("trained").wait();
             drop(ended);
             trained
         })?;
-        reporter.done(format!("{} updates", updates(&self.modules).0));
+        reporter.done(format!("{} updates", self.updates().0));
         Ok(())
+    }
+
+    fn show_updates(&self, reporter: &mut Reporter, end: &Receiver<()>) {
+        let (mut before, mut at) = (0, Instant::now());
+        while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let (updates, staleness) = self.updates();
+            let seconds = at.elapsed().as_secs_f64();
+            let updates_per_s = (updates - before) as f64 / seconds;
+            (before, at) = (updates, Instant::now());
+            reporter.report(Update::Serving { updates, updates_per_s, staleness });
+        }
+    }
+
+    /// Of all modules and shards of this rank: updates, and their staleness on average.
+    fn updates(&self) -> (u64, Option<f64>) {
+        let (modules, shards) = (self.modules.hosted(), self.shards.shards());
+        let counts = modules.iter().map(|module| module.updates()).chain(shards.iter().map(|s| s.updates()));
+        let (updates, staleness) = counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+        (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
     }
 
     fn served(&self) -> Worked {
@@ -149,7 +171,8 @@ impl<'a> TrainingRank<'a> {
             let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
             tensors.extend(module.state()?.into_iter().map(named));
         }
-        folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
+        let tables = model_file::tables(self.training, &self.autograd)?;
+        folder.write_with(run_folder::MODEL, |path| model_file::write(path, tensors, tables))?;
         let summary = ledger.summary(self.job, self.training);
         folder.write_summary(&summary)?;
         Ok(summary)
@@ -157,17 +180,29 @@ impl<'a> TrainingRank<'a> {
 }
 
 fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
-    let here = |(_, module): &(usize, &ModuleSpec)| {
-        module.placement == Placement::Remote && module.place.ranks.contains(&rank)
-    };
-    let hosting = |(position, module): (usize, &ModuleSpec)| Hosting {
-        spec: module.clone(),
-        seed: training.module_seed(position),
-        trainers: training.callers(module, rank),
+    let hosting = |(spec, seed): (ModuleSpec, u64)| Hosting {
+        trainers: training.callers(&spec, rank),
         // What is averaged over replicas is averaged in every step.
-        consistency: if module.is_replicated() { Consistency::Bsp } else { training.train.consistency },
+        consistency: if spec.is_replicated() { Consistency::Bsp } else { training.train.consistency },
+        spec,
+        seed,
     };
-    ModuleServer::new(training.modules.iter().enumerate().filter(here).map(hosting).collect(), devices)
+    let placed = placed(training, rank, |placement| placement == Placement::Remote);
+    ModuleServer::new(placed.into_iter().map(hosting).collect(), devices)
+}
+
+fn shard_server(training: &Training, rank: Rank) -> Arc<ShardServer> {
+    let placed = placed(training, rank, |placement| matches!(placement, Placement::Shards(_)));
+    let trainers = training.train.trainers.ranks.clone();
+    ShardServer::new(rank, placed, trainers, training.train.consistency)
+}
+
+/// The modules of one kind of placement that a rank has, or has a part of, each with its seed.
+fn placed(training: &Training, rank: Rank, kind: fn(Placement) -> bool) -> Vec<(ModuleSpec, u64)> {
+    let here =
+        |(_, module): &(usize, &ModuleSpec)| kind(module.placement) && module.place.ranks.contains(&rank);
+    let placed = training.modules.iter().enumerate().filter(here);
+    placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
@@ -185,28 +220,6 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 }
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-
-fn show_updates(modules: &ModuleServer, reporter: &mut Reporter, end: &Receiver<()>) {
-    let (mut before, mut at) = (0, Instant::now());
-    while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-        let (updates, staleness) = updates(modules);
-        let seconds = at.elapsed().as_secs_f64();
-        let updates_per_s = (updates - before) as f64 / seconds;
-        (before, at) = (updates, Instant::now());
-        reporter.report(Update::Serving { updates, updates_per_s, staleness });
-    }
-}
-
-/// Of all modules of this rank: updates, and their staleness on average.
-fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
-    let counts = modules
-        .hosted()
-        .iter()
-        .map(|module| module.updates())
-        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-    let (updates, staleness) = counts;
-    (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,13 +4,10 @@ use super::{SOUND, errors, load, replaced, said, set, sound};
 
 #[test]
 fn placements_of_later_versions_are_refused_with_a_way_on() {
-    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\"\nshards = 4"), @r#"
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\""), @r#"
     error: job `x.toml`: `modules.net.run` = "caller" is an option that this version does not have
       from: x.toml, line 10
       hint: leave it out: this version runs a module where it is placed
-    error: job `x.toml`: `modules.net.shards` = 4 is an option that this version does not have
-      from: x.toml, line 11
-      hint: leave it out: this version keeps a module whole, on one rank
     "#);
     insta::assert_snapshot!(set(&["modules.net.place=sever", "train.role=trainers"]), @r#"
     error: job `x.toml`: `train.role` = "trainers" is no role of this job

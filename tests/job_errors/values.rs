@@ -239,7 +239,7 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
     insta::assert_snapshot!(replaced("plugin = \"idx\"", "plugin = \"mnist\""), @r#"
     error: job `x.toml`: `data.plugin` = "mnist" is no builtin plug-in and no path that ends in .wasm
       from: x.toml, line 19
-      hint: builtin ones: idx, csv, synthetic, bags
+      hint: builtin ones: idx, csv, synthetic, bags, clicks
     "#);
     insta::assert_snapshot!(replaced("plugin = \"cross_entropy\"", "plugin = \"cross-entropy\""), @r#"
     error: job `x.toml`: `loss.plugin` = "cross-entropy" is no builtin plug-in and no path that ends in .wasm

@@ -46,6 +46,7 @@ fn all_of_them_load_and_are_what_they_should_be() {
         [
             ("bags", World::Dataset),
             ("bce_with_logits", World::Loss),
+            ("clicks", World::Dataset),
             ("cross_entropy", World::Loss),
             ("csv", World::Dataset),
             ("idx", World::Dataset),

@@ -148,3 +148,16 @@ fn a_file_larger_than_the_memory_limit_is_refused_with_the_key_that_raises_it() 
       hint: raise `plugins.memory_mb`, or unpack the file, which is then read bit by bit
     ");
 }
+
+#[test]
+fn clicks_are_rows_of_one_table_and_a_zero_or_one() {
+    let config = json!({"samples": 100, "users": 50, "items": 20, "categories": 3});
+    let mut clicks = dataset("clicks", &config, Path::new("."));
+    let batch = clicks.batch(&(0..100).collect::<Vec<u64>>()).unwrap();
+    assert_eq!((batch[0].size(), batch[0].kind()), (vec![100, 3], Kind::Int64));
+    assert_eq!((batch[1].size(), batch[1].kind()), (vec![100, 1], Kind::Float));
+    let largest: Vec<i64> = batch[0].amax([0i64].as_slice(), false).try_into().unwrap();
+    assert!(largest[0] < 50 && largest[1] < 70 && largest[2] < 73, "{largest:?}");
+    let share = batch[1].mean(Kind::Float).double_value(&[]);
+    assert!(share > 0.1 && share < 0.9, "{share}");
+}

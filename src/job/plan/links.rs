@@ -2,6 +2,7 @@
 
 use super::super::proven::{Placement, Training};
 use super::super::shape::Signal;
+use super::super::size::BYTES_PER_PARAMETER;
 use super::{Link, Load, ModulePlan, sum};
 
 /// Modules on other ranks that follow one another pass their outputs on without the trainer; gradients go the same ways
@@ -34,9 +35,24 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
         }
     }
     for module in modules {
-        exchange(&mut links, module);
+        match module.placement {
+            Placement::Shards(_) => rows(&mut links, trainers, module, samples),
+            Placement::Remote | Placement::Replicas => exchange(&mut links, module),
+        }
     }
     links
+}
+
+/// What a table that is cut over ranks is asked for, at most: when no id comes twice in a batch. Its layer runs at the
+/// trainers.
+fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64) {
+    let ids = module.input.elements().saturating_mul(samples);
+    let dim = module.output.shape.last().map_or(1, |dim| *dim as u64);
+    let bytes = ids.saturating_mul(dim).saturating_mul(BYTES_PER_PARAMETER);
+    let name = &module.name;
+    add(links, trainers, &module.role, format!("ids of {name}"), ids.saturating_mul(8));
+    add(links, &module.role, trainers, format!("rows of {name}"), bytes);
+    add(links, trainers, &module.role, format!("gradient of the rows of {name}"), bytes);
 }
 
 /// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the

@@ -4,9 +4,11 @@
 
 mod draw;
 mod links;
+mod shards;
 mod show;
 mod tour;
 
+pub use shards::ShardPlan;
 pub use show::thousands;
 
 use std::collections::BTreeMap;
@@ -75,6 +77,9 @@ pub struct ModulePlan {
     /// What it starts from, if a file says so.
     pub weights: Option<PathBuf>,
     pub devices: Vec<DevicePlan>,
+    /// What each rank has of it, if its rows are sharded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<ShardPlan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -156,18 +161,28 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
 
 fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
     let held = || modules.iter().filter(|module| module.role == role.name);
+    // The first shard is as large as any.
+    let part = |module: &ModulePlan, all: fn(&ModulePlan) -> Option<u64>, shard: fn(&ShardPlan) -> u64| {
+        module.shards.first().map(shard).or_else(|| all(module))
+    };
     RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum_of_known(held().map(|module| module.parameters)),
-        parameter_bytes: sum_of_known(held().map(|module| module.parameter_bytes)),
+        parameters: sum_of_known(
+            held().map(|module| part(module, |all| all.parameters, |shard| shard.parameters)),
+        ),
+        parameter_bytes: sum_of_known(
+            held().map(|module| part(module, |all| all.parameter_bytes, |shard| shard.parameter_bytes)),
+        ),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
 }
 
 fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
+    // Rows that are sharded lie in the memory of the machine.
+    let gpus = if matches!(module.placement, Placement::Shards(_)) { 0 } else { gpus };
     let input = module.input();
     let outputs = shape::infer(module.layers(), &input);
     let parts = split::devices(module.layers(), &module.devices, gpus);
@@ -201,6 +216,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
         torchscript: module.torchscript().map(|script| script.file.clone()),
         weights: module.weights.clone(),
         devices: device_plans(job, module, &layers),
+        shards: shards::shard_plans(job, module),
         layers,
     }
 }

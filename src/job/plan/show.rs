@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::super::proven::{Consistency, Placement};
-use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan};
+use super::super::shards::Cut;
+use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan, ShardPlan};
 use crate::topology::Rank;
 
 impl fmt::Display for Plan {
@@ -102,6 +103,14 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         Placement::Remote if ranks.len() > 1 => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
         Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
+        Placement::Shards(cut) => {
+            let by = match cut {
+                Cut::Rows => "ranges of rows",
+                Cut::Hash => "a hash of the id",
+            };
+            let ranks_of = if ranks.len() > 1 { "ranks" } else { "rank" };
+            format!("cut over {role} ({ranks_of} {}) by {by}", rank_range(ranks))
+        }
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
     if let Some(file) = &module.torchscript {
@@ -121,6 +130,10 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
             layer.device.to_string(),
         ]);
     }
+    if !module.shards.is_empty() {
+        grid.write(f)?;
+        return module.shards.iter().try_for_each(|shard| show_shard(f, shard));
+    }
     for device in &module.devices {
         let total = [thousands(device.parameters), bytes(device.parameter_bytes), device.device.to_string()];
         grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
@@ -134,6 +147,21 @@ fn show_weights(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result 
     match &module.weights {
         Some(file) => write!(f, "\n  starts from {}", file.display()),
         None => Ok(()),
+    }
+}
+
+fn show_shard(f: &mut fmt::Formatter<'_>, shard: &ShardPlan) -> fmt::Result {
+    let ShardPlan { rank, first, rows, parameters, parameter_bytes, optimizer_bytes } = shard;
+    let which = match first {
+        Some(_) if *rows == 0 => "no row".into(),
+        Some(first) => format!("rows {} to {}", thousands(*first), thousands(first + rows - 1)),
+        None => format!("at most {}", counted(*rows, "row")),
+    };
+    let (count, size) = (thousands(*parameters), bytes(*parameter_bytes));
+    write!(f, "\n  rank {rank} holds {which}: {count} parameters, {size}")?;
+    match optimizer_bytes {
+        0 => Ok(()),
+        size => write!(f, ", and {} of optimizer state", bytes(*size)),
     }
 }
 

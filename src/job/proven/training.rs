@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
 use super::super::shape::{self, Signal};
+use super::super::shards::Cut;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,6 +133,8 @@ pub enum Placement {
     Remote,
     /// On the trainers themselves, a replica on each, whose gradients are averaged.
     Replicas,
+    /// A table of rows that is cut over the ranks of a role, which the trainers ask for the rows they need.
+    Shards(Cut),
 }
 
 /// `[replicas]`: how the gradients of replicas become their average.
@@ -362,6 +365,8 @@ impl ModuleSpec {
         match self.placement {
             Placement::Remote => self.place.ranks.len() > 1,
             Placement::Replicas => true,
+            // Each row is on one rank.
+            Placement::Shards(_) => false,
         }
     }
 }

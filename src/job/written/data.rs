@@ -10,9 +10,9 @@ use super::super::read::{Item, Table};
 use crate::topology::Role;
 
 /// Plug-ins inside the binary.
-pub const DATASETS: [&str; 4] = ["idx", "csv", "synthetic", "bags"];
+pub const DATASETS: [&str; 5] = ["idx", "csv", "synthetic", "bags", "clicks"];
 /// Those of them that make their samples up and read no files.
-const MADE_UP: [&str; 2] = ["synthetic", "bags"];
+const MADE_UP: [&str; 3] = ["synthetic", "bags", "clicks"];
 pub const LOSSES: [&str; 4] = ["nll", "cross_entropy", "mse", "bce_with_logits"];
 /// Data inside the binary: what may stand after `builtin:` in `data.root`.
 pub const BUILTIN_DATA: [&str; 1] = ["digits"];

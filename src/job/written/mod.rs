@@ -12,6 +12,7 @@ mod optimizers;
 mod pipeline;
 mod places;
 mod replicas;
+mod shards;
 mod starts;
 mod train;
 
@@ -139,9 +140,11 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
         let item = root.section(section).get("batch_size")?;
         check_messages(&item, batch, &training.modules);
+        shards::check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
     check_sparse(root, &training);
+    shards::check(root, &training);
     train::only_drives(&root.section("train"), &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
@@ -228,9 +231,10 @@ fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
 
 /// Whether each parameter fits a message: the model is fetched one by one to be saved.
 fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
-    each_layer(root, modules, |item, _, layer| {
+    each_layer(root, modules, |item, module, layer| {
         let bytes = size::largest_tensor_bytes(&layer.op);
-        if bytes > LARGEST_MESSAGE {
+        // A table that is cut is fetched in pieces of rows.
+        if bytes > LARGEST_MESSAGE && !matches!(module.placement, Placement::Shards(_)) {
             let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
             let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
             item.reader().report(item.error_without_value(problem).hint(hint));
@@ -241,7 +245,8 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
 /// Whether sparse gradients meet only what takes them.
 fn check_sparse(root: &Table<'_>, job: &Training) {
     each_layer(root, &job.modules, |item, module, layer| {
-        if !layer.op.is_sparse() {
+        // Of a table that is cut only rows travel anyway.
+        if !layer.op.is_sparse() || matches!(module.placement, Placement::Shards(_)) {
             return;
         }
         let (problem, hint) = match job.optimizer.refuses_sparse() {

@@ -10,7 +10,7 @@ use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
 use super::places::{self, Place};
-use super::starts;
+use super::{layers, shards, starts};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
@@ -36,13 +36,19 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
-    let place = t.need("place", "\"server\"", |item| places::read(item, roles, trainers));
+    let cut = t.get("shards").map(|item| shards::cut(&item));
+    let place = t.need("place", "\"server\"", |item| match cut {
+        None => places::read(item, roles, trainers),
+        Some(cut) => Some(vec![shards::place(item, roles, trainers, cut?)?]),
+    });
     t.refuse("run", "leave it out: this version runs a module where it is placed");
-    t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
     let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
     let layers_item = t.get("layers");
     let made_of = starts::made_of(&t);
+    if cut.is_some() {
+        shards::one_table(&t, made_of.as_ref());
+    }
     let cuts = places::cuts(&t, place.as_ref().map(Vec::len), made_of.as_ref());
     let places = place.zip(cuts).map(|(place, cuts)| places::cut(place, cuts));
     let devices = t.or("devices", Devices::One, |item| devices(item, made_of.as_ref()));

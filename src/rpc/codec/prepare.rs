@@ -9,7 +9,7 @@ use crate::rpc::value::{Message, Value};
 use crate::rpc::wire::MAX_DIMENSIONS;
 
 /// Checks `message` against the limits and makes its tensors ready to travel: detached, and unless the message stays
-/// on this rank (`local`) on the CPU and contiguous.
+/// on this rank (`local`) on the CPU and contiguous. Also gives the bytes of its payloads.
 ///
 /// # Errors
 /// `TooLarge` over a limit, `BadValue` for a tensor that cannot travel.
@@ -17,10 +17,10 @@ pub(crate) fn prepare(
     mut message: Message,
     max_payload_bytes: u64,
     local: bool,
-) -> Result<Message, CallError> {
+) -> Result<(Message, u64), CallError> {
     let mut tally = Tally::new(max_payload_bytes);
     prepare_list(&mut message.values, 0, local, &mut tally)?;
-    Ok(message)
+    Ok((message, tally.bytes))
 }
 
 fn prepare_list(values: &mut [Value], depth: usize, local: bool, tally: &mut Tally) -> Result<(), CallError> {

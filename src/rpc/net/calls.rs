@@ -154,8 +154,7 @@ impl Net {
         let job = Job {
             handler,
             incoming: Incoming { from, method: method.into(), message, mesh: Mesh::from_inner(mesh) },
-            max_payload_bytes: self.shared.max_payload_bytes,
-            local: from == self.rank(),
+            shared: self.shared.clone(),
             done,
             permit,
             share,

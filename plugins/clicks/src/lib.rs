@@ -1,0 +1,192 @@
+//! A made-up log of clicks, for a recommender: who was shown what, and whether they clicked. Sample i is the same however
+//! and wherever it is asked for.
+//!
+//! | field | |
+//! |---|---|
+//! | `ids` | int64 [3]: a user, an item and the item's category, numbered one after the other as rows of one table |
+//! | `click` | float32 [1]: 1 or 0 |
+//!
+//! A hidden model decides: every user, item and category has an effect, and so has each pair of a user's taste and a
+//! category. Clicks are drawn with the logistic of their sum. As in real logs a few users and items come in very many
+//! samples and most in hardly any: the k-th most frequent comes about 1/k times as often as the first (Zipf's law).
+
+use pstrain_plugin::prelude::*;
+
+const IDS: u64 = 3;
+/// Kinds of users, of whom each likes other categories.
+const TASTES: u64 = 8;
+/// What all samples have in common: fewer than half are clicks.
+const BIAS: f64 = -1.0;
+/// Bounds of one effect.
+const EFFECT: f64 = 1.5;
+/// Prime, and so without a common divisor with any number of users or items that is allowed: multiplying by it scatters them.
+const SCATTER: u64 = 2_654_435_761;
+const MOST: u64 = 1 << 31;
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    samples: u64,
+    users: u64,
+    items: u64,
+    categories: u64,
+    /// Another seed is another hidden model.
+    #[serde(default)]
+    seed: u64,
+    /// Index of the first sample: a test set is the same seed behind the training set's samples.
+    #[serde(default)]
+    offset: u64,
+}
+
+struct Clicks(Config);
+
+impl Dataset for Clicks {
+    type Config = Config;
+
+    fn open(config: Config) -> Result<Self> {
+        let Config { samples, users, items, categories, .. } = config;
+        for (key, value) in [("samples", samples), ("users", users), ("items", items), ("categories", categories)] {
+            ensure!(value > 0, "`{key}` = 0: there should be at least one");
+        }
+        for (key, value) in [("users", users), ("items", items), ("categories", categories)] {
+            ensure!(value <= MOST, "`{key}` = {value} is more than {MOST}");
+        }
+        Ok(Clicks(config))
+    }
+
+    fn len(&self) -> u64 {
+        self.0.samples
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("ids", DType::Int64, [IDS]), Field::new("click", DType::Float32, [1])]
+    }
+
+    fn batch(&mut self, batch: &mut Batch) -> Result<()> {
+        let mut clicks = Vec::with_capacity(batch.indices().len());
+        batch.fill(0, |index, row: &mut [i64]| {
+            let (ids, click) = self.sample(index);
+            row.copy_from_slice(&ids);
+            clicks.push(click);
+            Ok(())
+        })?;
+        batch.emit(1, &clicks)
+    }
+}
+
+impl Clicks {
+    fn sample(&self, index: u64) -> ([i64; IDS as usize], f32) {
+        let Config { users, items, categories, seed, offset, .. } = self.0;
+        let mut random = Random(mix(seed ^ mix(offset + index)));
+        let (user, item) = (random.frequent(users), random.frequent(items));
+        let category = hash(seed, [0, item]) % categories;
+        let taste = hash(seed, [1, user]) % TASTES;
+        let effects = [[2, user], [3, item], [4, category], [5, taste * categories + category]];
+        let score = BIAS + effects.iter().map(|&of| effect(seed, of)).sum::<f64>();
+        let click = random.next() < 1.0 / (1.0 + (-score).exp());
+        let ids = [user, users + item, users + items + category];
+        (ids.map(|id| id as i64), if click { 1.0 } else { 0.0 })
+    }
+}
+
+/// The hidden model's part of one thing: a number of its kind.
+fn effect(seed: u64, of: [u64; 2]) -> f64 {
+    EFFECT * (2.0 * fraction(hash(seed, of)) - 1.0)
+}
+
+fn hash(seed: u64, of: [u64; 2]) -> u64 {
+    of.into_iter().fold(mix(seed), |hash, part| mix(hash ^ part))
+}
+
+/// Between 0 and 1, without 1.
+fn fraction(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        fraction(mix(self.0))
+    }
+
+    /// One of `count`, by Zipf's law. Which are frequent has nothing to do with their numbers.
+    fn frequent(&mut self, count: u64) -> u64 {
+        let place = ((count as f64).ln() * self.next()).exp() as u64;
+        (place.min(count) * SCATTER) % count
+    }
+}
+
+fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+export_dataset!(Clicks);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use pstrain_plugin::testing::{self, Emitted};
+
+    const CONFIG: &str = r#"{"samples": 20000, "users": 500, "items": 300, "categories": 7}"#;
+
+    fn batch(json: &str, indices: &[u64]) -> Vec<Emitted> {
+        testing::batch(&mut testing::open::<Clicks>(json).unwrap(), indices).unwrap()
+    }
+
+    #[test]
+    fn ids_number_users_items_and_categories_one_after_the_other() {
+        let all = batch(CONFIG, &(0..20_000).collect::<Vec<_>>());
+        let mut category_of = BTreeMap::new();
+        for ids in all[0].values::<i64>().chunks(3) {
+            assert!((0..500).contains(&ids[0]) && (500..800).contains(&ids[1]) && (800..807).contains(&ids[2]));
+            assert_eq!(*category_of.entry(ids[1]).or_insert(ids[2]), ids[2], "an item has one category");
+        }
+        let clicks = all[1].values::<f32>();
+        let share = clicks.iter().sum::<f32>() / clicks.len() as f32;
+        assert!((0.2..0.5).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn few_users_come_often_and_what_they_like_is_their_own() {
+        let all = batch(CONFIG, &(0..20_000).collect::<Vec<_>>());
+        let mut of_user: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
+        for (ids, click) in all[0].values::<i64>().chunks(3).zip(all[1].values::<f32>()) {
+            let (seen, clicks) = of_user.entry(ids[0]).or_default();
+            (*seen, *clicks) = (*seen + 1.0, *clicks + f64::from(click));
+        }
+        let mut counts: Vec<_> = of_user.values().copied().collect();
+        counts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        // ln 2 / ln 500 of the samples are the first user's, and as many those of the second and third.
+        assert!((0.10..0.13).contains(&(counts[0].0 / 20_000.0)), "{counts:?}");
+        let rates: Vec<f64> = counts[..10].iter().map(|(seen, clicks)| clicks / seen).collect();
+        let (least, most) = rates.iter().fold((1.0, 0.0), |(a, b): (f64, f64), &rate| (a.min(rate), b.max(rate)));
+        assert!(most - least > 0.2, "{rates:?}");
+    }
+
+    #[test]
+    fn a_sample_is_the_same_in_any_batch_and_behind_an_offset() {
+        let of = |more: &str, indices: &[u64]| {
+            batch(&format!(r#"{{"samples": 99, "users": 9, "items": 9, "categories": 2{more}}}"#), indices)
+        };
+        let (one, many) = (of("", &[41]), of("", &[7, 41, 98]));
+        for (one, many) in one.iter().zip(&many) {
+            let size = one.bytes.len();
+            assert_eq!(one.bytes, many.bytes[size..2 * size]);
+        }
+        assert_eq!(one, of(r#", "offset": 40"#, &[1]));
+        assert_ne!(of("", &[0, 1, 2, 3]), of(r#", "seed": 1"#, &[0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn impossible_logs_are_refused() {
+        let error = testing::open::<Clicks>(r#"{"samples": 1, "users": 0, "items": 1, "categories": 1}"#);
+        assert_eq!(error.err().unwrap().to_string(), "`users` = 0: there should be at least one");
+    }
+}

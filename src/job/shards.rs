@@ -1,0 +1,134 @@
+//! A table of rows that is cut over several ranks: which of them owns a row.
+//!
+//! Pure arithmetic, the same on every rank: trainers ask by it, owners check by it, the plan counts by it.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::layer::LayerOp;
+use super::proven::ModuleSpec;
+
+/// `shards`: how the rows of a module's table are dealt out to the ranks of its role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// Ranges of rows that follow one another, of equal length but for one row.
+    Rows,
+    /// By a hash of the id. Ids are any numbers from 0 on; a rank holds the rows of those that were asked for.
+    Hash,
+}
+
+/// The table of an embedding layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSpec {
+    /// With [`Cut::Hash`] the most that one rank holds.
+    pub rows: i64,
+    /// Numbers in a row.
+    pub dim: i64,
+    /// The id whose row is zero and stays so.
+    pub padding: Option<i64>,
+}
+
+impl Cut {
+    /// The one of `owners` ranks that has row `id`, which is not negative and, if cut by rows, in the table.
+    pub fn owner(self, id: i64, rows: i64, owners: usize) -> usize {
+        match self {
+            Cut::Rows => {
+                let (short, longer) = share(rows, owners);
+                // The first `longer` ranks have a row more than the others.
+                let in_longer = longer * (short + 1);
+                let owner = if id < in_longer { id / (short + 1) } else { longer + (id - in_longer) / short };
+                owner as usize
+            }
+            Cut::Hash => (mix(id as u64) % owners as u64) as usize,
+        }
+    }
+
+    /// The rows that the `nth` of `owners` ranks holds at most.
+    pub fn rows_of(self, nth: usize, rows: i64, owners: usize) -> u64 {
+        match self {
+            Cut::Rows => {
+                let range = range(nth, rows, owners);
+                (range.end - range.start) as u64
+            }
+            Cut::Hash => rows as u64,
+        }
+    }
+}
+
+/// The ids that the `nth` of `owners` ranks has of a table cut by rows.
+pub fn range(nth: usize, rows: i64, owners: usize) -> Range<i64> {
+    let (short, longer) = share(rows, owners);
+    let start = |nth: i64| nth * short + nth.min(longer);
+    start(nth as i64)..start(nth as i64 + 1)
+}
+
+/// The rows that each rank has at least, and how many ranks have one more.
+fn share(rows: i64, owners: usize) -> (i64, i64) {
+    (rows / owners as i64, rows % owners as i64)
+}
+
+impl ModuleSpec {
+    /// The module's table, if it is one embedding layer and nothing else: then it can be cut.
+    pub fn table(&self) -> Option<TableSpec> {
+        match self.layers() {
+            [layer] => table(&layer.op),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn table(op: &LayerOp) -> Option<TableSpec> {
+    match *op {
+        LayerOp::Embedding { num_embeddings: rows, embedding_dim: dim, padding_idx: padding, .. } => {
+            Some(TableSpec { rows, dim, padding })
+        }
+        LayerOp::EmbeddingBag { num_embeddings: rows, embedding_dim: dim, .. } => {
+            Some(TableSpec { rows, dim, padding: None })
+        }
+        _ => None,
+    }
+}
+
+/// SplitMix64's output function (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+pub fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ranges_of_rows_cover_the_table_and_differ_by_one_row_at_most() {
+        let ranges: Vec<_> = (0..3).map(|nth| range(nth, 10, 3)).collect();
+        assert_eq!(ranges, [0..4, 4..7, 7..10]);
+        // More ranks than rows: the last have none.
+        let ranges: Vec<_> = (0..3).map(|nth| range(nth, 2, 3)).collect();
+        assert_eq!(ranges, [0..1, 1..2, 2..2]);
+    }
+
+    #[test]
+    fn hashed_ids_spread_evenly() {
+        let mut counts = [0; 3];
+        for id in 0..30_000 {
+            counts[Cut::Hash.owner(id, 1, 3)] += 1;
+        }
+        // Five standard deviations of a fair deal (81.6 each) around its mean.
+        assert!(counts.iter().all(|count| (9_592..10_408).contains(count)), "{counts:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_owner_of_a_row_is_the_rank_whose_range_has_it(rows in 1i64..1 << 40, owners in 1usize..100, part in 0.0f64..1.0) {
+            let id = ((rows as f64 * part) as i64).min(rows - 1);
+            prop_assert!(range(Cut::Rows.owner(id, rows, owners), rows, owners).contains(&id));
+        }
+    }
+}

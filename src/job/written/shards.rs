@@ -1,0 +1,105 @@
+//! `shards` of a module as written, and what it asks of the rest of the job.
+
+use super::super::proven::{Consistency, MadeOf, ModuleSpec, Placement, Training};
+use super::super::read::{Item, Table};
+use super::super::shape::Signal;
+use super::super::shards::{self, Cut};
+use super::super::size::BYTES_PER_PARAMETER;
+use super::{LARGEST_MESSAGE, cluster};
+use crate::topology::Role;
+
+pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {
+    item.choice(&[("rows", Cut::Rows), ("hash", Cut::Hash)])
+}
+
+/// Where the module's rows are: on ranks that the trainers call.
+pub(super) fn place(
+    item: &Item<'_>,
+    roles: &[Role],
+    trainers: Option<&Role>,
+    cut: Cut,
+) -> Option<(Role, Placement)> {
+    let role = cluster::role(item, roles)?;
+    if trainers.is_some_and(|trainers| trainers.name == role.name) {
+        item.wrong(
+            "is the role that trains, and the rows of a table that is cut lie on ranks that do not",
+            "place it on a role of its own, or leave shards out for a replica on each trainer",
+        );
+        return None;
+    }
+    Some((role.clone(), Placement::Shards(cut)))
+}
+
+/// Only a table has rows that can lie on different ranks.
+pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
+    const HINT: &str = "give the module one layer, embedding or embedding_bag, \
+                        and put the others into a module of their own";
+    if let Some(weights) = t.get("weights") {
+        weights.wrong("is for modules that are whole, and this one is sharded", "leave it out");
+    }
+    let (item, layers) = match (t.get("layers"), made_of) {
+        (Some(item), Some(MadeOf::Layers(layers))) => (item, layers.as_slice()),
+        (_, Some(MadeOf::TorchScript(_))) => {
+            if let Some(item) = t.get("torchscript") {
+                item.wrong("is one piece, and `shards` cuts a table", HINT);
+            }
+            return;
+        }
+        _ => return,
+    };
+    let uncut = layers.iter().position(|layer| shards::table(&layer.op).is_none());
+    let (entry, problem) = match (uncut, layers) {
+        (Some(index), _) => {
+            (item.at(&[index]), format!("is {}, a layer that cannot be cut", layers[index].op.kind()))
+        }
+        (None, [_]) => return,
+        (None, _) => (item.at(&[1]), "is a second table: one module is cut over ranks as one".into()),
+    };
+    let entry = entry.as_ref().unwrap_or(&item);
+    entry.reader().report(entry.error_without_value(problem).hint(HINT));
+}
+
+/// Whether the optimizer and the consistency can do with rows that are made and updated one by one.
+pub(super) fn check(root: &Table<'_>, job: &Training) {
+    let cut = |module: &&ModuleSpec| matches!(module.placement, Placement::Shards(_));
+    for module in job.modules.iter().filter(cut) {
+        let name = &module.name;
+        if let (Some(why), Some(item)) = (job.optimizer.refuses_rows(), root.section("optimizer").get("type"))
+        {
+            let problem =
+                format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");
+            let hint = "use sgd without momentum and weight decay, adagrad without weight decay, \
+                        or adam without amsgrad and weight decay";
+            item.wrong(problem.trim_start(), hint);
+        }
+        if let (Consistency::Hogwild, Some(item)) =
+            (job.train.consistency, root.section("train").get("consistency"))
+        {
+            let problem = format!(
+                "writes parameters without locks, and rows of `modules.{name}` are made when they are first used"
+            );
+            item.wrong(
+                problem,
+                "use \"async\": a look-up copies the rows it reads, so no step waits for another's",
+            );
+        }
+    }
+}
+
+/// Whether the rows of a batch fit a message if no id comes twice and one rank has them all.
+pub(super) fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
+    for module in modules.iter().filter(|module| matches!(module.placement, Placement::Shards(_))) {
+        let Some(table) = module.table() else { continue };
+        let ids = Signal::new(&module.input, module.input_dtype).elements();
+        let row = (table.dim as u64).saturating_mul(BYTES_PER_PARAMETER).max(8);
+        let sample = ids.saturating_mul(row);
+        if sample > LARGEST_MESSAGE / batch {
+            let problem = format!("asks for more than 4 GiB of rows of `modules.{}`", module.name);
+            let hint = match LARGEST_MESSAGE / sample {
+                0 => format!("one sample asks for {sample} bytes; give it fewer ids"),
+                most => format!("a sample asks for {sample} bytes; use at most {most}"),
+            };
+            batch_size.wrong(problem, hint);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a rank that owns shards answers: the methods behind [`ShardedModule`](super::ShardedModule) and
+//! [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
+//!
+//! | method | takes | gives |
+//! |---|---|---|
+//! | `shard.get` | the module's name | an RRef to this rank's part of it, made by the first who asks |
+//! | `shard.rows` | RRef, int64 ids `[n]`, ascending | float32 rows `[n, dim]`; under a context they are recorded, and made if they are new |
+//! | `shard.optimize` | RRef, the optimizer's options as JSON | nothing |
+//! | `shard.step` | RRef, the number of the backward to step after, or nil to skip, the samples of the batch; under a context | the staleness of the update |
+//! | `shard.leave` | RRef | nothing: the caller takes no more steps |
+//! | `shard.list` | RRef | an RRef to the list of all rows that there are now, and how many |
+//! | `shard.piece` | RRef to such a list, a position in it | int64 ids `[k]` and float32 rows `[k, dim]` from there on, as many as a piece takes |
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, bail};
+use futures::FutureExt as _;
+use tch::Tensor;
+
+use super::shard::Shard;
+use super::table::Ids;
+use crate::autograd::{Autograd, Scope};
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::{Consistency, ModuleSpec};
+use crate::parallel::server::{exactly, local, serve, settled};
+use crate::rpc::{Methods, RRef, Value};
+use crate::topology::Rank;
+
+/// The shards of this rank, each made once for the whole world, when the first trainer asks for it.
+pub struct ShardServer {
+    rank: Rank,
+    /// With the seed of its first rows.
+    placed: Vec<(ModuleSpec, u64)>,
+    trainers: Vec<Rank>,
+    consistency: Consistency,
+    made: Mutex<BTreeMap<String, (Arc<Shard>, RRef)>>,
+}
+
+/// All rows of a shard at one moment: their ids, not what they hold.
+struct Listed {
+    shard: Arc<Shard>,
+    ids: Ids,
+}
+
+/// Of the rows of one piece: little beside what a rank has, and much beside what a call costs.
+const PIECE_BYTES: usize = 8 << 20;
+
+impl ShardServer {
+    /// `placed` are the modules of which `rank` has a part, each with the seed of its first rows.
+    pub fn new(
+        rank: Rank,
+        placed: Vec<(ModuleSpec, u64)>,
+        trainers: Vec<Rank>,
+        consistency: Consistency,
+    ) -> Arc<ShardServer> {
+        Arc::new(ShardServer { rank, placed, trainers, consistency, made: Mutex::default() })
+    }
+
+    /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
+    pub fn register(self: &Arc<Self>, autograd: &Arc<Autograd>, methods: &mut Methods) {
+        let server = self.clone();
+        serve(autograd, methods, "shard.get", move |scope, values| {
+            let server = server.clone();
+            async move { server.get(&scope, values) }.boxed_local()
+        });
+        serve(autograd, methods, "shard.rows", |scope, values| rows(scope, values).boxed_local());
+        serve(autograd, methods, "shard.optimize", |_, values| optimize(values).boxed_local());
+        serve(autograd, methods, "shard.step", |scope, values| step(scope, values).boxed_local());
+        serve(autograd, methods, "shard.leave", |scope, values| leave(scope, values).boxed_local());
+        serve(autograd, methods, "shard.list", |scope, values| list(scope, values).boxed_local());
+        serve(autograd, methods, "shard.piece", |_, values| piece(values).boxed_local());
+    }
+
+    /// The shards made so far.
+    pub fn shards(&self) -> Vec<Arc<Shard>> {
+        self.made
+            .lock()
+            .expect("no handler panics making a shard")
+            .values()
+            .map(|(shard, _)| shard.clone())
+            .collect()
+    }
+
+    fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+        let [name] = exactly(values)?;
+        let name = name.into_text()?;
+        // Held while the shard is made: the second trainer waits for the first one's instance.
+        let mut made = self.made.lock().expect("no handler panics making a shard");
+        if let Some((_, rref)) = made.get(&name) {
+            return Ok(vec![rref.clone().into()]);
+        }
+        let (spec, seed) = self
+            .placed
+            .iter()
+            .find(|(spec, _)| spec.name == name)
+            .with_context(|| format!("no shard of module `{name}` is placed on rank {}", self.rank))?;
+        let shard = Arc::new(Shard::new(spec, self.rank, &self.trainers, self.consistency, *seed)?);
+        let rref = scope.mesh.objects().insert(shard.clone());
+        made.insert(name, (shard, rref.clone()));
+        Ok(vec![rref.into()])
+    }
+}
+
+async fn rows(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [shard, ids] = exactly(values)?;
+    let shard = local::<Shard>(shard).await?;
+    let ids = ids.into_tensor()?;
+    let rows = match &scope.state {
+        Some(context) => shard.look_up(context, scope.from, &ids).await?,
+        None => shard.peek(&ids)?,
+    };
+    Ok(vec![rows.into()])
+}
+
+async fn optimize(values: Vec<Value>) -> Result<Vec<Value>> {
+    let [shard, options] = exactly(values)?;
+    let spec: OptimizerSpec =
+        serde_json::from_str(&options.into_text()?).context("the optimizer's options")?;
+    local::<Shard>(shard).await?.set_optimizer(&spec)?;
+    Ok(Vec::new())
+}
+
+async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [shard, backward, samples] = exactly(values)?;
+    let shard = local::<Shard>(shard).await?;
+    let context = scope.state.as_ref().context("`shard.step` needs a context")?;
+    let samples = settled(&scope, context, backward, samples).await?;
+    let applied = shard.step(context, scope.from, samples).await?;
+    Ok(vec![Value::Int(applied.staleness as i64)])
+}
+
+async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [shard] = exactly(values)?;
+    local::<Shard>(shard).await?.leave(scope.from)?;
+    Ok(Vec::new())
+}
+
+async fn list(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [shard] = exactly(values)?;
+    let shard = local::<Shard>(shard).await?;
+    let ids = shard.all();
+    let rows = ids.len() as i64;
+    Ok(vec![scope.mesh.objects().insert(Arc::new(Listed { shard, ids })).into(), rows.into()])
+}
+
+async fn piece(values: Vec<Value>) -> Result<Vec<Value>> {
+    let [listed, start] = exactly(values)?;
+    let listed = local::<Listed>(listed).await?;
+    let (start, rows) = (usize::try_from(start.into_int()?)?, listed.ids.len());
+    if start > rows {
+        bail!("there is no row {start} of {rows}");
+    }
+    let most = PIECE_BYTES / (listed.shard.dim() * size_of::<f32>()).max(1);
+    let ids = listed.ids.slice(start..rows.min(start + most.max(1)));
+    Ok(vec![Tensor::f_from_slice(&ids)?.into(), listed.shard.rows(&ids)?.into()])
+}

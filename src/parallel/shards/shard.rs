@@ -1,0 +1,229 @@
+//! A module's rows at one owner: look-ups, and how the trainers' updates meet.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tch::{Kind, Tensor};
+
+use super::table::{Given, Gradients, Ids, Place, Table};
+use crate::autograd::ContextState;
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::shards::{Cut, TableSpec, range};
+use crate::job::{Consistency, ModuleSpec, Placement};
+use crate::parallel::Applied;
+use crate::parallel::ordered::{Ordered, Updated as _};
+use crate::topology::Rank;
+
+/// One rank's part of a sharded module, for the whole world.
+pub struct Shard {
+    module: String,
+    dim: usize,
+    updates: Ordered<Table>,
+    /// Chosen by the first trainer that makes an optimizer; the others must agree.
+    optimizer: Mutex<Option<OptimizerSpec>>,
+    /// Steps that were applied and the sum of their staleness; written by every trainer's handler.
+    steps: AtomicU64,
+    staleness: AtomicU64,
+}
+
+/// The look-ups of a context's step. Hangs on the context.
+#[derive(Default)]
+struct LookUps(Mutex<Vec<LookUp>>);
+
+struct LookUp {
+    module: String,
+    /// Of the table, when it was copied.
+    version: u64,
+    /// Under which the context keeps the gradient of the copy.
+    watched_name: String,
+    places: Vec<Place>,
+}
+
+impl LookUps {
+    fn of(context: &ContextState) -> Arc<LookUps> {
+        context.get_or_insert_with(LookUps::default)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<LookUp>> {
+        self.0.lock().expect("nobody panics listing look-ups")
+    }
+}
+
+impl Shard {
+    /// The part of `spec`'s table that `rank` has. Takes memory as rows are made.
+    ///
+    /// # Errors
+    /// It has none, or more rows than can be counted.
+    pub fn new(
+        spec: &ModuleSpec,
+        rank: Rank,
+        trainers: &[Rank],
+        consistency: Consistency,
+        seed: u64,
+    ) -> Result<Shard> {
+        let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else {
+            bail!("module `{}` is not sharded", spec.name)
+        };
+        let ranks = &spec.place.ranks;
+        let nth = ranks.iter().position(|&owner| owner == rank).context("this rank has no part of it")?;
+        let rows = match cut {
+            Cut::Rows => Table::of_range(&table, range(nth, table.rows, ranks.len()), seed),
+            Cut::Hash => Table::hashed(&table, seed),
+        };
+        let TableSpec { dim, .. } = table;
+        Ok(Shard {
+            module: spec.name.clone(),
+            dim: dim as usize,
+            updates: Ordered::new(rows.with_context(|| in_module(&spec.name))?, trainers, consistency),
+            optimizer: Mutex::new(None),
+            steps: AtomicU64::new(0),
+            staleness: AtomicU64::new(0),
+        })
+    }
+
+    /// The rows of `ids`, which ascend, as `[n, dim]`: a leaf that the context watches. Waits first while `trainer` is
+    /// too far ahead (`ssp`).
+    ///
+    /// # Errors
+    /// An id is not of this rank, or there is no room for its row.
+    pub async fn look_up(&self, context: &ContextState, trainer: Rank, ids: &Tensor) -> Result<Tensor> {
+        let ids = self.ids(ids)?;
+        self.updates.turn(trainer).await?;
+        let (version, copied) = self.updates.with(|table| (table.version(), table.look_up(&ids)));
+        let (places, rows) = copied.with_context(|| in_module(&self.module))?;
+        let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;
+        let look_ups = LookUps::of(context);
+        let mut look_ups = look_ups.lock();
+        let watched_name = format!("{}.rows.{}", self.module, look_ups.len());
+        context.watch(watched_name.as_str(), &leaf)?;
+        look_ups.push(LookUp { module: self.module.clone(), version, watched_name, places });
+        Ok(leaf)
+    }
+
+    /// The rows of `ids`, which ascend, as `[n, dim]`; nothing is recorded and none is made.
+    ///
+    /// # Errors
+    /// An id is not of this rank.
+    pub fn peek(&self, ids: &Tensor) -> Result<Tensor> {
+        self.rows(&self.ids(ids)?)
+    }
+
+    /// As [`peek`](Shard::peek).
+    ///
+    /// # Errors
+    /// An id is not of this rank.
+    pub fn rows(&self, ids: &[i64]) -> Result<Tensor> {
+        let rows = self.updates.with(|table| table.peek(ids)).with_context(|| in_module(&self.module))?;
+        self.tensor(&rows)
+    }
+
+    /// Numbers in a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The ids of all rows that there are now.
+    pub(super) fn all(&self) -> Ids {
+        self.updates.with(|table| table.all())
+    }
+
+    /// Chooses what updates the rows. The first call makes it, further ones must name the same.
+    ///
+    /// # Errors
+    /// When another one was chosen before, or it cannot update single rows.
+    pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
+        let mut chosen = self.optimizer.lock().expect("no handler panics choosing an optimizer");
+        match &*chosen {
+            Some(before) if before != spec => {
+                bail!("module `{}` is already updated by {before:?}; {spec:?} was asked for", self.module)
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        self.updates.with(|table| table.set_optimizer(spec)).with_context(|| in_module(&self.module))?;
+        *chosen = Some(spec.clone());
+        Ok(())
+    }
+
+    /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
+    /// `None`: the step happens without an update. A step that needed no row of this rank counts as well (S-3).
+    ///
+    /// # Errors
+    /// When the step cannot be applied.
+    pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        let (used, looked_up) = self.take_gradients(context)?;
+        let given = samples.map(|samples| Given { samples, looked_up });
+        let applied =
+            self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
+        Ok(applied)
+    }
+
+    /// Steps applied so far, by all trainers, and the sum of their staleness.
+    pub fn updates(&self) -> (u64, u64) {
+        (self.steps.load(Ordering::Relaxed), self.staleness.load(Ordering::Relaxed))
+    }
+
+    /// The trainer takes no more steps, and nobody waits for it any longer.
+    ///
+    /// # Errors
+    /// When that completes a round which cannot be applied.
+    pub fn leave(&self, trainer: Rank) -> Result<()> {
+        self.updates.leave(trainer)
+    }
+
+    /// The oldest version that the context's look-ups read, and what the backward gave for them.
+    fn take_gradients(&self, context: &ContextState) -> Result<(u64, Vec<Gradients>)> {
+        let mut gradients = context.gradients();
+        let look_ups = LookUps::of(context);
+        let mut look_ups = look_ups.lock();
+        // A context that has read nothing here has missed nothing.
+        let mut oldest = u64::MAX;
+        let mut of_rows = Vec::new();
+        for look_up in look_ups.iter_mut().filter(|look_up| look_up.module == self.module) {
+            oldest = oldest.min(look_up.version);
+            if let Some(gradient) = gradients.remove(&look_up.watched_name) {
+                let mut numbers = vec![0.0; look_up.places.len() * self.dim];
+                let length = numbers.len();
+                gradient.f_contiguous()?.f_copy_data(&mut numbers, length)?;
+                of_rows.push(Gradients { places: look_up.places.clone(), numbers });
+            }
+        }
+        Ok((oldest, of_rows))
+    }
+
+    /// Ids as they travel. Ascending, each is there once: there are never more than the table has rows.
+    fn ids(&self, ids: &Tensor) -> Result<Vec<i64>> {
+        let (shape, kind) = (ids.size(), ids.f_kind()?);
+        ensure!(shape.len() == 1 && kind == Kind::Int64, "ids are int64 [n], and {kind:?} {shape:?} came");
+        let rows = self.dim * MOST_BYTES_OF_A_NUMBER;
+        ensure!(
+            ids.numel() <= MOST_BYTES / rows,
+            "{} rows of `{}` are more than 4 GiB\n  hint: use a smaller batch",
+            ids.numel(),
+            self.module
+        );
+        let mut list = vec![0; ids.numel()];
+        ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
+        ensure!(
+            list.windows(2).all(|pair| pair[0] < pair[1]),
+            "ids are to ascend, and {shape:?} came that do not"
+        );
+        Ok(list)
+    }
+
+    fn tensor(&self, rows: &[f32]) -> Result<Tensor> {
+        let shape = [(rows.len() / self.dim) as i64, self.dim as i64];
+        Ok(Tensor::f_from_slice(rows)?.f_view(shape)?)
+    }
+}
+
+/// Of one look-up: what a message carries.
+const MOST_BYTES: usize = 4 << 30;
+const MOST_BYTES_OF_A_NUMBER: usize = size_of::<f32>();
+
+fn in_module(module: &str) -> String {
+    format!("module `{module}`")
+}

@@ -1,0 +1,155 @@
+//! A sharded module as its users hold it.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use super::asked::Asked;
+use super::listing::Listing;
+use crate::autograd::{Autograd, AutogradPending, Context};
+use crate::job::layer::LayerOp;
+use crate::job::shards::{Cut, TableSpec};
+use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
+use crate::model::{Mode, Module};
+use crate::parallel::PATIENCE;
+use crate::parallel::remote_module::one;
+use crate::rpc::{RRef, Value};
+
+/// A handle on a table whose rows lie on several ranks.
+pub struct ShardedModule {
+    autograd: Arc<Autograd>,
+    name: String,
+    table: TableSpec,
+    cut: Cut,
+    /// The parts, in the order of their ranks.
+    shards: Vec<RRef>,
+    /// The layer, run over the rows of a batch as if they were the whole table.
+    module: Module,
+    bags: bool,
+}
+
+impl ShardedModule {
+    /// The one table that the owners have of `spec`; each part is made by the first who asks.
+    ///
+    /// # Errors
+    /// When the module is not sharded, or an owner does not have its part.
+    pub fn get(autograd: &Arc<Autograd>, spec: &ModuleSpec) -> Result<ShardedModule> {
+        let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else {
+            anyhow::bail!("module `{}` is not sharded", spec.name)
+        };
+        let get = |&owner| autograd.call(owner, "shard.get", vec![spec.name.as_str().into()], None);
+        let calls: Vec<_> = spec.place.ranks.iter().map(get).collect();
+        let shards = calls.into_iter().map(|call| Ok(one(call.wait()?)?.into_rref()?));
+        let shards = shards.collect::<Result<Vec<_>>>()?;
+        let bags = matches!(spec.layers()[0].op, LayerOp::EmbeddingBag { .. });
+        let module = Module::build(&over_rows(spec), &[Device::Cpu], 0)?;
+        Ok(ShardedModule {
+            autograd: autograd.clone(),
+            name: spec.name.clone(),
+            table,
+            cut,
+            shards,
+            module,
+            bags,
+        })
+    }
+
+    /// A reference to each part, for a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
+    pub fn shards(&self) -> &[RRef] {
+        &self.shards
+    }
+
+    /// The layer's output for a batch of ids, on the CPU; the backward of `context` reaches the rows at their owners
+    /// through it.
+    ///
+    /// # Errors
+    /// An id that the table does not have; what an owner says, or the call.
+    pub fn forward(&self, context: &Context, ids: &Tensor) -> Result<Tensor> {
+        self.run(Some(context), ids).with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// The layer's output; nothing is recorded, and no row is made.
+    ///
+    /// # Errors
+    /// As [`ShardedModule::forward`].
+    pub fn predict(&self, ids: &Tensor) -> Result<Tensor> {
+        no_grad(|| self.run(None, ids)).with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// Tells the owners that this rank takes no more steps.
+    ///
+    /// # Errors
+    /// When a call fails, or the round that it completes cannot be applied.
+    pub fn leave(&self) -> Result<()> {
+        let leave = |shard: &RRef| self.call(shard, "shard.leave", vec![shard.clone().into()]);
+        let calls: Vec<_> = self.shards.iter().map(leave).collect();
+        calls.into_iter().try_for_each(|call| call.wait().map(drop))?;
+        Ok(())
+    }
+
+    /// What each owner has, in the order of their ranks: ranges of rows that follow one another, or rows of any ids.
+    ///
+    /// # Errors
+    /// When a call fails.
+    pub fn listings(&self) -> Result<Vec<Listing>> {
+        self.shards.iter().map(|shard| Listing::of(&self.autograd, shard)).collect()
+    }
+
+    fn run(&self, context: Option<&Context>, ids: &Tensor) -> Result<Tensor> {
+        let kind = ids.f_kind()?;
+        ensure!(kind == Kind::Int64, "ids are int64, and {kind:?} came");
+        let mut list = vec![0; ids.numel()];
+        ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
+        let asked = Asked::new(&list, &self.table, self.cut, self.shards.len(), self.bags)?;
+        let numbered = Tensor::f_from_slice(&asked.numbered)?.f_view(ids.size().as_slice())?;
+        let rows = self.rows(context, asked.of)?;
+        Ok(self.module.forward(&[rows], &[numbered], Mode::EVAL)?)
+    }
+
+    /// The rows of all these ids, owner after owner; all owners are asked at once.
+    fn rows(&self, context: Option<&Context>, of: Vec<Vec<i64>>) -> Result<Tensor> {
+        let mut calls = Vec::new();
+        for (shard, ids) in self.shards.iter().zip(of).filter(|(_, ids)| !ids.is_empty()) {
+            let values = vec![shard.clone().into(), Tensor::f_from_slice(&ids)?.into()];
+            let call = match context {
+                Some(_) => self.autograd.call_within(shard.owner(), "shard.rows", values, context, PATIENCE),
+                None => self.autograd.call(shard.owner(), "shard.rows", values, None),
+            };
+            calls.push((call, ids.len() as i64));
+        }
+        let mut rows = Vec::with_capacity(calls.len());
+        for (call, count) in calls {
+            let came = one(call.wait()?)?.into_tensor()?;
+            let wanted = [count, self.table.dim];
+            ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
+            rows.push(came);
+        }
+        Ok(match rows.len() {
+            // Bags of nothing but empty places.
+            0 => Tensor::f_zeros([1, self.table.dim], (Kind::Float, Device::Cpu))?,
+            1 => rows.swap_remove(0),
+            _ => Tensor::f_cat(&rows, 0)?,
+        })
+    }
+
+    fn call(&self, shard: &RRef, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
+        self.autograd.call(shard.owner(), method, values, None)
+    }
+}
+
+/// The module with its layer over rows that are all there: at the trainer no row is padding, and gradients of rows are
+/// dense.
+fn over_rows(spec: &ModuleSpec) -> ModuleSpec {
+    let mut spec = spec.clone();
+    spec.devices = Devices::One;
+    let MadeOf::Layers(layers) = &mut spec.made_of else { return spec };
+    for layer in layers {
+        match &mut layer.op {
+            LayerOp::Embedding { padding_idx, sparse, .. } => (*padding_idx, *sparse) = (None, false),
+            LayerOp::EmbeddingBag { sparse, .. } => *sparse = false,
+            _ => {}
+        }
+    }
+    spec
+}

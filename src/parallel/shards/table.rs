@@ -1,0 +1,287 @@
+//! One owner's rows.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::initial::Initial;
+use super::rule::Rule;
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::shards::TableSpec;
+use crate::parallel::ordered::Updated;
+use crate::parallel::weights::weights;
+
+/// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
+/// place.
+pub(super) struct Table {
+    dim: usize,
+    places: Places,
+    /// Row after row. Of a range all are there from the start, but memory is taken when a row is made.
+    numbers: Vec<f32>,
+    initial: Initial,
+    rule: Option<Rule>,
+    version: u64,
+}
+
+/// Where a row stands.
+pub(super) type Place = u32;
+
+enum Places {
+    /// At its distance from the first; `made` has a bit for each.
+    Range { ids: Range<i64>, made: Vec<u64> },
+    /// In the order in which they were made.
+    Hashed { places: HashMap<i64, Place>, most: usize },
+}
+
+/// Ids in ascending order.
+pub(super) enum Ids {
+    Range(Range<i64>),
+    Listed(Vec<i64>),
+}
+
+impl Ids {
+    pub fn len(&self) -> usize {
+        match self {
+            Ids::Range(range) => (range.end - range.start) as usize,
+            Ids::Listed(ids) => ids.len(),
+        }
+    }
+
+    /// By their positions.
+    pub fn slice(&self, of: Range<usize>) -> Vec<i64> {
+        match self {
+            Ids::Range(range) => (range.start + of.start as i64..range.start + of.end as i64).collect(),
+            Ids::Listed(ids) => ids[of].to_vec(),
+        }
+    }
+}
+
+/// What one trainer's step brings.
+pub(super) struct Given {
+    /// Of its batch.
+    pub samples: u64,
+    pub looked_up: Vec<Gradients>,
+}
+
+/// Of the rows of one look-up.
+pub(super) struct Gradients {
+    pub places: Vec<Place>,
+    /// Row after row.
+    pub numbers: Vec<f32>,
+}
+
+impl Table {
+    /// The table's rows with these ids, of a table cut by rows.
+    ///
+    /// # Errors
+    /// They are more than this machine can count.
+    pub fn of_range(spec: &TableSpec, ids: Range<i64>, seed: u64) -> Result<Table> {
+        let rows = usize::try_from(ids.end - ids.start)?;
+        ensure!(Place::try_from(rows).is_ok(), "{rows} rows on one rank are too many");
+        let made = vec![0; rows.div_ceil(64)];
+        let numbers = vec![0.0; rows.checked_mul(spec.dim as usize).context("the table is too large")?];
+        Ok(Table::new(spec, Places::Range { ids, made }, numbers, seed))
+    }
+
+    /// At most `spec.rows` rows of any ids.
+    pub fn hashed(spec: &TableSpec, seed: u64) -> Result<Table> {
+        let most = Place::try_from(spec.rows).ok().context("so many rows on one rank are too many")? as usize;
+        Ok(Table::new(spec, Places::Hashed { places: HashMap::new(), most }, Vec::new(), seed))
+    }
+
+    fn new(spec: &TableSpec, places: Places, numbers: Vec<f32>, seed: u64) -> Table {
+        let initial = Initial::new(seed, spec.padding);
+        Table { dim: spec.dim as usize, places, numbers, initial, rule: None, version: 0 }
+    }
+
+    /// # Errors
+    /// The optimizer cannot update single rows.
+    pub fn set_optimizer(&mut self, spec: &OptimizerSpec) -> Result<()> {
+        self.rule = Some(Rule::new(spec, self.numbers.len())?);
+        Ok(())
+    }
+
+    /// Copies the rows of `ids`, made where they are not there yet (S-2, S-4). Gives their places and numbers.
+    ///
+    /// # Errors
+    /// An id is not of this rank, or there is no room for its row. No row was made then.
+    pub fn look_up(&mut self, ids: &[i64]) -> Result<(Vec<Place>, Vec<f32>)> {
+        self.check(ids)?;
+        self.check_room(ids)?;
+        let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
+        let mut rows = Vec::with_capacity(ids.len() * self.dim);
+        for place in &places {
+            rows.extend_from_slice(&self.numbers[self.range(*place)]);
+        }
+        Ok((places, rows))
+    }
+
+    /// The rows of `ids` as a look-up would find them; none is made.
+    ///
+    /// # Errors
+    /// An id is not of this rank.
+    pub fn peek(&self, ids: &[i64]) -> Result<Vec<f32>> {
+        self.check(ids)?;
+        let mut rows = vec![0.0; ids.len() * self.dim];
+        for (row, &id) in rows.chunks_mut(self.dim).zip(ids) {
+            match self.place(id) {
+                Some(place) => row.copy_from_slice(&self.numbers[self.range(place)]),
+                None => self.initial.draw(id, row),
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The ids of all rows, in ascending order: of a range made or not, of a table cut by hash those that were made.
+    pub fn all(&self) -> Ids {
+        match &self.places {
+            Places::Range { ids, .. } => Ids::Range(ids.clone()),
+            Places::Hashed { places, .. } => {
+                let mut ids: Vec<i64> = places.keys().copied().collect();
+                ids.sort_unstable();
+                Ids::Listed(ids)
+            }
+        }
+    }
+
+    fn check(&self, ids: &[i64]) -> Result<()> {
+        let of_rank = |id: &&i64| match &self.places {
+            Places::Range { ids, .. } => ids.contains(id),
+            Places::Hashed { .. } => **id >= 0,
+        };
+        match (ids.iter().find(|id| !of_rank(id)), &self.places) {
+            (None, _) => Ok(()),
+            (Some(id), Places::Range { ids, .. }) => {
+                bail!("id {id} is not among the rows of this rank, from {} to below {}", ids.start, ids.end)
+            }
+            (Some(id), Places::Hashed { .. }) => bail!("id {id} is negative"),
+        }
+    }
+
+    fn check_room(&self, ids: &[i64]) -> Result<()> {
+        let Places::Hashed { places, most } = &self.places else { return Ok(()) };
+        // Mostly there is room for all, whichever they are.
+        if places.len() + ids.len() <= *most {
+            return Ok(());
+        }
+        let mut fresh = ids.iter().filter(|id| !places.contains_key(id)).skip(most - places.len());
+        match fresh.next() {
+            None => Ok(()),
+            Some(id) => bail!(
+                "there is no room for the row of id {id}: this rank holds num_embeddings = {most} rows at most\n  \
+                 hint: raise num_embeddings, or place the module on more ranks"
+            ),
+        }
+    }
+
+    fn place(&self, id: i64) -> Option<Place> {
+        match &self.places {
+            Places::Range { ids, made } => {
+                let place = (id - ids.start) as usize;
+                (made[place / 64] >> (place % 64) & 1 == 1).then_some(place as Place)
+            }
+            Places::Hashed { places, .. } => places.get(&id).copied(),
+        }
+    }
+
+    fn place_or_make(&mut self, id: i64) -> Place {
+        if let Some(place) = self.place(id) {
+            return place;
+        }
+        let place = match &mut self.places {
+            Places::Range { ids, made } => {
+                let place = (id - ids.start) as usize;
+                made[place / 64] |= 1 << (place % 64);
+                place as Place
+            }
+            Places::Hashed { places, .. } => {
+                let place = places.len() as Place;
+                places.insert(id, place);
+                self.numbers.resize(self.numbers.len() + self.dim, 0.0);
+                if let Some(rule) = &mut self.rule {
+                    rule.grow(self.numbers.len());
+                }
+                place
+            }
+        };
+        let range = self.range(place);
+        self.initial.draw(id, &mut self.numbers[range]);
+        place
+    }
+
+    /// Of a row in `numbers`.
+    fn range(&self, place: Place) -> Range<usize> {
+        let start = place as usize * self.dim;
+        start..start + self.dim
+    }
+
+    /// Of the row that stays zero.
+    fn padding(&self) -> Option<Place> {
+        let id = self.initial.padding?;
+        self.check(&[id]).ok().and_then(|()| self.place(id))
+    }
+}
+
+impl Updated for Table {
+    type Given = Given;
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
+    fn update(&mut self, given: Vec<Given>) -> Result<()> {
+        let mut rule = self.rule.take().context("no optimizer was made for this module")?;
+        let mut step = rule.begin();
+        let padding = self.padding();
+        let weights = weights(given.iter().map(|given| given.samples));
+        let trainers = given.len() as f32;
+        let parts: Vec<(f32, &Gradients)> = given
+            .iter()
+            .zip(&weights)
+            .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
+            .collect();
+        let mut sum = vec![0.0; self.dim];
+        for of_row in by_row(&parts).chunk_by(|one, next| one.place == next.place) {
+            let place = of_row[0].place;
+            if padding == Some(place) {
+                continue;
+            }
+            sum.fill(0.0);
+            for entry in of_row {
+                let (weight, part) = parts[entry.part as usize];
+                let start = entry.row as usize * self.dim;
+                for (sum, gradient) in sum.iter_mut().zip(&part.numbers[start..start + self.dim]) {
+                    *sum += weight * gradient;
+                }
+            }
+            if trainers > 1.0 {
+                sum.iter_mut().for_each(|sum| *sum /= trainers);
+            }
+            let range = self.range(place);
+            step.row(range.start, &mut self.numbers[range], &sum);
+        }
+        self.rule = Some(rule);
+        self.version += 1;
+        Ok(())
+    }
+}
+
+/// One gradient of one row.
+#[derive(Clone, Copy)]
+struct Entry {
+    place: Place,
+    part: u32,
+    row: u32,
+}
+
+/// All gradients, those of a row together and in the order of the parts (S-3).
+fn by_row(parts: &[(f32, &Gradients)]) -> Vec<Entry> {
+    let entries = (0..).zip(parts).flat_map(|(part, (_, gradients))| {
+        (0..).zip(&gradients.places).map(move |(row, &place)| Entry { place, part, row })
+    });
+    let mut entries: Vec<Entry> = entries.collect();
+    entries.sort_by_key(|entry| entry.place);
+    entries
+}
