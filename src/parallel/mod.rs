@@ -11,6 +11,7 @@ mod distributed_optimizer;
 mod groups;
 mod hogwild;
 mod hosted;
+mod made;
 mod ordered;
 mod placed;
 mod remote_module;

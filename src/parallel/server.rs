@@ -20,11 +20,12 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
 use super::hosted::{HostedModule, ModuleState};
+use super::made::Made;
 use crate::autograd::{Autograd, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::Mode;
-use crate::rpc::{CallError, CallErrorKind, Methods, RRef, Value};
+use crate::rpc::{CallError, CallErrorKind, Methods, Value};
 use crate::topology::Rank;
 
 /// The modules placed on this rank, each made once for the whole world, when the first trainer asks for it.
@@ -34,7 +35,7 @@ pub struct ModuleServer {
     devices: Vec<tch::Device>,
     trainers: Vec<Rank>,
     consistency: Consistency,
-    made: Mutex<BTreeMap<String, (Arc<HostedModule>, RRef)>>,
+    made: Made<HostedModule>,
 }
 
 /// One parameter of a hosted module, as an RRef names it.
@@ -57,7 +58,7 @@ impl ModuleServer {
         trainers: Vec<Rank>,
         consistency: Consistency,
     ) -> Arc<ModuleServer> {
-        Arc::new(ModuleServer { placed, devices, trainers, consistency, made: Mutex::default() })
+        Arc::new(ModuleServer { placed, devices, trainers, consistency, made: Made::default() })
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -82,32 +83,21 @@ impl ModuleServer {
 
     /// The modules made so far.
     pub fn hosted(&self) -> Vec<Arc<HostedModule>> {
-        self.made
-            .lock()
-            .expect("no handler panics making a module")
-            .values()
-            .map(|(module, _)| module.clone())
-            .collect()
+        self.made.all()
     }
 
     fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
         let [name] = exactly(values)?;
         let name = name.into_text()?;
-        // Held while the module is made: the second trainer waits for the first one's instance.
-        let mut made = self.made.lock().expect("no handler panics making a module");
-        if let Some((_, rref)) = made.get(&name) {
-            return Ok(vec![rref.clone().into()]);
-        }
-        let (spec, seed) = self
-            .placed
-            .iter()
-            .find(|(spec, _)| spec.name == name)
-            .with_context(|| format!("module `{name}` is not placed on rank {}", scope.mesh.rank()))?;
-        let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, *seed)?;
-        tracing::info!("module {name} is here: {}", module.module().split());
-        let module = Arc::new(module);
-        let rref = scope.mesh.objects().insert(module.clone());
-        made.insert(name, (module, rref.clone()));
+        let rref = self.made.get(&scope.mesh, &name, || {
+            let (spec, seed) =
+                self.placed.iter().find(|(spec, _)| spec.name == name).with_context(|| {
+                    format!("module `{name}` is not placed on rank {}", scope.mesh.rank())
+                })?;
+            let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, *seed)?;
+            tracing::info!("module {name} is here: {}", module.module().split());
+            Ok(module)
+        })?;
         Ok(vec![rref.into()])
     }
 }
@@ -205,17 +195,17 @@ async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
 }
 
 /// The object behind an RRef that lives here.
-async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
+pub(super) async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
     Ok(value.into_rref()?.local::<T>().await?)
 }
 
-fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
+pub(super) fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
     let came = values.len();
     values.try_into().map_err(|_| anyhow!("{came} values came where {N} are taken"))
 }
 
 /// Registers a method whose errors become the caller's.
-fn serve<H>(autograd: &Arc<Autograd>, methods: &mut Methods, name: &'static str, handler: H)
+pub(super) fn serve<H>(autograd: &Arc<Autograd>, methods: &mut Methods, name: &'static str, handler: H)
 where
     H: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>>> + Send + Sync + 'static,
 {
