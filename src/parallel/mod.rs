@@ -2,7 +2,8 @@
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
 //! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`Placed`] is a
-//! module of either kind, and [`DistributedOptimizer`] updates the parameters of both in one step. Knows nothing of
+//! module of any kind, and [`DistributedOptimizer`] updates the parameters of all in one step. `pull_push` is the
+//! classic parameter server: modules at the trainers, parameters on servers. Knows nothing of
 //! jobs' files, plug-ins or loops: `runner` drives it.
 
 mod averaging;
@@ -14,6 +15,7 @@ mod hosted;
 mod made;
 mod ordered;
 mod placed;
+mod pull_push;
 mod remote_module;
 mod replica;
 mod ring;
@@ -26,6 +28,7 @@ pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameter
 pub use groups::Groups;
 pub use hosted::HostedModule;
 pub use placed::Placed;
+pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use server::ModuleServer;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use super::{Forward, Parameters, RemoteModule, Replica};
+use super::{Forward, Parameters, Pulled, RemoteModule, Replica};
 use crate::autograd::Context;
 
 pub enum Placed {
@@ -11,6 +11,8 @@ pub enum Placed {
     Remote(RemoteModule),
     /// Here, as on each of the trainers.
     Replica(Box<Replica>),
+    /// Here, with parameters that are on servers.
+    Pulled(Box<Pulled>),
 }
 
 impl Placed {
@@ -22,6 +24,7 @@ impl Placed {
         match self {
             Placed::Remote(module) => module.forward(context, vec![input], forward),
             Placed::Replica(replica) => replica.forward(input, forward),
+            Placed::Pulled(pulled) => pulled.forward(context, input, forward),
         }
     }
 
@@ -33,13 +36,14 @@ impl Placed {
         match self {
             Placed::Remote(module) => module.predict(vec![input]),
             Placed::Replica(replica) => replica.predict(input),
+            Placed::Pulled(pulled) => pulled.copy().predict(input),
         }
     }
 
     pub fn replica(&self) -> Option<&Replica> {
         match self {
-            Placed::Remote(_) => None,
             Placed::Replica(replica) => Some(replica),
+            Placed::Remote(_) | Placed::Pulled(_) => None,
         }
     }
 
@@ -51,6 +55,7 @@ impl Placed {
         Ok(match self {
             Placed::Remote(module) => Parameters::There(module.parameters()?),
             Placed::Replica(replica) => Parameters::Here(replica.parameters()),
+            Placed::Pulled(pulled) => pulled.parameters()?,
         })
     }
 }

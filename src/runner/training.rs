@@ -17,7 +17,7 @@ use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Job, ModuleSpec, Placement, Training};
 use crate::model;
-use crate::parallel::{Groups, ModuleServer, RemoteModule};
+use crate::parallel::{Groups, ModuleServer, RangeServer, RemoteModule};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -27,6 +27,7 @@ pub struct TrainingRank<'a> {
     rank: Rank,
     autograd: Arc<Autograd>,
     modules: Arc<ModuleServer>,
+    ranges: Arc<RangeServer>,
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
     /// A trainer's, in a job that another rank drives.
@@ -52,6 +53,8 @@ impl<'a> TrainingRank<'a> {
         autograd.register(methods);
         let modules = module_server(training, rank, devices.clone());
         modules.register(&autograd, methods);
+        let ranges = range_server(training, rank);
+        ranges.register(&autograd, methods);
         let keep = |folder: RunFolder| {
             let ledger = Ledger::open(&folder)?;
             ledger.register(methods);
@@ -63,11 +66,13 @@ impl<'a> TrainingRank<'a> {
         if let Some(orders) = &orders {
             orders.register(methods);
         }
-        Ok(TrainingRank { job, training, rank, autograd, modules, devices, orders, kept })
+        Ok(TrainingRank { job, training, rank, autograd, modules, ranges, devices, orders, kept })
     }
 
+    /// Does this rank compute on tensors: modules, or parameters for those who pull them?
     fn holds(&self) -> bool {
-        self.job.holds_tensors(self.rank)
+        let held = |module: &ModuleSpec| module.place.ranks.contains(&self.rank);
+        self.job.holds_tensors(self.rank) || self.training.modules.iter().any(held)
     }
 
     /// The mesh that was joined with its methods.
@@ -116,14 +121,22 @@ impl<'a> TrainingRank<'a> {
         mesh.doing("serving modules");
         let (ended, end) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (modules, reporter) = (&self.modules, &mut *reporter);
-            scope.spawn(move || show_updates(modules, reporter, &end));
+            let reporter = &mut *reporter;
+            scope.spawn(move || show_updates(self, reporter, &end));
             let trained = mesh.barrier("trained").wait();
             drop(ended);
             trained
         })?;
-        reporter.done(format!("{} updates", updates(&self.modules).0));
+        reporter.done(format!("{} updates", self.updates().0));
         Ok(())
+    }
+
+    /// Of all that this rank serves: updates, and their staleness on average.
+    fn updates(&self) -> (u64, Option<f64>) {
+        let modules = self.modules.hosted();
+        let counts = modules.iter().map(|module| module.updates()).chain([self.ranges.updates()]);
+        let (updates, staleness) = counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+        (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
     }
 
     /// The keeper's last duty: the model and the summary into the run folder.
@@ -143,14 +156,22 @@ impl<'a> TrainingRank<'a> {
 }
 
 fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
+    let (placed, trainers) = (placed(training, rank, Placement::Remote), &training.train.trainers.ranks);
+    ModuleServer::new(placed, devices, trainers.clone(), training.train.consistency)
+}
+
+fn range_server(training: &Training, rank: Rank) -> Arc<RangeServer> {
+    let (placed, trainers) = (placed(training, rank, Placement::Caller), &training.train.trainers.ranks);
+    RangeServer::new(placed, trainers.clone(), training.train.consistency, training.pull_push.filter)
+}
+
+/// The modules placed on this rank in this way, each with the seed of its first parameters.
+fn placed(training: &Training, rank: Rank, placement: Placement) -> Vec<(ModuleSpec, u64)> {
     let here = |(_, module): &(usize, &ModuleSpec)| {
-        module.placement == Placement::Remote && module.place.ranks.contains(&rank)
+        module.placement == placement && module.place.ranks.contains(&rank)
     };
     let placed = training.modules.iter().enumerate().filter(here);
-    let placed =
-        placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect::<Vec<_>>();
-    let trainers = training.train.trainers.ranks.clone();
-    ModuleServer::new(placed, devices, trainers, training.train.consistency)
+    placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
@@ -169,26 +190,15 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
-fn show_updates(modules: &ModuleServer, reporter: &mut Reporter, end: &Receiver<()>) {
+fn show_updates(rank: &TrainingRank<'_>, reporter: &mut Reporter, end: &Receiver<()>) {
     let (mut before, mut at) = (0, Instant::now());
     while end.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-        let (updates, staleness) = updates(modules);
+        let (updates, staleness) = rank.updates();
         let seconds = at.elapsed().as_secs_f64();
         let updates_per_s = (updates - before) as f64 / seconds;
         (before, at) = (updates, Instant::now());
         reporter.report(Update::Serving { updates, updates_per_s, staleness });
     }
-}
-
-/// Of all modules of this rank: updates, and their staleness on average.
-fn updates(modules: &ModuleServer) -> (u64, Option<f64>) {
-    let counts = modules
-        .hosted()
-        .iter()
-        .map(|module| module.updates())
-        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
-    let (updates, staleness) = counts;
-    (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
 }
 
 #[cfg(test)]

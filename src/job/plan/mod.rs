@@ -2,9 +2,11 @@
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
+mod ranges;
 mod show;
 mod tour;
 
+pub use ranges::RangePlan;
 pub use show::thousands;
 
 use std::collections::BTreeMap;
@@ -30,6 +32,8 @@ pub struct Plan {
     /// Per trainer; 0 = all.
     pub steps: u64,
     pub consistency: Consistency,
+    /// Steps from one synchronisation to the next, of modules that trainers compute.
+    pub local_steps: u32,
     pub optimizer: super::optimizer::OptimizerSpec,
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
@@ -63,7 +67,10 @@ pub struct ModulePlan {
     pub parameters: u64,
     pub parameter_bytes: u64,
     pub layers: Vec<LayerPlan>,
+    /// Where it is computed.
     pub devices: Vec<DevicePlan>,
+    /// What the ranks of its role hold of it, where trainers compute it.
+    pub ranges: Vec<RangePlan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -122,6 +129,7 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         epochs: training.train.epochs,
         steps: training.train.steps,
         consistency: training.train.consistency,
+        local_steps: training.train.local_steps,
         optimizer: training.optimizer_in_force(),
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
@@ -136,10 +144,18 @@ fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum(held().map(|module| module.parameters)),
-        parameter_bytes: sum(held().map(|module| module.parameter_bytes)),
+        parameters: sum(held().map(|module| module.on_each_rank().0)),
+        parameter_bytes: sum(held().map(|module| module.on_each_rank().1)),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
+    }
+}
+
+impl ModulePlan {
+    /// Parameters and their bytes on each rank of its role; of ranges, which differ by one at most, the largest.
+    fn on_each_rank(&self) -> (u64, u64) {
+        let ranges = self.ranges.iter().map(|range| (range.parameters, range.parameter_bytes));
+        ranges.max().unwrap_or((self.parameters, self.parameter_bytes))
     }
 }
 
@@ -161,6 +177,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
             device: device(*part, gpus),
         })
         .collect();
+    let parameters = sum(layers.iter().map(|layer| layer.parameters));
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
@@ -168,9 +185,10 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
         ranks: module.place.ranks.clone(),
         output: outputs.output().cloned().unwrap_or_else(|| input.clone()),
         input,
-        parameters: sum(layers.iter().map(|layer| layer.parameters)),
+        parameters,
         parameter_bytes: sum(layers.iter().map(|layer| layer.parameter_bytes)),
         devices: device_plans(job, module, &layers),
+        ranges: ranges::range_plans(job, module, parameters),
         layers,
     }
 }
@@ -180,7 +198,9 @@ fn device(part: usize, gpus: u32) -> Device {
 }
 
 fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
-    let tensors = size::optimizer_tensors(&job.optimizer);
+    // A trainer has an optimizer of its own only for steps between two synchronisations.
+    let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
+    let tensors = if updated { size::optimizer_tensors(&job.optimizer) } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     for (layer, plan) in module.layers.iter().zip(layers) {
         let device = plan.device;
@@ -196,7 +216,7 @@ fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Ve
 }
 
 /// A trainer calls each remote module in turn, so whatever passes between two of them passes through the trainer.
-/// Replicas exchange gradients.
+/// Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.
 fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     let trainers = &job.train.trainers;
     let batches = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
@@ -206,6 +226,10 @@ fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
         let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
         if module.placement == Placement::Replicas {
             links.extend(exchange(trainers, module));
+            continue;
+        }
+        if module.placement == Placement::Caller {
+            links.extend(ranges::pull_and_push(job, module));
             continue;
         }
         let mut back = vec![load("output", batch(&module.output))];

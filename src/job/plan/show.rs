@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::proven::{Consistency, Placement};
-use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan};
+use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan};
 use crate::topology::Rank;
 
 impl fmt::Display for Plan {
@@ -44,7 +44,11 @@ impl Plan {
             1 => format!("batches of {}", self.batch_size),
             count => format!("{count} batches of {} for a step", self.batch_size),
         };
-        format!("{trainers}, {consistency}, {length}, {batches}")
+        let local = match self.local_steps {
+            1 => String::new(),
+            steps => format!(", synchronised after {} steps", thousands(u64::from(steps))),
+        };
+        format!("{trainers}, {consistency}, {length}, {batches}{local}")
     }
 
     fn show_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,11 +94,16 @@ fn rank_range(ranks: &[Rank]) -> String {
     }
 }
 
+fn counted_range(ranks: &[Rank]) -> String {
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, rank_range(ranks))
+}
+
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let ModulePlan { name, role, ranks, input, output, .. } = module;
     let on = match module.placement {
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
         Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
+        Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
     let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
@@ -115,7 +124,19 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
     }
     grid.write(f)?;
-    module.devices.iter().try_for_each(|device| show_extras(f, device))
+    module.devices.iter().try_for_each(|device| show_extras(f, device))?;
+    module.ranges.iter().try_for_each(|range| show_range(f, range))
+}
+
+/// What a server holds.
+fn show_range(f: &mut fmt::Formatter<'_>, range: &RangePlan) -> fmt::Result {
+    let (rank, count, size) =
+        (range.rank, counted(range.parameters, "parameter"), bytes(range.parameter_bytes));
+    write!(f, "\n  rank {rank} holds {count}, {size}")?;
+    match range.optimizer_bytes {
+        0 => Ok(()),
+        state => write!(f, ", and {} of optimizer state", bytes(state)),
+    }
 }
 
 /// What lies beside the parameters.

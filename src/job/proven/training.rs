@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
+use super::PullPush;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,6 +17,8 @@ pub struct Training {
     pub modules: Vec<ModuleSpec>,
     /// How the trainers' replicas agree, for the modules that are [`Placement::Replicas`].
     pub replicas: Replicas,
+    /// How parameters travel, for the modules that are [`Placement::Caller`].
+    pub pull_push: PullPush,
     pub data: Data,
     pub loss: Loss,
     pub optimizer: OptimizerSpec,
@@ -46,6 +49,8 @@ pub enum Placement {
     Remote,
     /// On the trainers themselves, a replica on each, whose gradients are averaged.
     Replicas,
+    /// Its parameters are on the ranks of a role, a part on each; trainers pull them, compute it and push gradients.
+    Caller,
 }
 
 /// `[replicas]`: how the gradients of replicas become their average.
@@ -183,6 +188,8 @@ pub struct Train {
     pub batch_size: u64,
     /// Batches whose gradients are added up for one step.
     pub accumulate: u32,
+    /// Steps of a trainer from one synchronisation with the servers to the next, for [`Placement::Caller`].
+    pub local_steps: u32,
     /// The role whose ranks run the training loop.
     pub trainers: Role,
     /// The role of one rank that makes the remote modules, starts the trainers and waits for them.
@@ -276,7 +283,20 @@ impl Training {
     }
 
     pub fn has_replicas(&self) -> bool {
-        self.modules.iter().any(|module| module.placement == Placement::Replicas)
+        self.has(Placement::Replicas)
+    }
+
+    /// Is there a module that is placed so?
+    pub fn has(&self, placement: Placement) -> bool {
+        self.modules.iter().any(|module| module.placement == placement)
+    }
+
+    /// Does this rank compute a module?
+    pub fn computes(&self, rank: Rank) -> bool {
+        self.modules.iter().any(|module| match module.placement {
+            Placement::Caller => self.train.trainers.ranks.contains(&rank),
+            Placement::Remote | Placement::Replicas => module.place.ranks.contains(&rank),
+        })
     }
 }
 

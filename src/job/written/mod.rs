@@ -9,6 +9,7 @@ pub mod data;
 mod layers;
 mod modules;
 mod optimizers;
+mod pull_push;
 mod replicas;
 mod train;
 
@@ -62,8 +63,19 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
 
 /// A job that shows collectives trains nothing.
 fn refuse_training(root: &Table<'_>) {
-    const SECTIONS: [&str; 10] =
-        ["seed", "modules", "replicas", "data", "loss", "optimizer", "train", "eval", "log", "plugins"];
+    const SECTIONS: [&str; 11] = [
+        "seed",
+        "modules",
+        "replicas",
+        "pull_push",
+        "data",
+        "loss",
+        "optimizer",
+        "train",
+        "eval",
+        "log",
+        "plugins",
+    ];
     for item in SECTIONS.into_iter().filter_map(|key| root.get(key)) {
         if item.is_written() {
             let problem = "is for jobs that train, and this one has [collectives]";
@@ -92,6 +104,10 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         root.section("replicas"),
         modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
     );
+    // As with replicas: not known without modules.
+    let pulled =
+        modules.as_ref().is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
+    let pull_push = pull_push::read(root.section("pull_push"), pulled);
     let data_table = root.section("data");
     let normalize = data_table.get("normalize");
     let data = data::read(data_table, trainers);
@@ -105,6 +121,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         seed: seed as u64,
         modules: modules?,
         replicas: replicas?,
+        pull_push: pull_push?,
         data: data?,
         loss: loss?,
         optimizer: optimizer?,
@@ -124,6 +141,8 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
+    pull_push::check_ranges(&root.section("modules"), &training.modules);
+    pull_push::check_local_steps(&root.section("train"), &training.train, training.has(Placement::Caller));
     check_sparse(root, &training);
     train::only_drives(&root.section("train"), &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
@@ -232,6 +251,10 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
             (Placement::Replicas, _) => (
                 "gives sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
+            ),
+            (Placement::Caller, _) => (
+                "gives sparse gradients, which are not pushed".into(),
+                "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
             ),
             (Placement::Remote, Some(why)) => (
                 format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),

@@ -7,6 +7,7 @@ use super::super::layer::Layer;
 use super::super::proven::{Devices, InputDtype, ModuleSpec, Placement};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
+use super::pull_push::{self, Run};
 use super::{cluster, layers};
 use crate::topology::Role;
 
@@ -30,8 +31,8 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
-    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers));
-    t.refuse("run", "leave it out: this version runs a module where it is placed");
+    let run = pull_push::run(&t);
+    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers, run));
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
     let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
@@ -57,7 +58,7 @@ pub(super) fn read<'a>(
 }
 
 /// The role that a module is placed on, and what that makes of it.
-fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Role, Placement)> {
+fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>, run: Run) -> Option<(Role, Placement)> {
     if matches!(item.value(), Value::Array(..)) {
         item.wrong(
             "are the stages of a pipeline, which this version does not train",
@@ -66,6 +67,9 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
         return None;
     }
     let role = cluster::role(item, roles)?;
+    if run == Run::Caller {
+        return Some((role.clone(), pull_push::placement(item, role, trainers)?));
+    }
     let count = role.ranks.len();
     if trainers.is_some_and(|trainers| trainers.name == role.name) {
         return Some((role.clone(), Placement::Replicas));
@@ -75,7 +79,8 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
     }
     let hint = match trainers {
         Some(trainers) => format!(
-            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks",
+            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks, or let \
+             the trainers compute it: run = \"caller\"",
             trainers.name
         ),
         None => "place it on a role of one rank".into(),
