@@ -7,16 +7,13 @@ fn placements_of_later_versions_are_refused_with_a_way_on() {
     insta::assert_snapshot!(replaced("server = 1", "server = 2"), @r#"
     error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks; this version does not train a part on each of them
       from: x.toml, line 9
-      hint: place it on a role of one rank, or on `trainer`, which trains, for a replica on each of its ranks
+      hint: place it on a role of one rank, or on `trainer`, which trains, for a replica on each of its ranks, or let the trainers compute it: run = "caller"
     "#);
-    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\"\nshards = 4"), @r#"
-    error: job `x.toml`: `modules.net.run` = "caller" is an option that this version does not have
-      from: x.toml, line 10
-      hint: leave it out: this version runs a module where it is placed
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nshards = 4"), @r"
     error: job `x.toml`: `modules.net.shards` = 4 is an option that this version does not have
-      from: x.toml, line 11
+      from: x.toml, line 10
       hint: leave it out: this version keeps a module whole, on one rank
-    "#);
+    ");
     insta::assert_snapshot!(replaced("place = \"server\"", "place = [\"server\", \"trainer\"]"), @r#"
     error: job `x.toml`: `modules.net.place` = ["server", "trainer"] are the stages of a pipeline, which this version does not train
       from: x.toml, line 9
