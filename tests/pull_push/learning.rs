@@ -80,7 +80,9 @@ fn the_check_tells_what_each_server_holds_and_what_travels() {
     let check = |settings: &[&str]| {
         let mut command = pstrain(folder.path());
         command.args(["check", "job.toml"]);
-        settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
         let output = finish(&mut command);
         assert_code(&output, 0);
         stdout(&output)
