@@ -44,7 +44,7 @@ pub(super) fn encode(filter: Filter, values: &Tensor) -> Result<(Encoded, Tensor
         Filter::Int8 => encode_int8(values)?,
         Filter::TopK { share } => encode_top_k(values, share)?,
     };
-    let arrives = decode(filter, parts.iter().map(Tensor::shallow_clone).collect(), values.numel() as i64)?;
+    let arrives = read(filter, parts.iter().map(Tensor::shallow_clone).collect(), values.numel() as i64)?;
     Ok((Encoded(parts), arrives))
 }
 
@@ -53,6 +53,16 @@ pub(super) fn encode(filter: Filter, values: &Tensor) -> Result<(Encoded, Tensor
 /// # Errors
 /// They stand for none.
 pub(super) fn decode(filter: Filter, parts: Vec<Tensor>, elements: i64) -> Result<Tensor> {
+    let values = read(filter, parts, elements)?;
+    ensure!(
+        filter == Filter::None || all_finite(&values)?,
+        "numbers that are not finite came through a filter"
+    );
+    Ok(values)
+}
+
+/// As [`decode`], of numbers that need not be finite.
+fn read(filter: Filter, parts: Vec<Tensor>, elements: i64) -> Result<Tensor> {
     let mut parts = parts.into_iter();
     let mut next = |kind, elements| part(parts.next(), kind, elements);
     let values = match filter {
@@ -70,10 +80,6 @@ pub(super) fn decode(filter: Filter, parts: Vec<Tensor>, elements: i64) -> Resul
         }
     };
     ensure!(parts.next().is_none(), "more came than the filter sends");
-    ensure!(
-        filter == Filter::None || all_finite(&values)?,
-        "numbers that are not finite came through a filter"
-    );
     Ok(values)
 }
 
@@ -88,7 +94,9 @@ fn part(part: Option<Tensor>, kind: Kind, elements: i64) -> Result<Tensor> {
 }
 
 fn all_finite(values: &Tensor) -> Result<bool> {
-    Ok(bool::try_from(values.f_isfinite()?.f_all()?)?)
+    // The one pass that sees to NaN and to both infinities: a NaN is the least and the largest.
+    let (least, largest) = values.f_aminmax(None, false)?;
+    Ok(least.f_double_value(&[])?.is_finite() && largest.f_double_value(&[])?.is_finite())
 }
 
 fn blocks(elements: i64, block: u64) -> i64 {
@@ -109,7 +117,7 @@ fn encode_int8(values: &Tensor) -> Result<Vec<Tensor>> {
     let scales = rows.f_abs()?.f_amax([1], true)?.f_div_scalar(LARGEST_INT8)?;
     // A block of zeros has none; what a scale is too small for is left out.
     let divisors = scales.f_clamp_min(f64::from(f32::MIN_POSITIVE))?;
-    let steps = rows.f_div(&divisors)?.f_round()?.f_clamp(-LARGEST_INT8, LARGEST_INT8)?;
+    let steps = rows.f_div(&divisors)?.f_round_()?.f_clamp_(-LARGEST_INT8, LARGEST_INT8)?;
     let steps = steps.f_to_kind(Kind::Int8)?.f_view([-1])?.f_narrow(0, 0, values.numel() as i64)?;
     Ok(vec![steps, scales.f_view([-1])?])
 }
