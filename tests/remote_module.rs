@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
-use pstrain::parallel::{ModuleServer, RemoteModule};
+use pstrain::parallel::{Hosting, ModuleServer, RemoteModule};
 use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
 use support::{shut_down, within, world_with};
@@ -35,8 +35,14 @@ fn hosting(
     let methods = |rank| {
         let (autograd, mut methods) = (Autograd::new(), Methods::new());
         autograd.register(&mut methods);
-        let placed = if rank == 0 { vec![(spec.clone(), SEED)] } else { Vec::new() };
-        let server = ModuleServer::new(placed, vec![tch::Device::Cpu], vec![Rank(1)], Consistency::Async);
+        let hosting = Hosting {
+            spec: spec.clone(),
+            seed: SEED,
+            trainers: vec![Rank(1)],
+            consistency: Consistency::Async,
+        };
+        let placed = if rank == 0 { vec![hosting] } else { Vec::new() };
+        let server = ModuleServer::new(placed, vec![tch::Device::Cpu]);
         server.register(&autograd, &mut methods);
         more(&mut methods);
         autograds.lock().unwrap().push(autograd);

@@ -6,12 +6,13 @@ use std::{env, fs, process};
 /// tch 0.24.0 takes this version and no other; the shim uses headers that change between versions.
 const TORCH_VERSION: &str = "2.11.0";
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "csrc/backend.cpp",
     "csrc/comm_hooks.cpp",
     "csrc/engine.cpp",
     "csrc/group.cpp",
     "csrc/library.cpp",
+    "csrc/recompute.cpp",
     "csrc/reducer.cpp",
     "csrc/replicas.cpp",
     "csrc/store.cpp",

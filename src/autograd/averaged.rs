@@ -15,12 +15,14 @@ pub struct Averaged(Arc<Mutex<Inner>>);
 struct Inner {
     reducer: Reducer,
     leaves: Vec<Tensor>,
+    /// Backwards of this step that are still to come.
+    left: usize,
 }
 
 impl Averaged {
     pub fn new(reducer: Reducer, leaves: &[Tensor]) -> Averaged {
         let leaves = leaves.iter().map(Tensor::shallow_clone).collect();
-        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves })))
+        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves, left: 0 })))
     }
 
     /// Its owner starts forwards with it; one backward at a time runs through it.
@@ -28,13 +30,15 @@ impl Averaged {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before a forward. `last`: its backward averages what it and those before it gave, since the last one that did.
+    /// Before the first forward of a step in which so many backwards come here. The last of them averages what all of
+    /// them gave.
     ///
     /// # Errors
     /// When a backward before has failed, or another replica is lost.
-    pub fn before_forward(&self, last: bool) -> c10d::Result<()> {
-        let Inner { reducer, .. } = &mut *self.lock();
-        reducer.set_synchronise(last);
+    pub fn begin(&self, backwards: usize) -> c10d::Result<()> {
+        let Inner { reducer, left, .. } = &mut *self.lock();
+        *left = backwards;
+        reducer.set_synchronise(true);
         reducer.before_forward()
     }
 
@@ -50,6 +54,9 @@ impl Averaged {
         seeds: &[Tensor],
         retain_graph: bool,
     ) -> Result<Vec<Option<Tensor>>, CallError> {
-        self.lock().reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
+        let Inner { reducer, left, .. } = &mut *self.lock();
+        *left = left.saturating_sub(1);
+        reducer.set_synchronise(*left == 0);
+        reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
     }
 }

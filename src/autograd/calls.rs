@@ -3,17 +3,21 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task;
 use std::time::Duration;
 
 use futures::future::{FutureExt, LocalBoxFuture};
 
+use tch::Tensor;
+
 use super::context::Context;
 use super::service::Autograd;
 use super::state::ContextState;
-use crate::rpc::{CallError, CallErrorKind, Mesh, Message, Methods, Pending, SentTensor, Value};
+use crate::rpc::{CallError, CallErrorKind, Mesh, Message, Methods, Pending, RRef, SentTensor, Value};
 use crate::topology::Rank;
+
+const BORROW: &str = "tensor.borrow";
 
 /// What a handler knows of the call that it serves.
 #[derive(Clone)]
@@ -62,6 +66,28 @@ impl Autograd {
         call_in(self.mesh(), to, method, values, context.map(Context::state), Some(within))
     }
 
+    /// A reference by which other ranks [borrow](Scope::borrow) the tensor, for as long as somebody holds it.
+    ///
+    /// # Panics
+    /// Before [`bind`](Autograd::bind).
+    pub fn lend(&self, tensor: Tensor) -> RRef {
+        // A tensor may be used by several threads, not shared between them.
+        self.mesh().objects().insert(Arc::new(Mutex::new(tensor)))
+    }
+
+    /// The lender's side of [`Scope::borrow`].
+    pub(super) fn serve_lent(self: &Arc<Self>, methods: &mut Methods) {
+        self.serve(methods, BORROW, |_, values| {
+            async move {
+                let [lent] = Message::new(values).into_array()?;
+                let lent = lent.into_rref()?.local::<Mutex<Tensor>>().await?;
+                let tensor = lent.lock().expect("nobody panics looking at a lent tensor").shallow_clone();
+                Ok(vec![tensor.into()])
+            }
+            .boxed_local()
+        });
+    }
+
     /// Offers `handler` under `name`, the callee's side of [`call`](Autograd::call): the tensors it gets are connected
     /// with the caller's, and so are those that it returns.
     pub fn serve<F>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
@@ -92,6 +118,22 @@ impl Scope {
     /// A call within the same context.
     pub fn call(&self, to: Rank, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
         call_in(&self.mesh, to, method, values, self.state.as_ref(), None)
+    }
+
+    /// [`call`](Scope::call) with a deadline of its own.
+    pub fn call_within(
+        &self,
+        to: Rank,
+        method: &str,
+        values: Vec<Value>,
+        within: Duration,
+    ) -> AutogradPending<Vec<Value>> {
+        call_in(&self.mesh, to, method, values, self.state.as_ref(), Some(within))
+    }
+
+    /// The tensor that another rank has [lent](Autograd::lend), connected with its graph there.
+    pub fn borrow(&self, lent: &RRef) -> AutogradPending<Vec<Value>> {
+        self.call(lent.owner(), BORROW, vec![lent.clone().into()])
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn call(mesh: &Mesh, state: &ContextState, to: Rank, method: &str, va
 pub(super) async fn run(mesh: &Mesh, state: &ContextState, from: Rank, run: Run) -> Result<(), CallError> {
     let pass = run.pass;
     let work = state.accept(from, run)?;
-    state.add(work.compute()?)?;
+    state.add(state.compute(work)?)?;
     drive(mesh, state, pass).await
 }
 

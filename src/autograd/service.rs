@@ -86,6 +86,7 @@ impl Autograd {
             autograd.release(&incoming.mesh, named(&incoming)?, incoming.from);
             Ok(Message::default())
         });
+        self.serve_lent(methods);
     }
 
     /// Gives it the mesh that was joined with its methods. The first one counts.
@@ -118,7 +119,7 @@ impl Autograd {
             Err(error) => return Backward::failed(error.at(mesh.rank(), "backward")),
         };
         let pass = work.pass;
-        let sent = work.compute().and_then(|outcome| {
+        let sent = state.compute(work).and_then(|outcome| {
             state.add(outcome)?;
             let (runs, open) = state.ready(pass)?;
             let mut sent: Vec<_> = runs

@@ -3,7 +3,9 @@
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tch::Tensor;
 use tokio::sync::Notify;
@@ -25,6 +27,8 @@ pub struct ContextState {
     changed: Notify,
     /// Each slot is filled once, by the first that asks for it.
     slots: Mutex<HashMap<TypeId, Arc<OnceLock<Slot>>>>,
+    /// Nanoseconds that this rank has computed gradients for. Written by the threads that do.
+    computing: AtomicU64,
 }
 
 type Slot = Arc<dyn Any + Send + Sync>;
@@ -48,7 +52,13 @@ enum End {
 
 impl ContextState {
     pub(super) fn new(id: ContextId) -> ContextState {
-        ContextState { id, inner: Mutex::default(), changed: Notify::new(), slots: Mutex::default() }
+        ContextState {
+            id,
+            inner: Mutex::default(),
+            changed: Notify::new(),
+            slots: Mutex::default(),
+            computing: AtomicU64::new(0),
+        }
     }
 
     pub fn id(&self) -> ContextId {
@@ -115,6 +125,23 @@ impl ContextState {
     /// Nothing sent from here can be differentiated any more: the graphs were freed by a backward, or there are none.
     pub fn is_spent(&self) -> bool {
         self.lock().graph.live_sends().next().is_none()
+    }
+
+    /// How many tensors this rank has sent whose graphs it keeps, for gradients that are still to come.
+    pub fn graphs_kept(&self) -> usize {
+        self.lock().graph.live_sends().count()
+    }
+
+    /// How long this rank has computed gradients since it was last asked.
+    pub fn take_computing(&self) -> Duration {
+        Duration::from_nanos(self.computing.swap(0, Ordering::Relaxed))
+    }
+
+    pub(super) fn compute(&self, work: Work) -> Result<Outcome, CallError> {
+        let start = Instant::now();
+        let outcome = work.compute();
+        self.computing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        outcome
     }
 
     /// # Errors

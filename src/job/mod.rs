@@ -8,6 +8,7 @@
 mod error;
 pub mod layer;
 pub mod optimizer;
+pub mod pipeline;
 mod plan;
 mod proven;
 mod read;

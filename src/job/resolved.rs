@@ -31,8 +31,9 @@ pub(super) fn toml(job: &Job, merged: &Dict) -> String {
 fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     let mut modules = take(&mut root, "modules");
     for module in &training.modules {
-        if let Some(Value::Dict(_, dict)) = modules.remove(&module.name) {
-            section(out, &join("modules", &module.name), dict.iter());
+        // The first stage takes it for all of them.
+        if let Some(Value::Dict(_, dict)) = modules.remove(module.written_name()) {
+            section(out, &join("modules", module.written_name()), dict.iter());
         }
     }
     if training.has_replicas() {
@@ -41,6 +42,7 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     if training.has(Placement::Caller) {
         section(out, "pull_push", take(&mut root, "pull_push").iter());
     }
+    section(out, "pipeline", take(&mut root, "pipeline").iter());
     let mut data = take(&mut root, "data");
     if matches!(training.data.partition, Partition::Fractions(_)) {
         data.remove("partition");
@@ -65,7 +67,9 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
 /// As it was settled: each trainer's batch, and that replicas go in rounds.
 fn train(training: &Training, mut train: Dict) -> Dict {
     train.insert("role".into(), training.train.trainers.name.as_str().into());
-    let forward: Vec<Value> = training.modules.iter().map(|module| module.name.as_str().into()).collect();
+    let mut forward: Vec<Value> =
+        training.modules.iter().map(|module| module.written_name().into()).collect();
+    forward.dedup();
     train.insert("forward".into(), forward.into());
     if train.remove("global_batch_size").is_some() {
         train.insert("batch_size".into(), training.train.batch_size.into());

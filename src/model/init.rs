@@ -21,6 +21,15 @@ pub(super) fn initialise(nodes: &[Node], into: &mut Vec<Tensor>) -> Result<(), T
     Ok(())
 }
 
+/// Draws what [`initialise`] would, and drops it, tensor by tensor.
+pub(super) fn pass_over(nodes: &[Node]) -> Result<(), TchError> {
+    for node in nodes {
+        draw(&node.op)?;
+        pass_over(&node.inner)?;
+    }
+    Ok(())
+}
+
 /// Initial buffers of `op`: mean 0, variance 1, no batch seen.
 pub(super) fn buffers(op: &LayerOp) -> Result<Vec<Tensor>, TchError> {
     let fill = |(name, shape): plan::Slot| match name.as_str() {

@@ -22,6 +22,10 @@ pub struct Module {
     buffers: Mutex<Vec<Tensor>>,
     split: Split,
     seed: u64,
+    /// Activations are computed again in the backward.
+    pub(super) recompute: bool,
+    /// Of the stages before, whose parameters are drawn first.
+    earlier: Vec<Node>,
 }
 
 /// A parameter's name as PyTorch's `named_parameters` gives it, its shape, and where it lives. All are f32.
@@ -46,6 +50,8 @@ impl Module {
         let split = Split::new(&spec.layers, &spec.devices, &devices);
         let mut plan = Plan::default();
         let nodes = plan.lay(&spec.layers, split.devices());
+        let earlier = spec.stage.as_ref().map_or(&[][..], |stage| &stage.earlier);
+        let earlier = Plan::default().lay(earlier, std::iter::repeat_n(Device::Cpu, earlier.len()));
         let failed = |what: &str, error: TchError| ModelError::Build {
             module: module.clone(),
             what: what.into(),
@@ -65,6 +71,8 @@ impl Module {
             buffers: Mutex::new(buffers),
             split,
             seed,
+            recompute: spec.recompute,
+            earlier,
         })
     }
 
@@ -83,19 +91,22 @@ impl Module {
     }
 
     /// The parameters that training starts from, drawn anew on each call from the module's seed: always the same,
-    /// and those of PyTorch after `torch.manual_seed(seed)`. None requires a gradient.
+    /// and those of PyTorch after `torch.manual_seed(seed)`. A stage has its part of those of the whole module. None
+    /// requires a gradient.
     ///
     /// # Errors
     /// Libtorch could not make a tensor (memory).
     pub fn initial_parameters(&self) -> Result<Vec<Tensor>, ModelError> {
         let mut tensors = Vec::with_capacity(self.parameters.len());
-        rng::seeded(self.seed, || no_grad(|| init::initialise(&self.nodes, &mut tensors))).map_err(
-            |error| ModelError::Build {
-                module: self.name.clone(),
-                what: "the initial parameters".into(),
-                message: torch_message(&error),
-            },
-        )?;
+        let draw = || {
+            init::pass_over(&self.earlier)?;
+            init::initialise(&self.nodes, &mut tensors)
+        };
+        rng::seeded(self.seed, || no_grad(draw)).map_err(|error| ModelError::Build {
+            module: self.name.clone(),
+            what: "the initial parameters".into(),
+            message: torch_message(&error),
+        })?;
         Ok(tensors)
     }
 

@@ -89,11 +89,11 @@ impl Averaging {
         Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
     }
 
-    /// Before the first forward of the step that `context` stands for.
+    /// Before the first forward of the step that `context` stands for, which has so many backwards.
     ///
     /// # Errors
     /// When a rank is lost.
-    pub fn begin(&mut self, context: &Context) -> Result<()> {
+    pub fn begin(&mut self, context: &Context, backwards: usize) -> Result<()> {
         for (name, leaf) in self.names.iter().zip(&self.leaves) {
             context.state().watch(name.as_str(), leaf)?;
         }
@@ -101,6 +101,7 @@ impl Averaging {
             By::Reducers(runs) => {
                 for averaged in runs {
                     context.state().average(averaged.clone())?;
+                    averaged.begin(backwards)?;
                 }
             }
             // Once a step: ranks may have different numbers of forwards in it.
@@ -112,17 +113,6 @@ impl Averaging {
             By::Afterwards { .. } => {}
         }
         Ok(())
-    }
-
-    /// Before each forward of a step. `last`: the step's gradients are averaged with the backward that follows it.
-    ///
-    /// # Errors
-    /// When a rank is lost.
-    pub fn before_forward(&mut self, last: bool) -> Result<()> {
-        match &self.by {
-            By::Reducers(runs) => Ok(runs.iter().try_for_each(|averaged| averaged.before_forward(last))?),
-            By::Afterwards { .. } => Ok(()),
-        }
     }
 
     /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
@@ -234,7 +224,7 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
 }
 
 /// All gradients, one after another.
-fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
+pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
     let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
         Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
         None => parameter.f_zeros_like()?.f_reshape([-1]),
@@ -243,7 +233,7 @@ fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor
     Ok(Tensor::f_cat(&parts, 0)?)
 }
 
-fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
+pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
     let mut start = 0;
     let part = |parameter: &Tensor| {
         let elements = parameter.numel() as i64;

@@ -1,8 +1,11 @@
 //! A module at its owner: the one instance that all trainers share, its forward, and how their updates meet.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use c10d::ProcessGroup;
 use tch::Tensor;
 
 use super::hogwild::Hogwild;
@@ -18,7 +21,19 @@ use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
 use crate::topology::Rank;
 
-/// One module, hosted for the whole world.
+/// What a rank is to host.
+#[derive(Clone)]
+pub struct Hosting {
+    pub spec: ModuleSpec,
+    /// Of the first parameters.
+    pub seed: u64,
+    /// Who calls it here.
+    pub trainers: Vec<Rank>,
+    /// How their updates meet.
+    pub consistency: Consistency,
+}
+
+/// One module, hosted for all who call it here.
 pub struct HostedModule {
     name: String,
     module: Arc<Module>,
@@ -27,6 +42,10 @@ pub struct HostedModule {
     updates: Updates,
     optimizer: Chosen,
     tally: Tally,
+    /// Nanoseconds of forwards and of backwards.
+    computing: AtomicU64,
+    /// The most forwards of one step whose activations were kept at one time.
+    most_kept: AtomicUsize,
 }
 
 enum Updates {
@@ -77,22 +96,25 @@ impl ModuleState {
 impl HostedModule {
     /// # Errors
     /// When the module cannot be built on these devices.
+    /// `replicas`: of all ranks that host one, if there are several.
     pub fn build(
-        spec: &ModuleSpec,
+        hosting: &Hosting,
         devices: &[tch::Device],
-        trainers: &[Rank],
-        consistency: Consistency,
-        seed: u64,
+        replicas: Option<ProcessGroup>,
     ) -> Result<HostedModule> {
-        let module = Module::build(spec, devices, seed).with_context(|| format!("module `{}`", spec.name))?;
+        let Hosting { spec, seed, trainers, consistency } = hosting;
+        let module =
+            Module::build(spec, devices, *seed).with_context(|| format!("module `{}`", spec.name))?;
         let module = Arc::new(module);
         let parameter_names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
         let tensors = module.initial_parameters()?;
-        let updates = match consistency {
+        let updates = match *consistency {
             Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
-            ordered => {
-                Updates::Ordered(Ordered::new(Weights::new(module.clone(), tensors), trainers, ordered))
-            }
+            ordered => Updates::Ordered(Ordered::new(
+                Weights::new(module.clone(), tensors, replicas),
+                trainers,
+                ordered,
+            )),
         };
         Ok(HostedModule {
             name: spec.name.clone(),
@@ -101,6 +123,8 @@ impl HostedModule {
             updates,
             optimizer: Chosen::default(),
             tally: Tally::default(),
+            computing: AtomicU64::new(0),
+            most_kept: AtomicUsize::new(0),
         })
     }
 
@@ -130,13 +154,17 @@ impl HostedModule {
             ordered.turn(trainer).await?;
         }
         let leaves = self.leaves_for(context, trainer)?;
-        let observed = self.module.observe(&leaves, inputs, mode).and_then(|(output, seen)| {
+        // What came before it, and this one.
+        self.most_kept.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
+        let start = Instant::now();
+        let observed = self.module.record(&leaves, inputs, mode).and_then(|(output, seen)| {
             match &self.updates {
                 Updates::Ordered(ordered) if ordered.has_rounds() => self.keep(context, seen),
                 _ => self.module.fold(&seen)?,
             }
             Ok(output)
         });
+        self.computed(start.elapsed());
         observed.with_context(|| format!("module `{}`", self.name))
     }
 
@@ -162,6 +190,7 @@ impl HostedModule {
     /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
     /// happens without an update.
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        self.computed(context.take_computing());
         let gradients = samples.map(|_| self.gradients_of(context));
         // The snapshot goes before the update, so that the update may write in place.
         let (used, seen) =
@@ -182,6 +211,13 @@ impl HostedModule {
     /// Steps applied so far, by all trainers, and the sum of their staleness.
     pub fn updates(&self) -> (u64, u64) {
         self.tally.read()
+    }
+
+    /// The time that training steps have computed here, and the most forwards of one step whose activations were kept at
+    /// one time.
+    pub fn work(&self) -> (Duration, usize) {
+        let computing = Duration::from_nanos(self.computing.load(Ordering::Relaxed));
+        (computing, self.most_kept.load(Ordering::Relaxed))
     }
 
     /// The trainer takes no more steps, and nobody waits for it any longer.
@@ -214,6 +250,10 @@ impl HostedModule {
             }
             Updates::Hogwild(hogwild) => (hogwild.current(caller).1, None),
         }
+    }
+
+    fn computed(&self, time: Duration) {
+        self.computing.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// The name under which a context keeps a parameter's gradient: unique on this rank.

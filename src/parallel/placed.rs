@@ -40,6 +40,13 @@ impl Placed {
         }
     }
 
+    pub fn remote(&self) -> Option<&RemoteModule> {
+        match self {
+            Placed::Remote(module) => Some(module),
+            Placed::Replica(_) | Placed::Pulled(_) => None,
+        }
+    }
+
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Placed::Replica(replica) => Some(replica),

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use tch::Tensor;
 
 use super::PATIENCE;
-use crate::autograd::{Autograd, Context};
+use crate::autograd::{Autograd, AutogradPending, Context};
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
 
@@ -17,6 +17,18 @@ pub struct RemoteModule {
     rref: RRef,
 }
 
+/// The output of a forward that other ranks compute.
+#[must_use = "a forward that nobody waits for fails unseen"]
+pub struct Forwarding(AutogradPending<Vec<Value>>);
+
+impl Forwarding {
+    /// # Errors
+    /// What the owner of one of the modules says, or a call.
+    pub fn wait(self) -> Result<Tensor> {
+        Ok(one(self.0.wait()?)?.into_tensor()?)
+    }
+}
+
 /// How a forward runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
@@ -24,6 +36,11 @@ pub struct Forward {
     pub train: bool,
     /// Decides the dropout masks: the same seed draws the same ones.
     pub dropout_seed: u64,
+}
+
+impl Forward {
+    /// Dropout off.
+    pub const PREDICT: Forward = Forward { train: false, dropout_seed: 0 };
 }
 
 impl RemoteModule {
@@ -56,7 +73,29 @@ impl RemoteModule {
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn forward(&self, context: &Context, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
-        self.call_forward(Some(context), inputs, forward)
+        self.call_forward(Some(context), inputs.into_iter().map(Value::from), forward).wait()
+    }
+
+    /// The output of modules that follow one another. Each owner gets its input from the one before, so that what passes
+    /// between two of them does not pass through this rank. Without a context nothing is recorded.
+    ///
+    /// # Panics
+    /// When there is no module.
+    pub fn forward_through(
+        modules: &[(&RemoteModule, Forward)],
+        context: Option<&Context>,
+        input: Tensor,
+    ) -> Forwarding {
+        let ((last, forward), before) = modules.split_last().expect("a forward has a module to go through");
+        // A call from one to the next carries all that came before, so it names the input instead of bringing it.
+        let input = match before {
+            [] => input.into(),
+            [..] => last.autograd.lend(input).into(),
+        };
+        let source = before
+            .iter()
+            .fold(input, |source, (module, forward)| Value::from(module.forward_values([source], *forward)));
+        last.call_forward(context, [source], *forward)
     }
 
     /// The module's output with dropout off, nothing recorded.
@@ -64,7 +103,7 @@ impl RemoteModule {
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn predict(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
-        self.call_forward(None, inputs, Forward { train: false, dropout_seed: 0 })
+        self.call_forward(None, inputs.into_iter().map(Value::from), Forward::PREDICT).wait()
     }
 
     /// A reference to each parameter, for a [`DistributedOptimizer`](super::DistributedOptimizer).
@@ -106,18 +145,20 @@ impl RemoteModule {
     fn call_forward(
         &self,
         context: Option<&Context>,
-        inputs: Vec<Tensor>,
+        inputs: impl IntoIterator<Item = Value>,
         forward: Forward,
-    ) -> Result<Tensor> {
-        let Forward { train, dropout_seed } = forward;
-        let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
-        let values = head.into_iter().chain(inputs.into_iter().map(Value::from)).collect();
-        let answer = match context {
+    ) -> Forwarding {
+        let values = self.forward_values(inputs, forward);
+        Forwarding(match context {
             Some(_) => self.autograd.call_within(self.owner(), "module.forward", values, context, PATIENCE),
             None => self.autograd.call(self.owner(), "module.forward", values, None),
-        };
-        let answer = answer.wait()?;
-        Ok(one(answer)?.into_tensor()?)
+        })
+    }
+
+    fn forward_values(&self, inputs: impl IntoIterator<Item = Value>, forward: Forward) -> Vec<Value> {
+        let Forward { train, dropout_seed } = forward;
+        let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
+        head.into_iter().chain(inputs).collect()
     }
 }
 

@@ -2,6 +2,8 @@
 //! equal ("PyTorch Distributed: Experiences on Accelerating Data Parallel Training", Li et al., VLDB 2020).
 //! [`Averaging`](super::Averaging) sees to both.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
@@ -12,7 +14,7 @@ use crate::model::{Mode, Module};
 /// This trainer's copy.
 pub struct Replica {
     name: String,
-    module: Module,
+    module: Arc<Module>,
     names: Vec<String>,
     /// Under which contexts keep the gradients of the leaves, in their order.
     watched_names: Vec<String>,
@@ -27,7 +29,7 @@ impl Replica {
     /// When the module cannot be made.
     pub fn build(spec: &ModuleSpec, devices: &[tch::Device], seed: u64) -> Result<Replica> {
         let built = || -> Result<Replica> {
-            let module = Module::build(spec, devices, seed)?;
+            let module = Arc::new(Module::build(spec, devices, seed)?);
             let parameters = module.initial_parameters()?;
             let leaves = parameters.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
             let names: Vec<String> =
@@ -61,9 +63,9 @@ impl Replica {
     /// When a layer refuses its input.
     pub fn forward(&self, input: Tensor, forward: Forward) -> Result<Tensor> {
         let Forward { train, dropout_seed } = forward;
-        self.module
-            .forward(&self.leaves, &[input], Mode { train, dropout_seed })
-            .with_context(|| format!("module `{}`", self.name))
+        let recorded = self.module.record(&self.leaves, &[input], Mode { train, dropout_seed });
+        let folded = recorded.and_then(|(output, seen)| self.module.fold(&seen).map(|()| output));
+        folded.with_context(|| format!("module `{}`", self.name))
     }
 
     /// # Errors

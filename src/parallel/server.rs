@@ -4,38 +4,44 @@
 //! | method | takes | gives |
 //! |---|---|---|
 //! | `module.get` | the module's name | an RRef to the one instance, made by the first who asks |
-//! | `module.forward` | RRef, train, dropout seed, input tensors | the output, on the CPU |
+//! | `module.forward` | RRef, train, dropout seed, inputs | the output, on the CPU |
 //! | `module.parameters` | RRef | an RRef to each parameter |
 //! | `module.state` | RRef | an RRef to the parameters and buffers as they are now, and their names |
 //! | `module.tensor` | RRef to such a state, a position among its names | the tensor |
 //! | `module.leave` | RRef | nothing: the caller takes no more steps |
 //! | `optimizer.create` | the options as JSON, RRefs to parameters | an RRef to the optimizer |
 //! | `optimizer.step` | RRef, the number of the backward to step after, or nil to skip, the samples of the batch; under a context | the largest staleness of the updates |
+//!
+//! An input is a tensor, an RRef to one that its owner has lent, or a list of what `module.forward` takes: then the module
+//! that this names is called, and its output is the input.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use c10d::ProcessGroup;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use tch::Tensor;
+use tokio::sync::watch;
 
-use super::hosted::{HostedModule, ModuleState};
+use super::hosted::{HostedModule, Hosting, ModuleState};
 use super::made::Made;
+use super::{Groups, PATIENCE};
 use crate::autograd::{Autograd, Scope};
 use crate::job::optimizer::OptimizerSpec;
-use crate::job::{Consistency, ModuleSpec};
 use crate::model::Mode;
-use crate::rpc::{CallError, CallErrorKind, Methods, Value};
-use crate::topology::Rank;
+use crate::rpc::{CallError, CallErrorKind, Mesh, Methods, Value};
 
-/// The modules placed on this rank, each made once for the whole world, when the first trainer asks for it.
+/// The modules placed on this rank, each made once for all who call it here, when the first of them asks for it.
 pub struct ModuleServer {
-    /// With the seed of its first parameters.
-    placed: Vec<(ModuleSpec, u64)>,
+    placed: Vec<Hosting>,
     devices: Vec<tch::Device>,
-    trainers: Vec<Rank>,
-    consistency: Consistency,
     made: Made<HostedModule>,
+    /// Of the modules that other ranks host too; each is taken when its module is made.
+    replicas: Mutex<BTreeMap<String, ProcessGroup>>,
+    /// Whether they are there. Written by the main thread, once.
+    joined: watch::Sender<bool>,
 }
 
 /// One parameter of a hosted module, as an RRef names it.
@@ -50,15 +56,24 @@ struct HostedOptimizer {
 }
 
 impl ModuleServer {
-    /// `placed` are the modules that live on this rank, each with the seed of its first parameters; their layers are
-    /// split over `devices`.
-    pub fn new(
-        placed: Vec<(ModuleSpec, u64)>,
-        devices: Vec<tch::Device>,
-        trainers: Vec<Rank>,
-        consistency: Consistency,
-    ) -> Arc<ModuleServer> {
-        Arc::new(ModuleServer { placed, devices, trainers, consistency, made: Made::default() })
+    /// `placed` are the modules that live on this rank; their layers are split over `devices`.
+    pub fn new(placed: Vec<Hosting>, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
+        let (made, replicas) = (Made::default(), Mutex::default());
+        Arc::new(ModuleServer { placed, devices, made, replicas, joined: watch::Sender::new(false) })
+    }
+
+    /// Makes the process groups of the modules that several ranks host. All of these call it; who asks for such a module
+    /// waits for that. It blocks.
+    ///
+    /// # Errors
+    /// A rank is lost, or the backend is not there.
+    pub fn join_replicas(&self, mesh: &Mesh, groups: &Groups) -> Result<()> {
+        for Hosting { spec, .. } in self.placed.iter().filter(|hosting| hosting.spec.is_replicated()) {
+            let group = groups.join(mesh, &format!("replicas of {}", spec.name), &spec.place.ranks)?;
+            self.replicas.lock().expect("no handler panics making a module").insert(spec.name.clone(), group);
+        }
+        self.joined.send_replace(true);
+        Ok(())
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -66,7 +81,7 @@ impl ModuleServer {
         let server = self.clone();
         serve(autograd, methods, "module.get", move |scope, values| {
             let server = server.clone();
-            async move { server.get(&scope, values) }.boxed_local()
+            async move { server.get(&scope, values).await }.boxed_local()
         });
         serve(autograd, methods, "module.forward", |scope, values| forward(scope, values).boxed_local());
         serve(autograd, methods, "module.parameters", |scope, values| {
@@ -86,15 +101,21 @@ impl ModuleServer {
         self.made.all()
     }
 
-    fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    async fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
         let [name] = exactly(values)?;
         let name = name.into_text()?;
+        let hosting = self
+            .placed
+            .iter()
+            .find(|hosting| hosting.spec.name == name)
+            .with_context(|| format!("module `{name}` is not placed on rank {}", scope.mesh.rank()))?;
+        if hosting.spec.is_replicated() {
+            let mut joined = self.joined.subscribe();
+            joined.wait_for(|joined| *joined).await.context("this rank has ended")?;
+        }
         let rref = self.made.get(&scope.mesh, &name, || {
-            let (spec, seed) =
-                self.placed.iter().find(|(spec, _)| spec.name == name).with_context(|| {
-                    format!("module `{name}` is not placed on rank {}", scope.mesh.rank())
-                })?;
-            let module = HostedModule::build(spec, &self.devices, &self.trainers, self.consistency, *seed)?;
+            let replicas = self.replicas.lock().expect("no handler panics making a module").remove(&name);
+            let module = HostedModule::build(hosting, &self.devices, replicas)?;
             tracing::info!("module {name} is here: {}", module.module().split());
             Ok(module)
         })?;
@@ -105,16 +126,35 @@ impl ModuleServer {
 async fn forward(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let mut values = values.into_iter();
     let (Some(module), Some(train), Some(seed)) = (values.next(), values.next(), values.next()) else {
-        bail!("`module.forward` takes a module, train, a dropout seed and input tensors");
+        bail!("`module.forward` takes a module, train, a dropout seed and inputs");
     };
     let module = local::<HostedModule>(module).await?;
     let mode = Mode { train: train.into_bool()?, dropout_seed: seed.into_int()? as u64 };
-    let inputs = values.map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+    let mut inputs = Vec::new();
+    for value in values {
+        inputs.push(input(&scope, value).await?);
+    }
     let output = match &scope.state {
         Some(context) => module.forward(context, scope.from, &inputs, mode).await?,
         None => module.predict(scope.from, &inputs)?,
     };
     Ok(vec![output.f_to_device(tch::Device::Cpu)?.into()])
+}
+
+async fn input(scope: &Scope, value: Value) -> Result<Tensor> {
+    let given = match value {
+        Value::List(call) => {
+            let before = match call.first() {
+                Some(Value::RRef(module)) => module.owner(),
+                _ => bail!("a list stands for an input where it begins with a module"),
+            };
+            exactly(scope.call_within(before, "module.forward", call, PATIENCE).await?)?
+        }
+        Value::RRef(lent) => exactly(scope.borrow(&lent).await?)?,
+        given => [given],
+    };
+    let [given] = given;
+    Ok(given.into_tensor()?)
 }
 
 async fn parameters(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {

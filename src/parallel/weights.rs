@@ -5,9 +5,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use c10d::{ProcessGroup, ReduceOp};
 use tch::Tensor;
 
 use super::Gradients;
+use super::averaging::{flatten, unflatten};
 use super::ordered::Updated;
 use super::versioned::{Snapshot, Versioned};
 use crate::autograd::optimizer::Optimizer;
@@ -17,6 +19,8 @@ pub(super) struct Weights {
     module: Arc<Module>,
     parameters: Versioned,
     optimizer: Option<Optimizer>,
+    /// Of all ranks that host a replica of the module, if there are several.
+    replicas: Option<ProcessGroup>,
 }
 
 /// What a trainer's step brings.
@@ -29,8 +33,12 @@ pub(super) struct Given {
 }
 
 impl Weights {
-    pub(super) fn new(module: Arc<Module>, parameters: Vec<Tensor>) -> Weights {
-        Weights { module, parameters: Versioned::new(parameters), optimizer: None }
+    pub(super) fn new(
+        module: Arc<Module>,
+        parameters: Vec<Tensor>,
+        replicas: Option<ProcessGroup>,
+    ) -> Weights {
+        Weights { module, parameters: Versioned::new(parameters), optimizer: None, replicas }
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -58,11 +66,32 @@ impl Updated for Weights {
     fn update(&mut self, given: Vec<Given>) -> Result<()> {
         let (given, seen): (Vec<_>, Vec<_>) =
             given.into_iter().map(|given| ((given.samples, given.gradients), given.seen)).unzip();
-        let mean = average(given)?;
+        let samples = given.iter().map(|(samples, _)| samples).sum();
+        let mut mean = average(given)?;
+        if let Some(replicas) = &self.replicas {
+            mean = average_over(replicas, &self.parameters.snapshot().tensors, samples, &mean)?;
+        }
         let optimizer = self.optimizer.as_mut().context("no optimizer was made for this module")?;
         self.parameters.update(|tensors| optimizer.step(tensors, &mean).map_err(anyhow::Error::from))?;
         seen.iter().try_for_each(|seen| Ok(self.module.fold(seen)?))
     }
+}
+
+/// The mean over the samples of all replicas; all of them call it. A parameter that some did not use counts as zero
+/// there.
+fn average_over(
+    replicas: &ProcessGroup,
+    parameters: &[Tensor],
+    samples: u64,
+    own: &[Option<Tensor>],
+) -> Result<Gradients> {
+    let weighed = flatten(parameters, own)?.f_mul_scalar(samples as f64)?;
+    let weight = weighed.f_new_full([1], samples as f64, (weighed.kind(), weighed.device()))?;
+    let mut sum = Tensor::f_cat(&[weighed, weight], 0)?;
+    replicas.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
+    let elements = sum.numel() as i64 - 1;
+    let mean = sum.f_narrow(0, 0, elements)?.f_div(&sum.f_select(0, elements)?)?;
+    Ok(unflatten(parameters, &mean)?.into_iter().map(Some).collect())
 }
 
 /// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some

@@ -34,12 +34,13 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
     let name = |rank: Rank| mesh.peers()[rank.index()].name.as_str();
     let mut modules = References::new();
     for spec in job.modules.iter().filter(|module| module.placement == Placement::Remote) {
-        let owner = spec.place.ranks[0];
-        let what = format!("making module {} on {}", spec.name, name(owner));
-        mesh.doing(&what);
-        reporter.doing(&what);
-        let module = RemoteModule::get(autograd, owner, &spec.name).context(what)?;
-        modules.push((spec.name.clone(), module.rref().clone()));
+        for &host in &spec.place.ranks {
+            let what = format!("making module {} on {}", spec.name, name(host));
+            mesh.doing(&what);
+            reporter.doing(&what);
+            let module = RemoteModule::get(autograd, host, &spec.name).context(what)?;
+            modules.push((spec.name.clone(), module.rref().clone()));
+        }
     }
     let trainers = &job.train.trainers.ranks;
     let what = format!("driving {}", trainers.iter().map(|&rank| name(rank)).collect::<Vec<_>>().join(", "));

@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
 use super::run_folder::{MetricsFile, RunFolder};
+use crate::job::{Job, Training, plan};
 use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending};
 use crate::topology::Rank;
 
@@ -18,6 +20,7 @@ pub const KEEPER: Rank = Rank(0);
 const RECORD: &str = "run.record";
 const REPORT: &str = "run.report";
 const KEEP: &str = "run.keep";
+const MEASURED: &str = "run.measured";
 
 /// What a trainer tells at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +36,7 @@ pub struct TrainerEnd {
 pub struct Ledger {
     metrics: Mutex<MetricsFile>,
     ends: Mutex<Vec<TrainerEnd>>,
+    measured: Mutex<Vec<RankMeasured>>,
     /// Of replicas, from their first trainer.
     tensors: Mutex<Vec<(String, Tensor)>>,
 }
@@ -44,6 +48,7 @@ impl Ledger {
         Ok(Arc::new(Ledger {
             metrics: Mutex::new(folder.metrics()?),
             ends: Mutex::default(),
+            measured: Mutex::default(),
             tensors: Mutex::default(),
         }))
     }
@@ -55,6 +60,8 @@ impl Ledger {
         methods.add(REPORT, move |incoming| std::future::ready(ledger.report(incoming)));
         let ledger = self.clone();
         methods.add(KEEP, move |incoming| std::future::ready(ledger.keep(incoming)));
+        let ledger = self.clone();
+        methods.add(MEASURED, move |incoming| std::future::ready(ledger.note(incoming)));
     }
 
     /// The tensors of all replicas, by their names in the model's file.
@@ -62,13 +69,16 @@ impl Ledger {
         std::mem::take(&mut *self.tensors.lock().expect("nobody panics adding a tensor"))
     }
 
-    /// Everything that the trainers told, put together.
-    pub fn summary(&self, job: &str, world_size: u32) -> Summary {
+    /// Everything that the ranks told, put together.
+    pub fn summary(&self, job: &Job, training: &Training) -> Summary {
         let ends = self.ends.lock().expect("nobody panics adding a report");
         let reports: Vec<_> = ends.iter().map(|end| end.report.clone()).collect();
         let startup = ends.iter().map(|end| end.startup_seconds).fold(0.0, f64::max);
         let eval = ends.iter().find_map(|end| end.eval.clone());
-        Summary::combine(job, world_size, startup, &reports, eval)
+        let summary = Summary::combine(job.name.as_str(), job.cluster.world_size.0, startup, &reports, eval);
+        let measured = self.measured.lock().expect("nobody panics adding a report");
+        let measured = Measured::of(job, training, &plan(job, training), &measured, summary.steps);
+        Summary { measured, ..summary }
     }
 
     fn record(&self, incoming: Incoming) -> Result<Message, CallError> {
@@ -86,6 +96,12 @@ impl Ledger {
 }
 
 impl Ledger {
+    fn note(&self, incoming: Incoming) -> Result<Message, CallError> {
+        let measured = json(incoming)?;
+        self.measured.lock().expect("nobody panics adding a report").push(measured);
+        Ok(Message::default())
+    }
+
     fn keep(&self, incoming: Incoming) -> Result<Message, CallError> {
         let [name, tensor] = incoming.message.into_array()?;
         let kept = (name.into_text()?, tensor.into_tensor()?);
@@ -97,6 +113,16 @@ impl Ledger {
 fn json<T: for<'de> Deserialize<'de>>(incoming: Incoming) -> Result<T, CallError> {
     let [text] = incoming.message.into_array()?;
     serde_json::from_str(&text.into_text()?).map_err(CallError::failed)
+}
+
+/// Tells the keeper what this rank has measured.
+///
+/// # Errors
+/// When the keeper cannot take it.
+pub fn tell(mesh: &Mesh, measured: &RankMeasured) -> Result<()> {
+    let text = serde_json::to_string(measured).context("a report is not JSON")?;
+    mesh.call(KEEPER, MEASURED, Message::new(vec![text.into()])).wait()?;
+    Ok(())
 }
 
 /// A trainer's side.

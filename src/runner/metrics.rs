@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::measured::Measured;
 use crate::job::thousands;
 use crate::parallel::Traffic;
 use crate::topology::Rank;
@@ -200,6 +201,8 @@ pub struct Summary {
     /// Of all trainers together, in a job with modules that they pull.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_push: Option<Traffic>,
+    #[serde(default)]
+    pub measured: Measured,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -235,6 +238,7 @@ impl Summary {
             eval,
             startup_seconds,
             pull_push: trainers.iter().filter_map(|trainer| trainer.pull_push).reduce(|sum, next| sum + next),
+            measured: Measured::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod launch;
 mod ledger;
 pub mod libtorch;
 pub mod loader;
+mod measured;
 pub mod metrics;
 pub mod one_process;
 pub mod progress;

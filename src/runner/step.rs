@@ -1,15 +1,17 @@
 //! One training step, top to bottom.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::samples::Samples;
-use crate::autograd::Autograd;
-use crate::job::OnNan;
-use crate::parallel::{Averaging, DistributedOptimizer, Forward, Placed};
+use crate::autograd::{Autograd, Backward};
+use crate::job::pipeline::{self, Action};
+use crate::job::{OnNan, PipelineSchedule};
+use crate::parallel::{Averaging, DistributedOptimizer, Forward, MicroBatch, Passage, Placed};
 use crate::plugin::{Loss, LossValue};
 use crate::topology::Rank;
 
@@ -22,6 +24,9 @@ pub struct Stepper {
     pub averaging: Option<Averaging>,
     pub loss: Loss,
     pub optimizer: DistributedOptimizer,
+    pub schedule: PipelineSchedule,
+    /// Of the pipeline that the modules make.
+    pub stages: usize,
     pub rank: Rank,
     pub seed: u64,
     pub on_nan: OnNan,
@@ -29,7 +34,7 @@ pub struct Stepper {
 
 /// What one step of one trainer sees.
 pub struct StepSamples {
-    /// All but the last hold `train.batch_size` samples.
+    /// Batches of one forward each: micro-batches.
     pub batches: Vec<Samples>,
     pub count: u64,
     /// By how many samples the step counts beside those of other trainers.
@@ -42,13 +47,13 @@ pub struct StepSamples {
 impl StepSamples {
     /// # Errors
     /// When libtorch gives no views.
-    pub fn new(samples: &Samples, batch_size: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
+    pub fn new(samples: &Samples, micro_batch: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
         let (weight, divisor) = match mean_over_trainers {
             // The loss is weighed already.
             Some(mean) => (1, mean),
             None => (samples.count, samples.count as f64),
         };
-        Ok(StepSamples { batches: samples.chunks(batch_size)?, count: samples.count, weight, divisor })
+        Ok(StepSamples { batches: samples.chunks(micro_batch)?, count: samples.count, weight, divisor })
     }
 }
 
@@ -61,6 +66,11 @@ pub struct Stepped {
     pub staleness: u64,
     /// Of the loss plug-in, where wanted.
     pub metrics: BTreeMap<String, f64>,
+    /// From the first forward to the end of the last backward, and how much of it this rank has computed.
+    pub passed: Duration,
+    pub computed: Duration,
+    /// The most micro-batches whose activations this rank kept at one time.
+    pub most_kept: usize,
 }
 
 impl Stepped {
@@ -74,7 +84,7 @@ impl Stepped {
 }
 
 impl Stepper {
-    /// Trains on the batches that make one step. `number` counts this trainer's steps from 0.
+    /// Trains on the micro-batches that make one step. `number` counts this trainer's steps from 0.
     ///
     /// # Errors
     /// When any part fails, on any rank; when the loss is not finite and the job says to stop then.
@@ -82,43 +92,64 @@ impl Stepper {
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
         let context = self.autograd.context();
         let mut stepped = Stepped::default();
-        let mut backward = None;
+        let batches = &samples.batches;
         if let Some(averaging) = &mut self.averaging {
-            averaging.begin(&context)?;
+            averaging.begin(&context, batches.len())?;
         }
 
-        for (nth, batch) in samples.batches.iter().enumerate() {
-            let last = nth + 1 == samples.batches.len();
-            if let Some(averaging) = &mut self.averaging {
-                averaging.before_forward(last)?;
-            }
-            let mut output = batch.input.shallow_clone();
-            for (position, module) in self.modules.iter().enumerate() {
-                let dropout_seed = dropout_seed(self.seed, self.rank, [number, nth as u64, position as u64]);
-                output = module.forward(&context, output, Forward { train: true, dropout_seed })?;
-            }
-
-            let computed = self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?;
-            stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
-            if !stepped.loss.is_finite() {
-                self.refuse(number, stepped.loss)?;
-                stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
-                return Ok(stepped);
-            }
-
-            // The gradients of a step's batches add up in the context.
-            let share = batch.count as f64 / samples.divisor;
-            let root = if share == 1.0 { computed.loss } else { computed.loss.f_mul_scalar(share)? };
-            let under_way = self.autograd.backward(&context, &[root], false);
-            match last {
-                true => backward = Some(under_way),
-                false => under_way.wait().context("the backward failed")?,
+        let start = Instant::now();
+        let passage = |nth: usize| Passage {
+            modules: &self.modules,
+            context: Some(&context),
+            forwards: forwards(self.seed, self.rank, [number, nth as u64], self.modules.len()),
+        };
+        let (mut on_their_way, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
+            match action {
+                Action::Start(nth) => {
+                    let input = batches[nth].input.shallow_clone();
+                    let started = MicroBatch::start(&passage(nth), input)?;
+                    stepped.computed += started.computed();
+                    on_their_way.push_back(started);
+                }
+                Action::Finish(nth) => {
+                    let batch = &batches[nth];
+                    let started = on_their_way.pop_front().context("a micro-batch ends before it begins")?;
+                    let (output, here) = started.finish(&passage(nth))?;
+                    let of_loss = Instant::now();
+                    let computed =
+                        self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?;
+                    stepped.computed += here + of_loss.elapsed();
+                    stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
+                    if !stepped.loss.is_finite() {
+                        self.refuse(number, stepped.loss)?;
+                        wait_for(backwards)?;
+                        stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
+                        return Ok(stepped);
+                    }
+                    // The gradients of a step's micro-batches add up in the context.
+                    let share = batch.count as f64 / samples.divisor;
+                    roots.push_back(match share {
+                        1.0 => computed.loss,
+                        share => computed.loss.f_mul_scalar(share)?,
+                    });
+                    let begun = if self.modules[0].remote().is_none() { on_their_way.len() } else { 0 };
+                    stepped.most_kept = stepped.most_kept.max(roots.len() + begun);
+                }
+                Action::Backward(_) => {
+                    let root = roots.pop_front().context("a backward comes before its forward")?;
+                    backwards.push(self.autograd.backward(&context, &[root], false));
+                }
             }
         }
 
-        let backward = backward.context("a step has no batch")?;
-        let stepping = self.optimizer.step(&context, &backward, samples.weight);
-        backward.wait().context("the backward failed")?;
+        let last = backwards.pop().context("a step has no batch")?;
+        wait_for(backwards)?;
+        // The owners take their step right behind the last backward.
+        let stepping = self.optimizer.step(&context, &last, samples.weight);
+        wait_for([last])?;
+        stepped.passed = start.elapsed();
+        stepped.computed += context.state().take_computing();
         if let Some(averaging) = &mut self.averaging {
             averaging.after_backward(&context)?;
         }
@@ -131,7 +162,9 @@ impl Stepper {
     /// # Errors
     /// When a module's owner fails.
     pub fn predict(&self, input: Tensor) -> Result<Tensor> {
-        self.modules.iter().try_fold(input, |output, module| module.predict(output))
+        let forwards = vec![Forward::PREDICT; self.modules.len()];
+        let passage = Passage { modules: &self.modules, context: None, forwards };
+        Ok(MicroBatch::start(&passage, input)?.finish(&passage)?.0)
     }
 
     /// What the job says about a loss that is no number.
@@ -152,6 +185,18 @@ impl Stepper {
         }
         Ok(())
     }
+}
+
+/// How the forwards of a micro-batch run, `at` its step and place there.
+fn forwards(seed: u64, rank: Rank, at: [u64; 2], modules: usize) -> Vec<Forward> {
+    let dropout_seed = |position| dropout_seed(seed, rank, [at[0], at[1], position]);
+    (0..modules as u64)
+        .map(|position| Forward { train: true, dropout_seed: dropout_seed(position) })
+        .collect()
+}
+
+fn wait_for(backwards: impl IntoIterator<Item = Backward>) -> Result<()> {
+    backwards.into_iter().try_for_each(|backward| backward.wait().context("the backward failed"))
 }
 
 /// A seed of its own for each trainer, step, batch and module, the same in every run of the job.

@@ -10,6 +10,7 @@ use super::driver::{Orders, References};
 use super::evaluate::evaluate;
 use super::ledger::{Recorder, TrainerEnd};
 use super::loader::Schedule;
+use super::measured::Worked;
 use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
 use super::progress::Training as Progress;
 use super::progress::{Reporter, Update};
@@ -43,7 +44,7 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// When anything of that fails, here or on a rank that this one calls.
-    pub fn run(mut self, orders: Option<&Orders>) -> Result<()> {
+    pub fn run(mut self, orders: Option<&Orders>) -> Result<Worked> {
         let trained = match orders {
             None => self.train(None)?,
             Some(orders) => {
@@ -73,7 +74,7 @@ impl Trainer<'_> {
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let logged = course.is_logged(batch.step);
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
-            let samples = StepSamples::new(&batch.data, self.job.train.batch_size, mean_over_trainers)?;
+            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
             let stepped = stepper.step(batch.step, &samples, logged)?;
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
@@ -92,7 +93,7 @@ impl Trainer<'_> {
         Ok(Trained { host, stepper, course, report })
     }
 
-    fn conclude(&mut self, trained: Trained) -> Result<()> {
+    fn conclude(&mut self, trained: Trained) -> Result<Worked> {
         let Trained { host, mut stepper, course, report } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
@@ -101,18 +102,18 @@ impl Trainer<'_> {
             eval = self.evaluate(&host, &mut stepper)?;
             self.keep_pulled(&stepper, &course)?;
         }
-        let startup_seconds = course.startup_seconds;
+        let (startup_seconds, worked) = (course.startup_seconds, course.worked);
         course.recorder.report(&TrainerEnd { report: report.clone(), startup_seconds, eval })?;
         self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
-        Ok(())
+        Ok(worked)
     }
 
     /// No owner waits for this trainer any more; and what the first trainer's replicas have become goes to the keeper.
     fn take_leave(&self, stepper: &Stepper, course: &Course) -> Result<()> {
-        for module in &stepper.modules {
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
                 Placed::Remote(module) => module.leave()?,
-                Placed::Replica(replica) if self.position() == 0 => self.keep(replica, course)?,
+                Placed::Replica(replica) if self.position() == 0 => self.keep(spec, replica, course)?,
                 Placed::Replica(_) | Placed::Pulled(_) => {}
             }
         }
@@ -125,17 +126,18 @@ impl Trainer<'_> {
 
     /// What the evaluation has pulled from servers goes to the keeper too, with the first trainer's running statistics.
     fn keep_pulled(&self, stepper: &Stepper, course: &Course) -> Result<()> {
-        let mut pulled = stepper.modules.iter().filter_map(|module| match module {
-            Placed::Pulled(pulled) => Some(pulled.copy()),
-            Placed::Remote(_) | Placed::Replica(_) => None,
-        });
-        pulled.try_for_each(|copy| self.keep(copy, course))
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
+            if let Placed::Pulled(pulled) = module {
+                self.keep(spec, pulled.copy(), course)?;
+            }
+        }
+        Ok(())
     }
 
     /// Hands the keeper what a module on this rank has become.
-    fn keep(&self, module: &Replica, course: &Course) -> Result<()> {
+    fn keep(&self, spec: &ModuleSpec, module: &Replica, course: &Course) -> Result<()> {
         for (tensor, value) in module.state()? {
-            course.recorder.keep(self.job.tensor_name(module.name(), &tensor), value)?;
+            course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
         }
         Ok(())
     }
@@ -174,17 +176,19 @@ impl Trainer<'_> {
         let parameters = modules.iter().map(Placed::parameters).collect::<Result<_>>()?;
         let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
+        let (schedule, stages) = (job.pipeline.schedule, job.stages());
         let (seed, on_nan) = (job.seed, job.train.on_nan);
-        Ok(Stepper { autograd, modules, averaging, loss, optimizer, rank, seed, on_nan })
+        Ok(Stepper { autograd, modules, averaging, loss, optimizer, schedule, stages, rank, seed, on_nan })
     }
 
     fn remote_module(&self, spec: &ModuleSpec, given: Option<&References>) -> Result<RemoteModule> {
+        let host = spec.host_of(self.position() as usize);
         let Some(given) = given else {
-            return RemoteModule::get(self.autograd, spec.place.ranks[0], &spec.name);
+            return RemoteModule::get(self.autograd, host, &spec.name);
         };
         let (_, rref) = given
             .iter()
-            .find(|(name, _)| *name == spec.name)
+            .find(|(name, rref)| *name == spec.name && rref.owner() == host)
             .with_context(|| format!("the driver gave no reference to module `{}`", spec.name))?;
         Ok(RemoteModule::new(self.autograd, rref.clone()))
     }
@@ -253,6 +257,7 @@ struct Course {
     /// Of this epoch, sample by sample; shown at its end with `log.epochs`.
     epoch_loss: Mean,
     log_epochs: bool,
+    worked: Worked,
 }
 
 #[derive(Default)]
@@ -278,6 +283,7 @@ impl Course {
             startup_seconds: (now - started).as_secs_f64(),
             epoch_loss: Mean::default(),
             log_epochs: job.log.epochs,
+            worked: Worked::default(),
         }
     }
 
@@ -306,6 +312,9 @@ impl Course {
         let now = Instant::now();
         self.throughput.step(now, samples, waited);
         (self.epoch, self.loss) = (epoch + 1, stepped.loss);
+        self.worked.passing += stepped.passed;
+        self.worked.computing += stepped.computed;
+        self.worked.most_kept = self.worked.most_kept.max(stepped.most_kept);
         self.staleness.sum += stepped.staleness as f64;
         self.staleness.count += 1;
         self.epoch_loss.sum += stepped.loss * samples as f64;

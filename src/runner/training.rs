@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::driver::{self, Orders};
-use super::ledger::Ledger;
+use super::ledger::{self, Ledger};
+use super::measured::Worked;
 use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
-use crate::job::{Job, ModuleSpec, Placement, Training};
+use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
 use crate::model;
-use crate::parallel::{Groups, ModuleServer, RangeServer, RemoteModule};
+use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, RemoteModule};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -95,22 +96,26 @@ impl<'a> TrainingRank<'a> {
         reporter: &mut Reporter,
         started: Instant,
     ) -> Result<Option<Summary>> {
+        self.modules.join_replicas(mesh, groups)?;
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);
         let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
         let cores = available_parallelism().map_or(1, usize::from);
         tch::set_num_threads(threads(cores, self.holds(), sharing));
-        if trains {
+        let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
             let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
-            trainer.run(self.orders.as_deref())?;
+            trainer.run(self.orders.as_deref())?
         } else if self.training.train.is_driver(self.rank) {
             driver::drive(self.training, &self.autograd, mesh, reporter)?;
             mesh.barrier("trained").wait()?;
             reporter.done("all trainers are done");
+            Worked::default()
         } else {
             self.serve(mesh, reporter)?;
-        }
+            self.served()
+        };
+        ledger::tell(mesh, &worked.measured(mesh))?;
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
         self.kept.as_ref().map(|(folder, ledger)| self.keep(mesh, folder, ledger)).transpose()
@@ -139,39 +144,55 @@ impl<'a> TrainingRank<'a> {
         (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
     }
 
+    fn served(&self) -> Worked {
+        let work = self.modules.hosted().into_iter().map(|module| module.work());
+        work.fold(Worked::default(), |sum, (computing, most_kept)| Worked {
+            passing: Duration::ZERO,
+            computing: sum.computing + computing,
+            most_kept: sum.most_kept.max(most_kept),
+        })
+    }
+
     /// The keeper's last duty: the model and the summary into the run folder.
     fn keep(&self, mesh: &Mesh, folder: &RunFolder, ledger: &Ledger) -> Result<Summary> {
         mesh.doing("writing the run folder");
         let mut tensors = ledger.take_tensors();
         for spec in self.training.modules.iter().filter(|module| module.placement == Placement::Remote) {
             let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
-            let named = |(name, tensor): (String, _)| (self.training.tensor_name(&spec.name, &name), tensor);
+            let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
             tensors.extend(module.state()?.into_iter().map(named));
         }
         folder.write_with(run_folder::MODEL, |path| model::save(path, &tensors))?;
-        let summary = ledger.summary(&self.job.name, self.job.cluster.world_size.0);
+        let summary = ledger.summary(self.job, self.training);
         folder.write_summary(&summary)?;
         Ok(summary)
     }
 }
 
 fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
-    let (placed, trainers) = (placed(training, rank, Placement::Remote), &training.train.trainers.ranks);
-    ModuleServer::new(placed, devices, trainers.clone(), training.train.consistency)
+    let hosting = |(spec, seed): (ModuleSpec, u64)| Hosting {
+        seed,
+        trainers: training.callers(&spec, rank),
+        // What is averaged over replicas is averaged in every step.
+        consistency: if spec.is_replicated() { Consistency::Bsp } else { training.train.consistency },
+        spec,
+    };
+    ModuleServer::new(placed(training, rank, Placement::Remote).map(hosting).collect(), devices)
 }
 
 fn range_server(training: &Training, rank: Rank) -> Arc<RangeServer> {
-    let (placed, trainers) = (placed(training, rank, Placement::Caller), &training.train.trainers.ranks);
-    RangeServer::new(placed, trainers.clone(), training.train.consistency, training.pull_push.filter)
+    let placed = placed(training, rank, Placement::Caller).collect();
+    let trainers = training.train.trainers.ranks.clone();
+    RangeServer::new(placed, trainers, training.train.consistency, training.pull_push.filter)
 }
 
 /// The modules placed on this rank in this way, each with the seed of its first parameters.
-fn placed(training: &Training, rank: Rank, placement: Placement) -> Vec<(ModuleSpec, u64)> {
-    let here = |(_, module): &(usize, &ModuleSpec)| {
+fn placed(training: &Training, rank: Rank, placement: Placement) -> impl Iterator<Item = (ModuleSpec, u64)> {
+    let here = move |(_, module): &(usize, &ModuleSpec)| {
         module.placement == placement && module.place.ranks.contains(&rank)
     };
     let placed = training.modules.iter().enumerate().filter(here);
-    placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
+    placed.map(|(position, module)| (module.clone(), training.module_seed(position)))
 }
 
 /// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread

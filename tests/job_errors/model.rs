@@ -4,21 +4,11 @@ use super::{SOUND, errors, load, replaced, said, set, sound};
 
 #[test]
 fn placements_of_later_versions_are_refused_with_a_way_on() {
-    insta::assert_snapshot!(replaced("server = 1", "server = 2"), @r#"
-    error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks; this version does not train a part on each of them
-      from: x.toml, line 9
-      hint: place it on a role of one rank, or on `trainer`, which trains, for a replica on each of its ranks, or let the trainers compute it: run = "caller"
-    "#);
     insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nshards = 4"), @r"
     error: job `x.toml`: `modules.net.shards` = 4 is an option that this version does not have
       from: x.toml, line 10
       hint: leave it out: this version keeps a module whole, on one rank
     ");
-    insta::assert_snapshot!(replaced("place = \"server\"", "place = [\"server\", \"trainer\"]"), @r#"
-    error: job `x.toml`: `modules.net.place` = ["server", "trainer"] are the stages of a pipeline, which this version does not train
-      from: x.toml, line 9
-      hint: place the module on one role
-    "#);
     insta::assert_snapshot!(set(&["modules.net.place=sever", "train.role=trainers"]), @r#"
     error: job `x.toml`: `train.role` = "trainers" is no role of this job
       from: option --set train.role=trainers
@@ -26,6 +16,67 @@ fn placements_of_later_versions_are_refused_with_a_way_on() {
     error: job `x.toml`: `modules.net.place` = "sever" is no role of this job
       from: option --set modules.net.place=sever
       hint: did you mean `server`?
+    "#);
+}
+
+#[test]
+fn stages_that_cannot_be_placed_are_refused_with_the_reason() {
+    let (one, two) = ("world_size = 4\n[roles]\nserver = 1", "world_size = 5\n[roles]\nserver = 2");
+    insta::assert_snapshot!(replaced(one, two), @r#"
+    error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks, which the 3 trainers of `trainer` do not share evenly
+      from: x.toml, line 9
+      hint: each of its ranks has a replica for its share of the trainers: give it 1 or 3 ranks
+    "#);
+    insta::assert_snapshot!(replaced("server = 1", "server = 3"), @r#"
+    error: job `x.toml`: `modules.net.place` = "server" is a role of 3 ranks, and `trainer`, whose rank trains the model, has 1: some would never be called
+      from: x.toml, line 9
+      hint: each of its ranks has a replica for its share of the trainers: give it 1 ranks
+    "#);
+    let staged =
+        |more: &str| replaced("place = \"server\"", &format!("place = [\"server\", \"trainer\"]\n{more}"));
+    insta::assert_snapshot!(staged("stages = [\"fc1\", \"fc2\"]"), @r#"
+    error: job `x.toml`: `modules.net.stages` = ["fc1", "fc2"] cuts the module into 3, and `place` names 2
+      from: x.toml, line 10
+      hint: name the first layer of each stage but the first
+    "#);
+    insta::assert_snapshot!(staged("stages = [\"fc9\"]"), @r#"
+    error: job `x.toml`: `modules.net.stages[0]` = "fc9" is no layer of this module's list
+      from: x.toml, line 10
+      hint: did you mean `fc1`?
+    "#);
+    insta::assert_snapshot!(staged("stages = [\"0\"]"), @r#"
+    error: job `x.toml`: `modules.net.stages[0]` = "0" leaves a stage without a layer
+      from: x.toml, line 10
+      hint: name the layers in their order, none of them first
+    "#);
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nstages = [\"fc2\"]"), @r#"
+    error: job `x.toml`: `modules.net.stages` = ["fc2"] cuts the module into 2, and `place` names 1
+      from: x.toml, line 10
+      hint: name the first layer of each stage but the first
+    "#);
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = [\"server\", \"stage\"]"), @r#"
+    error: job `x.toml`: `modules.net.place[1]` = "stage" is no role of this job
+      from: x.toml, line 9
+      hint: roles: server, trainer
+    "#);
+    insta::assert_snapshot!(replaced("place = \"server\"", "place = []"), @r"
+    error: job `x.toml`: `modules.net.place` = [] names no role
+      from: x.toml, line 9
+      hint: name the role of each stage, in the order in which a sample passes them
+    ");
+    let many = ["\"server\"", "\"trainer\""].repeat(4).join(", ");
+    insta::assert_snapshot!(replaced("place = \"server\"", &format!("place = [{many}]")), @r#"
+    error: job `x.toml`: `modules.net.place` = ["server", "trainer", "server", "trainer", "server", "traine ... makes 8 stages of 4 layers
+      from: x.toml, line 9
+      hint: a stage has at least one layer: name fewer roles
+    "#);
+    insta::assert_snapshot!(set(&["pipeline.micro_batches=5", "pipeline.schedule=2f2b"]), @r#"
+    error: job `x.toml`: `pipeline.micro_batches` = 5 does not divide the 32 samples of a batch
+      from: option --set pipeline.micro_batches=5
+      hint: use one of 1, 2, 4, 8, 16, 32
+    error: job `x.toml`: `pipeline.schedule` = "2f2b" is none of 1f1b or gpipe
+      from: option --set pipeline.schedule=2f2b
+      hint: for example "1f1b"
     "#);
 }
 
@@ -48,7 +99,7 @@ fn what_replicas_cannot_do_is_said_with_a_way_on() {
         "train.staleness=2",
         "train.on_nan=skip",
     ]);
-    assert!(said.contains("`train.consistency` = \"ssp\" is for modules on other ranks"), "{said}");
+    assert!(said.contains("`train.consistency` = \"ssp\" is for modules that are not replicated"), "{said}");
     assert!(said.contains("`train.on_nan` = \"skip\" would leave the other replicas waiting"), "{said}");
     let said = set(&["replicas.average=ddp"]);
     assert!(said.contains("`replicas.average` = \"ddp\" is for modules placed on the trainers"), "{said}");

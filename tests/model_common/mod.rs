@@ -12,12 +12,14 @@ use tch::{Kind, Tensor};
 pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
     ModuleSpec {
         name: "net".into(),
+        stage: None,
         place: Role { name: "server".into(), ranks: vec![Rank(0)] },
         placement: pstrain::job::Placement::Remote,
         devices: Devices::One,
         input: input.into(),
         input_dtype: InputDtype::Float32,
         layers,
+        recompute: false,
     }
 }
 

@@ -148,7 +148,7 @@ pub fn reach(outputs: &[Tensor], inputs: &[Tensor]) -> Result<Vec<Vec<bool>>, To
     Ok(table.chunks(to.len()).map(|row| row.iter().map(|&byte| byte == 1).collect()).collect())
 }
 
-fn defined(lists: &[&[Tensor]]) -> Result<(), TorchError> {
+pub(crate) fn defined(lists: &[&[Tensor]]) -> Result<(), TorchError> {
     match lists.iter().copied().flatten().all(Tensor::defined) {
         true => Ok(()),
         false => Err(TorchError { message: "an undefined tensor has no graph".into() }),

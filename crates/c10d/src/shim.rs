@@ -1,6 +1,7 @@
 //! The border to `csrc/`: declarations as the headers have them, and how tensors and messages cross it.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -9,6 +10,7 @@ use tch::Tensor;
 use crate::TorchError;
 
 pub mod group;
+pub mod recompute;
 pub mod store;
 pub mod work;
 
@@ -67,6 +69,13 @@ pub unsafe fn adopt(pointer: *mut AtTensor) -> Option<Tensor> {
     // SAFETY: tch's tensor is a heap-allocated `at::Tensor` too, which it deletes when dropped; ours is one and is
     // owned by nobody else (the caller's promise).
     Some(unsafe { Tensor::from_ptr(pointer.cast()) })
+}
+
+/// A tensor that becomes the shim's.
+pub fn release(tensor: Tensor) -> *mut AtTensor {
+    // tch's tensor is a heap-allocated `at::Tensor`, which the shim deletes now in its place.
+    let tensor = ManuallyDrop::new(tensor);
+    tensor.as_ptr().cast_mut().cast()
 }
 
 /// Takes a string that the shim allocated.

@@ -2,6 +2,8 @@
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
+mod draw;
+mod links;
 mod ranges;
 mod show;
 mod tour;
@@ -13,10 +15,12 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::proven::{Consistency, Job, ModuleSpec, Placement, Training};
+use super::pipeline::{self, Timeline};
+use super::proven::{Consistency, Job, ModuleSpec, PipelineSchedule, Placement, Training};
 use super::shape::{self, Signal};
 use super::{size, split};
 use crate::topology::{Device, Rank, Role};
+use links::links;
 pub use tour::{TourPlan, tour_plan};
 
 /// All bytes are those of one step of one trainer, unless they say otherwise.
@@ -38,6 +42,8 @@ pub struct Plan {
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
     pub links: Vec<Link>,
+    /// Where a sample passes several roles.
+    pub pipeline: Option<PipelinePlan>,
     /// What a reader should know and might not expect.
     pub notes: Vec<String>,
 }
@@ -96,7 +102,7 @@ pub struct DevicePlan {
     pub optimizer_bytes: u64,
 }
 
-/// What a trainer and the owner of a module send one another.
+/// What ranks of two roles send one another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     pub from: String,
@@ -109,6 +115,18 @@ pub struct Link {
 pub struct Load {
     pub what: String,
     pub bytes: u64,
+}
+
+/// How the parts of a batch pass the stages.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PipelinePlan {
+    pub schedule: PipelineSchedule,
+    /// Of one step.
+    pub micro_batches: usize,
+    /// The role of each stage.
+    pub stages: Vec<String>,
+    #[serde(flatten)]
+    pub timeline: Timeline,
 }
 
 fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Error> {
@@ -133,6 +151,7 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         optimizer: training.optimizer_in_force(),
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
+        pipeline: pipeline_plan(training),
         notes: notes(gpus, training),
         modules,
     }
@@ -215,48 +234,15 @@ fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Ve
     plans.into_values().collect()
 }
 
-/// A trainer calls each remote module in turn, so whatever passes between two of them passes through the trainer.
-/// Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.
-fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
-    let trainers = &job.train.trainers;
-    let batches = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
-    let mut links = Vec::new();
-    for (index, module) in modules.iter().enumerate() {
-        let batch = |signal: &Signal| signal.bytes().saturating_mul(batches);
-        let load = |what: &str, bytes| Load { what: format!("{what} of {}", module.name), bytes };
-        if module.placement == Placement::Replicas {
-            links.extend(exchange(trainers, module));
-            continue;
-        }
-        if module.placement == Placement::Caller {
-            links.extend(ranges::pull_and_push(job, module));
-            continue;
-        }
-        let mut back = vec![load("output", batch(&module.output))];
-        // Data need no gradient; what an earlier module gave does.
-        if index > 0 {
-            back.push(load("gradient of the input", batch(&module.input)));
-        }
-        let there =
-            vec![load("input", batch(&module.input)), load("gradient of the output", batch(&module.output))];
-        links.push(link(&trainers.name, &module.role, there));
-        links.push(link(&module.role, &trainers.name, back));
-    }
-    links
-}
-
-/// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the
-/// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
-fn exchange(trainers: &Role, module: &ModulePlan) -> Option<Link> {
-    let replicas = trainers.ranks.len() as u64;
-    let bytes = module.parameter_bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
-    let load = Load { what: format!("gradients of {}, all-reduced", module.name), bytes };
-    (replicas > 1).then(|| link(&trainers.name, &trainers.name, vec![load]))
-}
-
-fn link(from: &str, to: &str, carries: Vec<Load>) -> Link {
-    let bytes = sum(carries.iter().map(|load| load.bytes));
-    Link { from: from.into(), to: to.into(), carries, bytes }
+fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
+    let place = |module: &ModuleSpec| job.computed_on(module).name.clone();
+    let runs = job.modules.chunk_by(|one, next| place(one) == place(next));
+    let stages: Vec<String> = runs.map(|run| place(&run[0])).collect();
+    let (schedule, micro_batches) =
+        (job.pipeline.schedule, job.pipeline.micro_batches * job.train.accumulate);
+    let micro_batches = micro_batches as usize;
+    let timeline = (stages.len() > 1).then(|| pipeline::timeline(schedule, stages.len(), micro_batches));
+    timeline.map(|timeline| PipelinePlan { schedule, micro_batches, stages, timeline })
 }
 
 fn notes(gpus: u32, job: &Training) -> Vec<String> {

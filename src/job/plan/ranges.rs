@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::super::proven::{ModuleSpec, Placement, Training, ranges};
 use super::super::size;
-use super::{Link, Load, ModulePlan, link, sum};
+use super::links::add;
+use super::{Link, ModulePlan, sum};
 use crate::topology::Rank;
 
 /// What one server holds of a module's parameters.
@@ -33,11 +34,11 @@ pub(super) fn range_plans(job: &Training, module: &ModuleSpec, parameters: u64) 
 }
 
 /// A step's part of a synchronisation, when every parameter has changed.
-pub(super) fn pull_and_push(job: &Training, module: &ModulePlan) -> [Link; 2] {
+pub(super) fn pull_and_push(links: &mut Vec<Link>, job: &Training, module: &ModulePlan) {
     let (trainers, servers) = (&job.train.trainers.name, &module.role);
     let filter = job.pull_push.filter;
     let bytes = sum(module.ranges.iter().map(|range| filter.bytes(range.parameters)));
     let bytes = bytes.div_ceil(u64::from(job.train.local_steps));
-    let load = |what: &str| vec![Load { what: format!("{what} of {}", module.name), bytes }];
-    [link(trainers, servers, load("gradients")), link(servers, trainers, load("parameters"))]
+    add(links, trainers, servers, format!("gradients of {}", module.name), bytes);
+    add(links, servers, trainers, format!("parameters of {}", module.name), bytes);
 }

@@ -20,6 +20,9 @@ impl fmt::Display for Plan {
             show_module(f, module)?;
         }
         self.show_links(f)?;
+        if let Some(pipeline) = &self.pipeline {
+            write!(f, "\n\n{pipeline}")?;
+        }
         for (number, note) in self.notes.iter().enumerate() {
             write!(f, "{}note: {note}", if number == 0 { "\n\n" } else { "\n" })?;
         }
@@ -101,6 +104,7 @@ fn counted_range(ranks: &[Rank]) -> String {
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let ModulePlan { name, role, ranks, input, output, .. } = module;
     let on = match module.placement {
+        Placement::Remote if ranks.len() > 1 => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
         Placement::Replicas => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
@@ -160,8 +164,13 @@ fn link_row(link: &Link) -> Vec<String> {
 }
 
 /// "1 rank", "3 ranks".
-fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
+pub(super) fn counted(count: u64, what: &str) -> String {
+    let end = match count {
+        1 => "",
+        _ if what.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {what}{end}", thousands(count))
 }
 
 /// 1,199,882.

@@ -19,6 +19,7 @@ pub struct Training {
     pub replicas: Replicas,
     /// How parameters travel, for the modules that are [`Placement::Caller`].
     pub pull_push: PullPush,
+    pub pipeline: Pipeline,
     pub data: Data,
     pub loss: Loss,
     pub optimizer: OptimizerSpec,
@@ -30,7 +31,9 @@ pub struct Training {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModuleSpec {
+    /// Of a stage: its module's, with the stage's number.
     pub name: String,
+    pub stage: Option<Stage>,
     /// The role that owns the parameters.
     pub place: Role,
     pub placement: Placement,
@@ -39,13 +42,44 @@ pub struct ModuleSpec {
     pub input: Vec<i64>,
     pub input_dtype: InputDtype,
     pub layers: Vec<Layer>,
+    /// Between forward and backward only the input is kept; the backward begins with another forward.
+    pub recompute: bool,
+}
+
+/// Which part this is of a module that is placed on several roles, one after another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    pub module: String,
+    /// From 0.
+    pub number: u32,
+    /// The layers of the stages before. Their first parameters are drawn before this one's, as in the whole module.
+    pub earlier: Vec<Layer>,
+}
+
+/// `[pipeline]`: how the batches of one step pass the modules.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pipeline {
+    /// Parts of a trainer's batch.
+    pub micro_batches: u32,
+    pub schedule: PipelineSchedule,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PipelineSchedule {
+    /// All forwards, then all backwards ("GPipe", Huang et al., NeurIPS 2019).
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// A backward as soon as there is one to do ("PipeDream", Narayanan et al., SOSP 2019).
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
 }
 
 /// How a module is trained, which follows from where it is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Hosted by one rank, which the trainers call.
+    /// Hosted by another rank than the trainers, which they call. On a role of several ranks each hosts a replica for
+    /// its share of the trainers, and the replicas' gradients are averaged.
     Remote,
     /// On the trainers themselves, a replica on each, whose gradients are averaged.
     Replicas,
@@ -255,10 +289,56 @@ pub struct PluginLimits {
     pub max_files: usize,
 }
 
+impl ModuleSpec {
+    /// As the job file names the module that this is, or is a stage of.
+    pub fn written_name(&self) -> &str {
+        self.stage.as_ref().map_or(&self.name, |stage| &stage.module)
+    }
+
+    /// Is it the first stage of its module, or all of it?
+    fn begins_module(&self) -> bool {
+        self.stage.as_ref().is_none_or(|stage| stage.number == 0)
+    }
+
+    /// Which rank the `position`-th trainer calls, where the module is [`Placement::Remote`].
+    pub fn host_of(&self, position: usize) -> Rank {
+        self.place.ranks[position % self.place.ranks.len()]
+    }
+
+    /// Has it several copies whose gradients are averaged?
+    pub fn is_replicated(&self) -> bool {
+        match self.placement {
+            Placement::Remote => self.place.ranks.len() > 1,
+            Placement::Replicas => true,
+            Placement::Caller => false,
+        }
+    }
+}
+
 impl Training {
-    /// The seed of the `position`-th module's first parameters: each module draws its own numbers.
+    /// The seed of the first parameters of `modules[position]`: each module draws its own numbers.
     pub fn module_seed(&self, position: usize) -> u64 {
-        self.seed.wrapping_add(position as u64)
+        let begun = self.modules[..=position].iter().filter(|module| module.begins_module()).count();
+        self.seed.wrapping_add(begun as u64 - 1)
+    }
+
+    /// The trainers that call `rank` for a module that is [`Placement::Remote`].
+    pub fn callers(&self, module: &ModuleSpec, rank: Rank) -> Vec<Rank> {
+        let trainers = self.train.trainers.ranks.iter().enumerate();
+        trainers
+            .filter(|(position, _)| module.host_of(*position) == rank)
+            .map(|(_, &trainer)| trainer)
+            .collect()
+    }
+
+    /// Samples of one forward.
+    pub fn micro_batch_size(&self) -> u64 {
+        self.train.batch_size / u64::from(self.pipeline.micro_batches)
+    }
+
+    /// How many times a sample changes from one role's ranks to another's on its way, and one more.
+    pub fn stages(&self) -> usize {
+        self.modules.chunk_by(|one, next| self.computed_on(one) == self.computed_on(next)).count()
     }
 
     /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
@@ -273,8 +353,9 @@ impl Training {
 
     /// The name that a tensor of a module has in the model's file: PyTorch's; several modules are told apart as
     /// attributes of one would be.
-    pub fn tensor_name(&self, module: &str, tensor: &str) -> String {
-        if self.modules.len() > 1 { format!("{module}.{tensor}") } else { tensor.into() }
+    pub fn tensor_name(&self, module: &ModuleSpec, tensor: &str) -> String {
+        let modules = self.modules.iter().filter(|module| module.begins_module()).count();
+        if modules > 1 { format!("{}.{tensor}", module.written_name()) } else { tensor.into() }
     }
 
     /// Is every step of the trainers a round, one update from the batches of all?
@@ -283,7 +364,7 @@ impl Training {
     }
 
     pub fn has_replicas(&self) -> bool {
-        self.has(Placement::Replicas)
+        self.modules.iter().any(ModuleSpec::is_replicated)
     }
 
     /// Is there a module that is placed so?
@@ -291,12 +372,17 @@ impl Training {
         self.modules.iter().any(|module| module.placement == placement)
     }
 
+    /// The role that computes the module.
+    pub fn computed_on<'a>(&'a self, module: &'a ModuleSpec) -> &'a Role {
+        match module.placement {
+            Placement::Caller => &self.train.trainers,
+            Placement::Remote | Placement::Replicas => &module.place,
+        }
+    }
+
     /// Does this rank compute a module?
     pub fn computes(&self, rank: Rank) -> bool {
-        self.modules.iter().any(|module| match module.placement {
-            Placement::Caller => self.train.trainers.ranks.contains(&rank),
-            Placement::Remote | Placement::Replicas => module.place.ranks.contains(&rank),
-        })
+        self.modules.iter().any(|module| self.computed_on(module).ranks.contains(&rank))
     }
 }
 

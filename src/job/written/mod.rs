@@ -9,6 +9,8 @@ pub mod data;
 mod layers;
 mod modules;
 mod optimizers;
+mod pipeline;
+mod places;
 mod pull_push;
 mod replicas;
 mod train;
@@ -63,11 +65,12 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
 
 /// A job that shows collectives trains nothing.
 fn refuse_training(root: &Table<'_>) {
-    const SECTIONS: [&str; 11] = [
+    const SECTIONS: [&str; 12] = [
         "seed",
         "modules",
         "replicas",
         "pull_push",
+        "pipeline",
         "data",
         "loss",
         "optimizer",
@@ -108,6 +111,8 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let pulled =
         modules.as_ref().is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
     let pull_push = pull_push::read(root.section("pull_push"), pulled);
+    let batch_size = train.train.as_ref().map(|train| train.batch_size);
+    let pipeline = pipeline::read(root.section("pipeline"), batch_size);
     let data_table = root.section("data");
     let normalize = data_table.get("normalize");
     let data = data::read(data_table, trainers);
@@ -122,6 +127,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         modules: modules?,
         replicas: replicas?,
         pull_push: pull_push?,
+        pipeline: pipeline?,
         data: data?,
         loss: loss?,
         optimizer: optimizer?,
@@ -133,7 +139,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     if training.has_replicas() {
         train::no_skipping(&root.section("train"), &training.train);
     }
-    if training.modules.iter().all(replicated) {
+    if training.modules.iter().all(ModuleSpec::is_replicated) {
         train::only_rounds(&root.section("train"), &mut training.train);
     }
     for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
@@ -247,20 +253,20 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
         if !layer.op.is_sparse() {
             return;
         }
-        let (problem, hint) = match (module.placement, job.optimizer.refuses_sparse()) {
-            (Placement::Replicas, _) => (
+        let (problem, hint) = match job.optimizer.refuses_sparse() {
+            _ if module.is_replicated() => (
                 "gives sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
             ),
-            (Placement::Caller, _) => (
+            _ if module.placement == Placement::Caller => (
                 "gives sparse gradients, which are not pushed".into(),
                 "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
             ),
-            (Placement::Remote, Some(why)) => (
+            Some(why) => (
                 format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
                 "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
             ),
-            (Placement::Remote, None) => return,
+            None => return,
         };
         item.reader().report(item.error_without_value(problem).hint(hint));
     });
@@ -271,10 +277,10 @@ fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>,
     let written = root.section("modules");
     for (name, item) in written.entries() {
         let layers = item.table().and_then(|module| module.get("layers"));
-        let (Some(layers), Some(module)) = (layers, modules.iter().find(|module| module.name == name)) else {
-            continue;
-        };
-        for (index, layer) in module.layers.iter().enumerate() {
+        let Some(layers) = layers else { continue };
+        let stages = modules.iter().filter(|module| module.written_name() == name);
+        let all = stages.flat_map(|stage| stage.layers.iter().map(move |layer| (stage, layer)));
+        for (index, (module, layer)) in all.enumerate() {
             if let Some(item) = layers.at(&[index]) {
                 look(&item, module, layer);
             }

@@ -4,19 +4,21 @@ use figment::value::Value;
 
 use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, InputDtype, ModuleSpec, Placement};
+use super::super::proven::{Devices, InputDtype, ModuleSpec};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
-use super::pull_push::{self, Run};
-use super::{cluster, layers};
+use super::places::{self, Place};
+use super::{layers, pull_push};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.
 pub(super) struct Written<'a> {
     pub name: String,
     item: Item<'a>,
-    place: Option<(Role, Placement)>,
+    /// The stages, or the only one: where each lives and the layer at which it begins.
+    places: Option<Vec<Place>>,
     devices: Devices,
+    recompute: bool,
     input: Option<Vec<i64>>,
     input_dtype: Option<InputDtype>,
     layers: Option<Vec<Layer>>,
@@ -32,7 +34,7 @@ pub(super) fn read<'a>(
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
     let run = pull_push::run(&t);
-    let place = t.need("place", "\"server\"", |item| place(item, roles, trainers, run));
+    let place = t.need("place", "\"server\"", |item| places::read(item, roles, trainers, run));
     t.refuse("shards", "leave it out: this version keeps a module whole, on one rank");
     let input = t.get("input").map(|item| item.integers(1..=MOST));
     let dtypes = [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
@@ -40,54 +42,25 @@ pub(super) fn read<'a>(
     let layers_item = t.get("layers");
     let layers =
         t.need("layers", "[{ type = \"linear\", in_features = 784, out_features = 10 }]", layers::read);
+    let cuts = places::cuts(&t, place.as_ref().map(Vec::len), layers.as_deref());
+    let places = place.zip(cuts).map(|(place, cuts)| places::cut(place, cuts));
     let devices = t.or("devices", Devices::One, |item| devices(item, layers.as_deref()));
+    let recompute = t.or("recompute", false, Item::flag);
     t.finish();
     // A wrong value is not an absent one: the outer option says whether it was written.
     let sound = sound && input != Some(None) && input_dtype != Some(None);
     let written = Written {
         name: name.into(),
         item,
-        place,
+        places,
         devices,
+        recompute,
         input: input.flatten(),
         input_dtype: input_dtype.flatten(),
         layers,
         layers_item,
     };
     sound.then_some(written)
-}
-
-/// The role that a module is placed on, and what that makes of it.
-fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>, run: Run) -> Option<(Role, Placement)> {
-    if matches!(item.value(), Value::Array(..)) {
-        item.wrong(
-            "are the stages of a pipeline, which this version does not train",
-            "place the module on one role",
-        );
-        return None;
-    }
-    let role = cluster::role(item, roles)?;
-    if run == Run::Caller {
-        return Some((role.clone(), pull_push::placement(item, role, trainers)?));
-    }
-    let count = role.ranks.len();
-    if trainers.is_some_and(|trainers| trainers.name == role.name) {
-        return Some((role.clone(), Placement::Replicas));
-    }
-    if count == 1 {
-        return Some((role.clone(), Placement::Remote));
-    }
-    let hint = match trainers {
-        Some(trainers) => format!(
-            "place it on a role of one rank, or on `{}`, which trains, for a replica on each of its ranks, or let \
-             the trainers compute it: run = \"caller\"",
-            trainers.name
-        ),
-        None => "place it on a role of one rank".into(),
-    };
-    let problem = format!("is a role of {count} ranks; this version does not train a part on each of them");
-    item.wrong(problem, hint);
-    None
 }
 
 fn devices(item: &Item<'_>, layers: Option<&[Layer]>) -> Option<Devices> {
@@ -136,7 +109,7 @@ pub(super) fn chain(modules: Vec<Written<'_>>) -> Option<Vec<ModuleSpec>> {
             None => (None, None),
         };
         sound &= spec.is_some();
-        specs.extend(spec);
+        specs.extend(spec.into_iter().flatten());
         // Without this one's output the next one can only be checked against what it says itself.
         before = output;
     }
@@ -169,7 +142,7 @@ impl Written<'_> {
         Some(written)
     }
 
-    fn prove(self, signal: Signal) -> (Option<ModuleSpec>, Option<(String, Signal)>) {
+    fn prove(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
         let (Some(layers), Some(layers_item)) = (self.layers, self.layers_item) else { return (None, None) };
         let outputs = shape::infer(&layers, &signal);
         let reader = layers_item.reader();
@@ -182,15 +155,20 @@ impl Written<'_> {
         }
         let Some(output) = outputs.output().cloned() else { return (None, None) };
         let sound = outputs.mismatches.is_empty();
-        let spec = self.place.filter(|_| sound).map(|(place, placement)| ModuleSpec {
-            name: self.name.clone(),
-            place,
-            placement,
-            devices: self.devices,
-            input: signal.shape,
-            input_dtype: signal.dtype,
-            layers,
+        let specs = self.places.filter(|_| sound).map(|places| {
+            let whole = ModuleSpec {
+                name: self.name.clone(),
+                stage: None,
+                place: places[0].role.clone(),
+                placement: places[0].placement,
+                devices: self.devices,
+                input: signal.shape,
+                input_dtype: signal.dtype,
+                layers,
+                recompute: self.recompute,
+            };
+            places::stages(whole, &places, &outputs.signals)
         });
-        (spec, Some((self.name, output)))
+        (specs, Some((self.name, output)))
     }
 }

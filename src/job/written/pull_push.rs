@@ -1,6 +1,8 @@
 //! `run = "caller"` and `[pull_push]` as written: modules that trainers compute themselves, with parameters that they
 //! pull from servers.
 
+use figment::value::Value;
+
 use super::super::proven::{Filter, ModuleSpec, Placement, PullPush, Train, ranges};
 use super::super::read::{Item, Table};
 use super::super::size;
@@ -21,15 +23,26 @@ pub(super) fn run(t: &Table<'_>) -> Run {
     t.or("run", Run::Owner, |item| item.choice(&[("owner", Run::Owner), ("caller", Run::Caller)]))
 }
 
-/// The placement of a module with `run = "caller"` on `role`.
-pub(super) fn placement(item: &Item<'_>, role: &Role, trainers: Option<&Role>) -> Option<Placement> {
+/// Where a module with `run = "caller"` has its parameters.
+pub(super) fn placement(
+    item: &Item<'_>,
+    roles: &[Role],
+    trainers: Option<&Role>,
+) -> Option<(Role, Placement)> {
+    if matches!(item.value(), Value::Array(..)) {
+        let problem =
+            "are the stages of a pipeline, and with run = \"caller\" each trainer computes the whole module";
+        item.wrong(problem, "place the module on one role, or leave run out");
+        return None;
+    }
+    let role = cluster::role(item, roles)?;
     if trainers.is_some_and(|trainers| trainers.name == role.name) {
         let problem = "is the role that trains: with run = \"caller\" it would pull from itself, a caller that owns what \
                        it calls";
         item.wrong(problem, "place it on a role of servers, or leave run out for a replica on each trainer");
         return None;
     }
-    Some(Placement::Caller)
+    Some((role.clone(), Placement::Caller))
 }
 
 /// `used`: trainers pull the parameters of some module.

@@ -119,7 +119,7 @@ pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
     let Some(item) = t.get("consistency") else { return };
     let said = item.origin() != Origin::Default && train.consistency != Consistency::Bsp;
     if said && train.trainers.ranks.len() > 1 {
-        let problem = "is for modules on other ranks: replicas are averaged in every step";
+        let problem = "is for modules that are not replicated: replicas are averaged in every step";
         item.wrong(problem, "leave it out, or place a module on a role of its own");
     }
     train.consistency = Consistency::Bsp;

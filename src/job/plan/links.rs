@@ -1,0 +1,67 @@
+//! What travels between roles in one step of one trainer.
+
+use super::super::proven::{Placement, Training};
+use super::super::shape::Signal;
+use super::{Link, Load, ModulePlan, ranges, sum};
+
+/// Modules on other ranks that follow one another pass their outputs on without the trainer; gradients go the same ways
+/// back. Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.
+pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
+    let trainers = &job.train.trainers.name;
+    let samples = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
+    let batch = |signal: &Signal| signal.bytes().saturating_mul(samples);
+    let place = |module: Option<&ModulePlan>| match module {
+        Some(module) if module.placement == Placement::Remote => module.role.clone(),
+        _ => trainers.clone(),
+    };
+    let mut links = Vec::new();
+    for index in 0..=modules.len() {
+        let (before, after) = (index.checked_sub(1).map(|index| &modules[index]), modules.get(index));
+        let (from, to) = (place(before), place(after));
+        let (what, signal) = match (before, after) {
+            (Some(module), _) if module.placement == Placement::Remote => {
+                (format!("output of {}", module.name), &module.output)
+            }
+            (_, Some(module)) => (format!("input of {}", module.name), &module.input),
+            _ => continue,
+        };
+        if from != to {
+            // Data need no gradient; what a module gave does.
+            if before.is_some() {
+                add(&mut links, &to, &from, format!("gradient of the {what}"), batch(signal));
+            }
+            add(&mut links, &from, &to, what, batch(signal));
+        }
+    }
+    for module in modules {
+        match module.placement {
+            Placement::Caller => ranges::pull_and_push(&mut links, job, module),
+            Placement::Remote | Placement::Replicas => exchange(&mut links, module),
+        }
+    }
+    links
+}
+
+/// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the
+/// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
+fn exchange(links: &mut Vec<Link>, module: &ModulePlan) {
+    let replicas = module.ranks.len() as u64;
+    if replicas > 1 {
+        let bytes = module.parameter_bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
+        let what = format!("gradients of {}, all-reduced", module.name);
+        add(links, &module.role, &module.role, what, bytes);
+    }
+}
+
+pub(super) fn add(links: &mut Vec<Link>, from: &str, to: &str, what: String, bytes: u64) {
+    let found = links.iter().position(|link| link.from == from && link.to == to);
+    let link = match found {
+        Some(found) => &mut links[found],
+        None => {
+            links.push(Link { from: from.into(), to: to.into(), carries: Vec::new(), bytes: 0 });
+            links.last_mut().expect("one was just added")
+        }
+    };
+    link.carries.push(Load { what, bytes });
+    link.bytes = sum(link.carries.iter().map(|load| load.bytes));
+}

@@ -1,0 +1,176 @@
+//! `place` and `stages` of a module as written: the role it lives on, or the roles that its stages live on.
+
+use figment::value::Value;
+
+use super::super::error::suggest;
+use super::super::layer::Layer;
+use super::super::proven::{Devices, ModuleSpec, Placement, Stage};
+use super::super::read::{Item, Table};
+use super::super::shape::Signal;
+use super::super::split;
+use super::cluster;
+use super::pull_push::{self, Run};
+use crate::topology::Role;
+
+/// Where a stage lives.
+pub(super) struct Place {
+    pub role: Role,
+    pub placement: Placement,
+    /// Its first layer.
+    pub begins: usize,
+}
+
+/// One role, or a list of roles for as many stages.
+pub(super) fn read(
+    item: &Item<'_>,
+    roles: &[Role],
+    trainers: Option<&Role>,
+    run: Run,
+) -> Option<Vec<(Role, Placement)>> {
+    if run == Run::Caller {
+        return Some(vec![pull_push::placement(item, roles, trainers)?]);
+    }
+    if !matches!(item.value(), Value::Array(..)) {
+        return Some(vec![place(item, roles, trainers)?]);
+    }
+    let entries = item.list()?;
+    if entries.is_empty() {
+        item.wrong(
+            "names no role",
+            "name the role of each stage, in the order in which a sample passes them",
+        );
+        return None;
+    }
+    let places: Vec<_> = entries.iter().map(|entry| place(entry, roles, trainers)).collect();
+    places.into_iter().collect()
+}
+
+/// A role, and what a module that is placed on it is.
+fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Role, Placement)> {
+    let role = cluster::role(item, roles)?;
+    let trainers = trainers?;
+    if trainers.name == role.name {
+        return Some((role.clone(), Placement::Replicas));
+    }
+    let (replicas, callers) = (role.ranks.len(), trainers.ranks.len());
+    if callers.is_multiple_of(replicas) {
+        return Some((role.clone(), Placement::Remote));
+    }
+    let trains = &trainers.name;
+    let problem = if replicas > callers {
+        format!(
+            "is a role of {replicas} ranks, and `{trains}`, whose {} the model, has {}: some would never be called",
+            if callers == 1 { "rank trains" } else { "ranks train" },
+            callers
+        )
+    } else {
+        format!(
+            "is a role of {replicas} ranks, which the {callers} trainers of `{trains}` do not share evenly"
+        )
+    };
+    let fitting: Vec<_> =
+        (1..=callers).filter(|&n| callers.is_multiple_of(n)).map(|n| n.to_string()).collect();
+    item.wrong(
+        problem,
+        format!(
+            "each of its ranks has a replica for its share of the trainers: give it {} ranks",
+            fitting.join(" or ")
+        ),
+    );
+    None
+}
+
+/// The layers at which the stages after the first begin: as `stages` says, or so that all have about the same bytes of
+/// parameters.
+pub(super) fn cuts(t: &Table<'_>, places: Option<usize>, layers: Option<&[Layer]>) -> Option<Vec<usize>> {
+    let item = t.get("stages");
+    let (places, layers) = (places?, layers?);
+    if places > layers.len() {
+        let place = t.get("place")?;
+        let problem = format!("makes {places} stages of {} layers", layers.len());
+        place.wrong(problem, "a stage has at least one layer: name fewer roles");
+        return None;
+    }
+    let Some(item) = item else { return Some(even(places, layers)) };
+    let names = item.strings()?;
+    if names.len() + 1 != places {
+        let problem = format!("cuts the module into {}, and `place` names {places}", names.len() + 1);
+        item.wrong(problem, "name the first layer of each stage but the first");
+        return None;
+    }
+    let mut cuts: Vec<usize> = Vec::new();
+    for (entry, name) in item.list()?.iter().zip(&names) {
+        let Some(position) = layers.iter().position(|layer| layer.name == *name) else {
+            let hint = suggest(name, "layers", layers.iter().map(|layer| layer.name.as_str()));
+            entry.wrong("is no layer of this module's list", hint);
+            return None;
+        };
+        if position <= cuts.last().copied().unwrap_or(0) {
+            entry.wrong(
+                "leaves a stage without a layer",
+                "name the layers in their order, none of them first",
+            );
+            return None;
+        }
+        cuts.push(position);
+    }
+    Some(cuts)
+}
+
+fn even(stages: usize, layers: &[Layer]) -> Vec<usize> {
+    let parts = split::devices(layers, &Devices::Count(stages as u32), stages as u32);
+    (1..parts.len()).filter(|&layer| parts[layer] != parts[layer - 1]).collect()
+}
+
+pub(super) fn cut(places: Vec<(Role, Placement)>, cuts: Vec<usize>) -> Vec<Place> {
+    let begins = [0].into_iter().chain(cuts);
+    let place = |((role, placement), begins)| Place { role, placement, begins };
+    places.into_iter().zip(begins).map(place).collect()
+}
+
+/// The module itself, or its stages. `signals` are the outputs of its layers.
+pub(super) fn stages(whole: ModuleSpec, places: &[Place], signals: &[Signal]) -> Vec<ModuleSpec> {
+    if places.len() == 1 {
+        return vec![whole];
+    }
+    let ends = places[1..].iter().map(|place| place.begins).chain([whole.layers.len()]);
+    let stage = |(number, (place, end)): (usize, (&Place, usize))| {
+        let (earlier, layers) = (&whole.layers[..place.begins], &whole.layers[place.begins..end]);
+        let (input, input_dtype) = match place.begins {
+            0 => (whole.input.clone(), whole.input_dtype),
+            begins => (signals[begins - 1].shape.clone(), signals[begins - 1].dtype),
+        };
+        ModuleSpec {
+            name: format!("{}[{number}]", whole.name),
+            stage: Some(Stage {
+                module: whole.name.clone(),
+                number: number as u32,
+                earlier: earlier.to_vec(),
+            }),
+            place: place.role.clone(),
+            placement: place.placement,
+            devices: devices(&whole.devices, layers),
+            input,
+            input_dtype,
+            layers: layers.to_vec(),
+            recompute: whole.recompute,
+        }
+    };
+    places.iter().zip(ends).enumerate().map(stage).collect()
+}
+
+/// Those of the module, as far as they concern these layers.
+fn devices(of_module: &Devices, layers: &[Layer]) -> Devices {
+    match of_module {
+        Devices::One => Devices::One,
+        Devices::Count(count) => match (*count).min(layers.len() as u32) {
+            0 | 1 => Devices::One,
+            count => Devices::Count(count),
+        },
+        Devices::At(names) => {
+            let begin = |name: &&String| layers.iter().skip(1).any(|layer| layer.name == **name);
+            let names: Vec<String> = names.iter().filter(begin).cloned().collect();
+            if names.is_empty() { Devices::One } else { Devices::At(names) }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Forwards that keep what their backward needs, or little more than their inputs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use c10d::{TorchError, recomputed};
+use tch::Tensor;
+
+use super::{Mode, ModelError, Module, Statistics};
+
+impl Module {
+    /// As [`Module::observe`], for a backward. With `recompute` only the inputs are kept: the backward runs the forward
+    /// again, with the same dropout masks, and what that sees of its batch is not counted twice.
+    ///
+    /// # Errors
+    /// As [`Module::forward`].
+    pub fn record(
+        self: &Arc<Self>,
+        params: &[Tensor],
+        inputs: &[Tensor],
+        mode: Mode,
+    ) -> Result<(Tensor, Statistics), ModelError> {
+        if !self.recompute {
+            return self.observe(params, inputs, mode);
+        }
+        let all: Vec<Tensor> = params.iter().chain(inputs).map(Tensor::shallow_clone).collect();
+        // What the first run saw, or why it failed: written by it alone.
+        let first: Arc<Mutex<Option<Result<Statistics, ModelError>>>> = Arc::default();
+        let (module, parameters, report) = (self.clone(), params.len(), Mutex::new(Some(first.clone())));
+        let output = recomputed(&all, move |all| {
+            let (params, inputs) = all.split_at(parameters);
+            let observed = module.observe(params, inputs, mode);
+            let first = report.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let (output, seen) = match observed {
+                Ok((output, seen)) => (Ok(output), Ok(seen)),
+                Err(error) => (Err(TorchError { message: error.to_string() }), Err(error)),
+            };
+            if let Some(first) = first {
+                *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+            }
+            output
+        });
+        let seen = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (output, seen) {
+            (Ok(output), Some(Ok(seen))) => Ok((output, seen)),
+            (_, Some(Err(error))) => Err(error),
+            (Err(TorchError { message }), _) => Err(self.recompute_error(message)),
+            (Ok(_), None) => Err(self.recompute_error("the forward did not run".into())),
+        }
+    }
+
+    fn recompute_error(&self, message: String) -> ModelError {
+        let what = "a forward that is computed again in the backward".into();
+        ModelError::Build { module: self.name.clone(), what, message }
+    }
+}

@@ -1,0 +1,101 @@
+//! A micro-batch on its way through a model's modules, of which some are here and some on other ranks.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tch::Tensor;
+
+use super::remote_module::Forwarding;
+use super::{Forward, Placed, RemoteModule};
+use crate::autograd::Context;
+
+/// The modules of a model, in the order in which a sample passes them, and how each forward of one micro-batch runs.
+pub struct Passage<'a> {
+    pub modules: &'a [Placed],
+    /// `None`: nothing is recorded.
+    pub context: Option<&'a Context>,
+    /// For each module.
+    pub forwards: Vec<Forward>,
+}
+
+/// How far a micro-batch has come.
+#[must_use = "a forward goes on only when it is finished"]
+pub struct MicroBatch {
+    /// Modules that it has passed, or is passing on other ranks.
+    passed: usize,
+    output: Output,
+    /// How long this rank has computed for it.
+    computed: Duration,
+}
+
+enum Output {
+    Here(Tensor),
+    Coming(Forwarding),
+}
+
+impl MicroBatch {
+    /// Computes what comes before the first modules on other ranks, and has these compute.
+    ///
+    /// # Errors
+    /// What a module here says.
+    pub fn start(passage: &Passage<'_>, input: Tensor) -> Result<MicroBatch> {
+        MicroBatch { passed: 0, output: Output::Here(input), computed: Duration::ZERO }.advance(passage)
+    }
+
+    /// How long this rank has computed for it so far.
+    pub fn computed(&self) -> Duration {
+        self.computed
+    }
+
+    /// Waits for other ranks, computes the rest, and gives the output of the last module, with how long this rank has
+    /// computed for it since the start.
+    ///
+    /// # Errors
+    /// What a module says, or the call to its owner.
+    pub fn finish(self, passage: &Passage<'_>) -> Result<(Tensor, Duration)> {
+        let mut at = MicroBatch { computed: Duration::ZERO, ..self };
+        loop {
+            let output = match at.output {
+                Output::Coming(forwarding) => forwarding.wait()?,
+                Output::Here(output) => output,
+            };
+            if at.passed == passage.modules.len() {
+                return Ok((output, at.computed));
+            }
+            at = MicroBatch { output: Output::Here(output), ..at }.advance(passage)?;
+        }
+    }
+
+    /// To the next modules on other ranks, or to the end.
+    fn advance(self, passage: &Passage<'_>) -> Result<MicroBatch> {
+        let MicroBatch { mut passed, mut output, mut computed } = self;
+        while let Output::Here(input) = output {
+            let Some(module) = passage.modules.get(passed) else {
+                return Ok(MicroBatch { passed, output: Output::Here(input), computed });
+            };
+            let remote = passage.remote_from(passed);
+            output = if remote.is_empty() {
+                let start = Instant::now();
+                let given = match passage.context {
+                    Some(context) => module.forward(context, input, passage.forwards[passed])?,
+                    None => module.predict(input)?,
+                };
+                passed += 1;
+                computed += start.elapsed();
+                Output::Here(given)
+            } else {
+                passed += remote.len();
+                Output::Coming(RemoteModule::forward_through(&remote, passage.context, input))
+            };
+        }
+        Ok(MicroBatch { passed, output, computed })
+    }
+}
+
+impl<'a> Passage<'a> {
+    /// The modules on other ranks that follow one another from there on.
+    fn remote_from(&self, first: usize) -> Vec<(&'a RemoteModule, Forward)> {
+        let from = self.modules.iter().zip(&self.forwards).skip(first);
+        from.map_while(|(module, forward)| module.remote().map(|remote| (remote, *forward))).collect()
+    }
+}
