@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use figment::value::{Dict, Num, Value};
 use sha2::{Digest, Sha256};
 
-use super::proven::{Consistency, DataRoot, Init, Job, Partition, PluginRef, Training, Work};
+use super::proven::{Consistency, DataRoot, Init, Job, Partition, Placement, PluginRef, Training, Work};
 use super::text::{join, key_text, string_text};
 
 /// The merged values as one TOML text. Loading it again gives the same job.
@@ -38,6 +38,9 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     }
     if training.has_replicas() {
         section(out, "replicas", take(&mut root, "replicas").iter());
+    }
+    if training.has(Placement::Caller) {
+        section(out, "pull_push", take(&mut root, "pull_push").iter());
     }
     section(out, "pipeline", take(&mut root, "pipeline").iter());
     let mut data = take(&mut root, "data");

@@ -1,4 +1,4 @@
-//! An optimizer over parameters, wherever they live: on other ranks or here.
+//! An optimizer over parameters, wherever they live: on other ranks, here, or on servers with a copy here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tch::Tensor;
 
+use super::pull_push::{Exchange, Traffic};
 use super::{Applied, Gradients, PATIENCE};
 use crate::autograd::optimizer::Optimizer;
 use crate::autograd::{Autograd, AutogradPending, Backward, Context};
@@ -21,6 +22,8 @@ pub enum Parameters {
     Here(LocalParameters),
     /// References to the shards of a table.
     Sharded(Vec<RRef>),
+    /// This rank's copy of those on servers: gradients are pushed there, and what they become is pulled.
+    Pulled(Box<Exchange>),
 }
 
 /// Parameters of a module on this rank.
@@ -44,6 +47,8 @@ pub struct DistributedOptimizer {
     shards: Vec<RRef>,
     /// One for each module on this rank.
     here: Vec<(LocalParameters, Optimizer)>,
+    /// One for each module that is pulled.
+    pulled: Vec<Exchange>,
 }
 
 impl DistributedOptimizer {
@@ -56,7 +61,7 @@ impl DistributedOptimizer {
     ) -> Result<DistributedOptimizer> {
         let options = serde_json::to_string(spec).context("the optimizer's options")?;
         let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
-        let (mut here, mut shards) = (Vec::new(), Vec::new());
+        let (mut here, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
         for parameters in modules {
             match parameters {
                 Parameters::There(rrefs) => rrefs.into_iter().for_each(|parameter| {
@@ -69,6 +74,10 @@ impl DistributedOptimizer {
                     here.push((local, optimizer));
                 }
                 Parameters::Sharded(rrefs) => shards.extend(rrefs),
+                Parameters::Pulled(mut exchange) => {
+                    exchange.start(spec)?;
+                    pulled.push(*exchange);
+                }
             }
         }
         let calls: Vec<_> = by_owner
@@ -87,12 +96,12 @@ impl DistributedOptimizer {
             let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
             at_owners.push(rref.into_rref()?);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here })
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here, pulled })
     }
 
     /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
     /// waits for its own part of the backward, so that a step costs one network latency less. This rank's own are
-    /// updated when the step is waited for, which is after the backward.
+    /// updated, and gradients pushed, when the step is waited for, which is after the backward.
     ///
     /// `samples` is what the loss was a mean over: a `bsp` round weighs its trainers by it.
     ///
@@ -106,12 +115,48 @@ impl DistributedOptimizer {
     ) -> Result<Stepping<'a>> {
         let number = backward.number().context("the backward could not begin")?;
         let calls = self.fan_out(context, Some(number), samples);
-        Ok(Stepping { calls, here: &mut self.here, context })
+        Ok(Stepping {
+            calls,
+            here: &mut self.here,
+            pulled: &mut self.pulled,
+            context,
+            samples: Some(samples),
+        })
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
     pub fn skip<'a>(&'a mut self, context: &'a Context) -> Stepping<'a> {
-        Stepping { calls: self.fan_out(context, None, 0), here: &mut [], context }
+        let calls = self.fan_out(context, None, 0);
+        Stepping { calls, here: &mut [], pulled: &mut self.pulled, context, samples: None }
+    }
+
+    /// Synchronises with the servers of modules that are pulled, if local steps have not just done so.
+    ///
+    /// # Errors
+    /// When a server cannot apply the gradients.
+    pub fn flush(&mut self) -> Result<()> {
+        self.pulled.iter_mut().try_for_each(Exchange::flush)
+    }
+
+    /// The copies of modules that are pulled become what is on the servers now. Nothing is to be flushed.
+    ///
+    /// # Errors
+    /// When a call to a server fails.
+    pub fn refresh(&mut self) -> Result<()> {
+        self.pulled.iter_mut().try_for_each(Exchange::refresh)
+    }
+
+    /// Tells the servers of modules that are pulled that this rank takes no more steps.
+    ///
+    /// # Errors
+    /// When a call fails, or the round that it completes cannot be applied.
+    pub fn leave(&self) -> Result<()> {
+        self.pulled.iter().try_for_each(Exchange::leave)
+    }
+
+    /// What pushes and pulls have moved so far; nothing in a job without.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.pulled.iter().map(Exchange::traffic).reduce(|sum, next| sum + next)
     }
 
     /// To all owners at once.
@@ -137,7 +182,10 @@ impl DistributedOptimizer {
 pub struct Stepping<'a> {
     calls: Vec<AutogradPending<Vec<Value>>>,
     here: &'a mut [(LocalParameters, Optimizer)],
+    pulled: &'a mut [Exchange],
     context: &'a Context,
+    /// `None`: the step is skipped.
+    samples: Option<u64>,
 }
 
 impl Stepping<'_> {
@@ -147,25 +195,31 @@ impl Stepping<'_> {
     /// # Errors
     /// When the backward failed, or an owner cannot apply the gradients.
     pub fn wait(self) -> Result<Applied> {
-        if !self.here.is_empty() {
-            let gradients = self.context.state().gradients();
-            for (local, optimizer) in self.here {
-                local.update(optimizer, &gradients)?;
-            }
+        let gradients = self.context.state().gradients();
+        let given = self.samples.map(|samples| (&gradients, samples));
+        // Under way while this rank's own are updated.
+        let pushes =
+            self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
+        for (local, optimizer) in self.here {
+            let own = local.gradients(&gradients);
+            optimizer.step(&local.tensors, &own).with_context(|| format!("module `{}`", local.module))?;
         }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
             let staleness = call.wait()?.into_iter().next().context("a step gave nothing")?.into_int()?;
             applied.staleness = applied.staleness.max(staleness.max(0) as u64);
         }
+        for (exchange, push) in self.pulled.iter_mut().zip(pushes) {
+            let Some(push) = push else { continue };
+            applied.staleness = applied.staleness.max(exchange.settle(push)?.staleness);
+        }
         Ok(applied)
     }
 }
 
 impl LocalParameters {
-    fn update(&self, optimizer: &mut Optimizer, gradients: &BTreeMap<String, Tensor>) -> Result<()> {
-        let own: Gradients =
-            self.watched_names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
-        optimizer.step(&self.tensors, &own).with_context(|| format!("module `{}`", self.module))
+    /// Theirs, of all that a context has.
+    pub(super) fn gradients(&self, of: &BTreeMap<String, Tensor>) -> Gradients {
+        self.watched_names.iter().map(|name| of.get(name).map(Tensor::shallow_clone)).collect()
     }
 }

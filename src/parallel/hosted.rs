@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use c10d::ProcessGroup;
 use tch::Tensor;
 
 use super::hogwild::Hogwild;
+use super::made::{Chosen, Tally};
 use super::ordered::Ordered;
 use super::versioned::Snapshot;
 use super::weights::{Given, Weights};
@@ -39,11 +40,8 @@ pub struct HostedModule {
     /// Of the parameters, in the order of the module.
     parameter_names: Vec<String>,
     updates: Updates,
-    /// Chosen by the first trainer that makes an optimizer; the others must agree.
-    optimizer: Mutex<Option<OptimizerSpec>>,
-    /// Steps that were applied and the sum of their staleness; written by every trainer's handler.
-    steps: AtomicU64,
-    staleness: AtomicU64,
+    optimizer: Chosen,
+    tally: Tally,
     /// Nanoseconds of forwards and of backwards.
     computing: AtomicU64,
     /// The most forwards of one step whose activations were kept at one time.
@@ -123,9 +121,8 @@ impl HostedModule {
             module,
             parameter_names,
             updates,
-            optimizer: Mutex::new(None),
-            steps: AtomicU64::new(0),
-            staleness: AtomicU64::new(0),
+            optimizer: Chosen::default(),
+            tally: Tally::default(),
             computing: AtomicU64::new(0),
             most_kept: AtomicUsize::new(0),
         })
@@ -183,21 +180,11 @@ impl HostedModule {
     /// # Errors
     /// When another one was chosen before.
     pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        let mut chosen = self.optimizer.lock().expect("no handler panics choosing an optimizer");
-        match &*chosen {
-            Some(before) if before != spec => {
-                bail!("module `{}` is already updated by {before:?}; {spec:?} was asked for", self.name)
-            }
-            Some(_) => return Ok(()),
-            None => {}
-        }
         let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
-        match &self.updates {
-            Updates::Ordered(ordered) => ordered.with(|weights| weights.set_optimizer(make))?,
-            Updates::Hogwild(hogwild) => hogwild.set_optimizer(make)?,
-        }
-        *chosen = Some(spec.clone());
-        Ok(())
+        self.optimizer.choose(&self.name, spec, || match &self.updates {
+            Updates::Ordered(ordered) => ordered.with(|weights| weights.set_optimizer(make)),
+            Updates::Hogwild(hogwild) => hogwild.set_optimizer(make),
+        })
     }
 
     /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
@@ -217,14 +204,13 @@ impl HostedModule {
             Updates::Hogwild(hogwild) => hogwild.step(trainer, used, gradients),
         };
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
-        self.steps.fetch_add(1, Ordering::Relaxed);
-        self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
+        self.tally.add(applied);
         Ok(applied)
     }
 
     /// Steps applied so far, by all trainers, and the sum of their staleness.
     pub fn updates(&self) -> (u64, u64) {
-        (self.steps.load(Ordering::Relaxed), self.staleness.load(Ordering::Relaxed))
+        self.tally.read()
     }
 
     /// The time that training steps have computed here, and the most forwards of one step whose activations were kept at

@@ -2,9 +2,9 @@
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
 //! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`ShardedModule`] is
-//! a table whose rows lie on several ranks, each with a [`Shard`] of it. [`Placed`] is a module of any kind, and
-//! [`DistributedOptimizer`] updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops:
-//! `runner` drives it.
+//! a table whose rows lie on several ranks, each with a [`Shard`] of it. `pull_push` is the classic parameter server:
+//! modules at the trainers, parameters on servers. [`Placed`] is a module of any kind, and [`DistributedOptimizer`]
+//! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
 mod averaging;
 mod consistency;
@@ -12,9 +12,11 @@ mod distributed_optimizer;
 mod groups;
 mod hogwild;
 mod hosted;
+mod made;
 mod micro_batch;
 mod ordered;
 mod placed;
+mod pull_push;
 mod remote_module;
 mod replica;
 mod ring;
@@ -29,6 +31,7 @@ pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
 pub use micro_batch::{MicroBatch, Passage};
 pub use placed::Placed;
+pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use server::ModuleServer;

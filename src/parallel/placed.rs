@@ -3,7 +3,7 @@
 use anyhow::Result;
 use tch::Tensor;
 
-use super::{Forward, Parameters, RemoteModule, Replica, ShardedModule};
+use super::{Forward, Parameters, Pulled, RemoteModule, Replica, ShardedModule};
 use crate::autograd::Context;
 
 pub enum Placed {
@@ -13,6 +13,8 @@ pub enum Placed {
     Replica(Box<Replica>),
     /// A table whose rows lie on several ranks.
     Sharded(Box<ShardedModule>),
+    /// Here, with parameters that are on servers.
+    Pulled(Box<Pulled>),
 }
 
 impl Placed {
@@ -25,6 +27,7 @@ impl Placed {
             Placed::Remote(module) => module.forward(context, vec![input], forward),
             Placed::Replica(replica) => replica.forward(input, forward),
             Placed::Sharded(table) => table.forward(context, &input),
+            Placed::Pulled(pulled) => pulled.forward(context, input, forward),
         }
     }
 
@@ -37,20 +40,21 @@ impl Placed {
             Placed::Remote(module) => module.predict(vec![input]),
             Placed::Replica(replica) => replica.predict(input),
             Placed::Sharded(table) => table.predict(&input),
+            Placed::Pulled(pulled) => pulled.copy().predict(input),
         }
     }
 
     pub fn remote(&self) -> Option<&RemoteModule> {
         match self {
             Placed::Remote(module) => Some(module),
-            Placed::Replica(_) | Placed::Sharded(_) => None,
+            Placed::Replica(_) | Placed::Sharded(_) | Placed::Pulled(_) => None,
         }
     }
 
     pub fn replica(&self) -> Option<&Replica> {
         match self {
-            Placed::Remote(_) | Placed::Sharded(_) => None,
             Placed::Replica(replica) => Some(replica),
+            Placed::Remote(_) | Placed::Sharded(_) | Placed::Pulled(_) => None,
         }
     }
 
@@ -63,6 +67,7 @@ impl Placed {
             Placed::Remote(module) => Parameters::There(module.parameters()?),
             Placed::Replica(replica) => Parameters::Here(replica.parameters()),
             Placed::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
+            Placed::Pulled(pulled) => pulled.parameters()?,
         })
     }
 }

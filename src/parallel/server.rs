@@ -26,17 +26,18 @@ use tch::Tensor;
 use tokio::sync::watch;
 
 use super::hosted::{HostedModule, Hosting, ModuleState};
+use super::made::Made;
 use super::{Groups, PATIENCE};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::model::Mode;
-use crate::rpc::{CallError, CallErrorKind, Mesh, Methods, RRef, Value};
+use crate::rpc::{CallError, CallErrorKind, Mesh, Methods, Value};
 
 /// The modules placed on this rank, each made once for all who call it here, when the first of them asks for it.
 pub struct ModuleServer {
     placed: Vec<Hosting>,
     devices: Vec<tch::Device>,
-    made: Mutex<BTreeMap<String, (Arc<HostedModule>, RRef)>>,
+    made: Made<HostedModule>,
     /// Of the modules that other ranks host too; each is taken when its module is made.
     replicas: Mutex<BTreeMap<String, ProcessGroup>>,
     /// Whether they are there. Written by the main thread, once.
@@ -57,7 +58,7 @@ struct HostedOptimizer {
 impl ModuleServer {
     /// `placed` are the modules that live on this rank; their layers are split over `devices`.
     pub fn new(placed: Vec<Hosting>, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
-        let (made, replicas) = (Mutex::default(), Mutex::default());
+        let (made, replicas) = (Made::default(), Mutex::default());
         Arc::new(ModuleServer { placed, devices, made, replicas, joined: watch::Sender::new(false) })
     }
 
@@ -97,12 +98,7 @@ impl ModuleServer {
 
     /// The modules made so far.
     pub fn hosted(&self) -> Vec<Arc<HostedModule>> {
-        self.made
-            .lock()
-            .expect("no handler panics making a module")
-            .values()
-            .map(|(module, _)| module.clone())
-            .collect()
+        self.made.all()
     }
 
     async fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
@@ -117,17 +113,12 @@ impl ModuleServer {
             let mut joined = self.joined.subscribe();
             joined.wait_for(|joined| *joined).await.context("this rank has ended")?;
         }
-        // Held while the module is made: the second trainer waits for the first one's instance.
-        let mut made = self.made.lock().expect("no handler panics making a module");
-        if let Some((_, rref)) = made.get(&name) {
-            return Ok(vec![rref.clone().into()]);
-        }
-        let replicas = self.replicas.lock().expect("no handler panics making a module").remove(&name);
-        let module = HostedModule::build(hosting, &self.devices, replicas)?;
-        tracing::info!("module {name} is here: {}", module.module().layout());
-        let module = Arc::new(module);
-        let rref = scope.mesh.objects().insert(module.clone());
-        made.insert(name, (module, rref.clone()));
+        let rref = self.made.get(&scope.mesh, &name, || {
+            let replicas = self.replicas.lock().expect("no handler panics making a module").remove(&name);
+            let module = HostedModule::build(hosting, &self.devices, replicas)?;
+            tracing::info!("module {name} is here: {}", module.module().layout());
+            Ok(module)
+        })?;
         Ok(vec![rref.into()])
     }
 }

@@ -110,12 +110,7 @@ pub(super) fn average(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
     let mut given = given.into_iter().zip(weights).map(weighed);
     let mut sum = given.next().context("a mean of no trainers")??;
     for gradients in given {
-        for (sum, gradient) in sum.iter_mut().zip(gradients?) {
-            *sum = match (sum.take(), gradient) {
-                (Some(sum), Some(gradient)) => Some(sum.f_add(&gradient)?),
-                (one, other) => one.or(other),
-            };
-        }
+        add(&mut sum, gradients?)?;
     }
     let mean = sum.into_iter().map(|sum| sum.map(|sum| sum.f_div_scalar(trainers)).transpose());
     Ok(mean.collect::<Result<_, _>>()?)
@@ -126,6 +121,17 @@ pub(super) fn weights(samples: impl Iterator<Item = u64> + Clone) -> Vec<f64> {
     let mean_size = samples.clone().sum::<u64>() as f64 / samples.clone().count() as f64;
     let weight = |samples: u64| Some(samples as f64 / mean_size).filter(|weight| weight.is_finite());
     samples.map(|samples| weight(samples).unwrap_or(1.0)).collect()
+}
+
+/// Adds gradients of the same parameters; what they are made of is not written to, since it may share memory.
+pub(super) fn add(sum: &mut Gradients, gradients: Gradients) -> Result<()> {
+    for (sum, gradient) in sum.iter_mut().zip(gradients) {
+        *sum = match (sum.take(), gradient) {
+            (Some(sum), Some(gradient)) => Some(sum.f_add(&gradient)?),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(())
 }
 
 fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {

@@ -64,6 +64,9 @@ mod tests {
         let server = file("mnist_ps");
         assert!(server.holds_tensors(Rank(0)));
         assert!(!server.holds_tensors(Rank(1)), "a trainer that calls");
+        let pulled = file("mnist_pull_push");
+        assert!(!pulled.holds_tensors(Rank(1)), "a server of parameters, which computes no module");
+        assert!(pulled.holds_tensors(Rank(2)));
         assert_eq!(before(&server, Rank(2), 2), 1);
         assert_eq!(first(0, 0), [tch::Device::Cpu]);
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::measured::Measured;
 use crate::job::thousands;
+use crate::parallel::Traffic;
 use crate::topology::Rank;
 
 /// One line of `metrics.jsonl`. Also travels from the trainers to the rank that keeps the run folder.
@@ -150,6 +151,7 @@ impl Throughput {
             steps_per_s: rate(self.total.steps - before.steps, measured),
             samples_per_s: rate(self.total.samples - before.samples, measured),
             loss_final,
+            pull_push: None,
         }
     }
 }
@@ -168,6 +170,9 @@ pub struct TrainerReport {
     pub samples_per_s: f64,
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
+    /// In a job with modules that trainers pull.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_push: Option<Traffic>,
 }
 
 /// `summary.json`.
@@ -193,6 +198,9 @@ pub struct Summary {
     pub eval: Option<EvalResult>,
     /// From the command's start to the first training step.
     pub startup_seconds: f64,
+    /// Of all trainers together, in a job with modules that they pull.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_push: Option<Traffic>,
     #[serde(default)]
     pub measured: Measured,
 }
@@ -229,6 +237,7 @@ impl Summary {
             loss_final: losses.sum::<f64>() / trainers.len() as f64,
             eval,
             startup_seconds,
+            pull_push: trainers.iter().filter_map(|trainer| trainer.pull_push).reduce(|sum, next| sum + next),
             measured: Measured::default(),
         }
     }
@@ -273,6 +282,9 @@ impl fmt::Display for EndTable<'_> {
             self.summary.steps_per_s,
             thousands(self.summary.samples_per_s.round() as u64)
         )?;
+        if let Some(traffic) = &self.summary.pull_push {
+            writeln!(f, "traffic   {traffic}")?;
+        }
         write!(f, "run       {}", self.folder.display())
     }
 }

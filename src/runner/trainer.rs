@@ -19,7 +19,7 @@ use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
-    Averaging, DistributedOptimizer, Groups, Placed, RemoteModule, Replica, ShardedModule,
+    Averaging, DistributedOptimizer, Groups, Placed, Pulled, RemoteModule, Replica, ShardedModule,
 };
 use crate::plugin::{Host, Loss};
 use crate::rpc::Mesh;
@@ -80,13 +80,16 @@ impl Trainer<'_> {
             let stepped = stepper.step(batch.step, &samples, logged)?;
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
+                stepper.optimizer.flush()?;
                 course.end_epoch();
             }
             if ends_epoch && self.evaluates_after(batch.epoch + 1) {
                 self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
             }
         }
-        let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
+        stepper.optimizer.flush()?;
+        let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
+        report.pull_push = stepper.optimizer.traffic();
 
         self.take_leave(&stepper, &course)?;
         Ok(Trained { host, stepper, course, report })
@@ -96,7 +99,11 @@ impl Trainer<'_> {
         let Trained { host, mut stepper, course, report } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
-        let eval = if self.position() == 0 { self.evaluate(&host, &mut stepper)? } else { None };
+        let mut eval = None;
+        if self.position() == 0 {
+            eval = self.evaluate(&host, &mut stepper)?;
+            self.keep_pulled(&stepper, &course)?;
+        }
         let (startup_seconds, worked) = (course.startup_seconds, course.worked);
         course.recorder.report(&TrainerEnd { report: report.clone(), startup_seconds, eval })?;
         self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
@@ -109,16 +116,31 @@ impl Trainer<'_> {
             match module {
                 Placed::Remote(module) => module.leave()?,
                 Placed::Sharded(table) => table.leave()?,
-                Placed::Replica(replica) if self.position() == 0 => {
-                    for (tensor, value) in replica.state()? {
-                        course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
-                    }
-                }
-                Placed::Replica(_) => {}
+                Placed::Replica(replica) if self.position() == 0 => self.keep(spec, replica, course)?,
+                Placed::Replica(_) | Placed::Pulled(_) => {}
             }
         }
+        stepper.optimizer.leave()?;
         if let Some(comparison) = stepper.averaging.as_ref().and_then(Averaging::comparison) {
             tracing::info!("{comparison}");
+        }
+        Ok(())
+    }
+
+    /// What the evaluation has pulled from servers goes to the keeper too, with the first trainer's running statistics.
+    fn keep_pulled(&self, stepper: &Stepper, course: &Course) -> Result<()> {
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
+            if let Placed::Pulled(pulled) = module {
+                self.keep(spec, pulled.copy(), course)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the keeper what a module on this rank has become.
+    fn keep(&self, spec: &ModuleSpec, module: &Replica, course: &Course) -> Result<()> {
+        for (tensor, value) in module.state()? {
+            course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
         }
         Ok(())
     }
@@ -147,6 +169,11 @@ impl Trainer<'_> {
                     Placed::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
                 }
                 Placement::Shards(_) => Placed::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?)),
+                Placement::Caller => {
+                    let (filter, local_steps) = (job.pull_push.filter, job.train.local_steps);
+                    let pulled = Pulled::build(self.autograd, spec, self.devices, filter, local_steps)?;
+                    Placed::Pulled(Box::new(pulled))
+                }
             });
         }
         let averaging = self.averaging(&modules)?;
@@ -203,6 +230,7 @@ impl Trainer<'_> {
 
     fn evaluate(&mut self, host: &Host, stepper: &mut Stepper) -> Result<Option<EvalResult>> {
         self.mesh.doing("evaluating");
+        stepper.optimizer.refresh()?;
         evaluate(host, self.job, self.root, stepper, self.reporter)
     }
 }

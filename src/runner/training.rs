@@ -18,7 +18,7 @@ use super::run_folder::{self, RunFolder};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
-use crate::parallel::{Groups, Hosting, ModuleServer, RemoteModule, ShardServer};
+use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, RemoteModule, ShardServer};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -29,6 +29,7 @@ pub struct TrainingRank<'a> {
     autograd: Arc<Autograd>,
     modules: Arc<ModuleServer>,
     shards: Arc<ShardServer>,
+    ranges: Arc<RangeServer>,
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
     /// A trainer's, in a job that another rank drives.
@@ -56,6 +57,8 @@ impl<'a> TrainingRank<'a> {
         modules.register(&autograd, methods);
         let shards = shard_server(training, rank);
         shards.register(&autograd, methods);
+        let ranges = range_server(training, rank);
+        ranges.register(&autograd, methods);
         let keep = |folder: RunFolder| {
             let ledger = Ledger::open(&folder)?;
             ledger.register(methods);
@@ -67,11 +70,13 @@ impl<'a> TrainingRank<'a> {
         if let Some(orders) = &orders {
             orders.register(methods);
         }
-        Ok(TrainingRank { job, training, rank, autograd, modules, shards, devices, orders, kept })
+        Ok(TrainingRank { job, training, rank, autograd, modules, shards, ranges, devices, orders, kept })
     }
 
+    /// Does this rank compute on tensors: modules, or parameters for those who pull them?
     fn holds(&self) -> bool {
-        self.job.holds_tensors(self.rank)
+        let held = |module: &ModuleSpec| module.place.ranks.contains(&self.rank);
+        self.job.holds_tensors(self.rank) || self.training.modules.iter().any(held)
     }
 
     /// The mesh that was joined with its methods.
@@ -145,10 +150,11 @@ impl<'a> TrainingRank<'a> {
         }
     }
 
-    /// Of all modules and shards of this rank: updates, and their staleness on average.
+    /// Of all that this rank serves: updates, and their staleness on average.
     fn updates(&self) -> (u64, Option<f64>) {
         let (modules, shards) = (self.modules.hosted(), self.shards.shards());
-        let counts = modules.iter().map(|module| module.updates()).chain(shards.iter().map(|s| s.updates()));
+        let counts = modules.iter().map(|module| module.updates());
+        let counts = counts.chain(shards.iter().map(|shard| shard.updates())).chain([self.ranges.updates()]);
         let (updates, staleness) = counts.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
         (updates, (updates > 0).then(|| staleness as f64 / updates as f64))
     }
@@ -184,8 +190,8 @@ fn module_server(training: &Training, rank: Rank, devices: Vec<tch::Device>) -> 
         trainers: training.callers(&spec, rank),
         // What is averaged over replicas is averaged in every step.
         consistency: if spec.is_replicated() { Consistency::Bsp } else { training.train.consistency },
-        spec,
         seed,
+        spec,
     };
     let placed = placed(training, rank, |placement| placement == Placement::Remote);
     ModuleServer::new(placed.into_iter().map(hosting).collect(), devices)
@@ -195,6 +201,12 @@ fn shard_server(training: &Training, rank: Rank) -> Arc<ShardServer> {
     let placed = placed(training, rank, |placement| matches!(placement, Placement::Shards(_)));
     let trainers = training.train.trainers.ranks.clone();
     ShardServer::new(rank, placed, trainers, training.train.consistency)
+}
+
+fn range_server(training: &Training, rank: Rank) -> Arc<RangeServer> {
+    let placed = placed(training, rank, |placement| placement == Placement::Caller);
+    let trainers = training.train.trainers.ranks.clone();
+    RangeServer::new(placed, trainers, training.train.consistency, training.pull_push.filter)
 }
 
 /// The modules of one kind of placement that a rank has, or has a part of, each with its seed.

@@ -3,12 +3,7 @@
 use super::{SOUND, errors, load, replaced, said, set, sound};
 
 #[test]
-fn placements_of_later_versions_are_refused_with_a_way_on() {
-    insta::assert_snapshot!(replaced("place = \"server\"", "place = \"server\"\nrun = \"caller\""), @r#"
-    error: job `x.toml`: `modules.net.run` = "caller" is an option that this version does not have
-      from: x.toml, line 10
-      hint: leave it out: this version runs a module where it is placed
-    "#);
+fn roles_that_are_not_there_are_named_with_those_that_are() {
     insta::assert_snapshot!(set(&["modules.net.place=sever", "train.role=trainers"]), @r#"
     error: job `x.toml`: `train.role` = "trainers" is no role of this job
       from: option --set train.role=trainers

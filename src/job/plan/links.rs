@@ -3,10 +3,10 @@
 use super::super::proven::{Placement, Training};
 use super::super::shape::Signal;
 use super::super::size::BYTES_PER_PARAMETER;
-use super::{Link, Load, ModulePlan, sum};
+use super::{Link, Load, ModulePlan, ranges, sum};
 
 /// Modules on other ranks that follow one another pass their outputs on without the trainer; gradients go the same ways
-/// back. Replicas exchange gradients.
+/// back. Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.
 pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     let trainers = &job.train.trainers.name;
     let samples = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
@@ -37,6 +37,7 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     for module in modules {
         match module.placement {
             Placement::Shards(_) => rows(&mut links, trainers, module, samples),
+            Placement::Caller => ranges::pull_and_push(&mut links, job, module),
             Placement::Remote | Placement::Replicas => exchange(&mut links, module),
         }
     }
@@ -67,7 +68,7 @@ fn exchange(links: &mut Vec<Link>, module: &ModulePlan) {
     }
 }
 
-fn add(links: &mut Vec<Link>, from: &str, to: &str, what: String, bytes: u64) {
+pub(super) fn add(links: &mut Vec<Link>, from: &str, to: &str, what: String, bytes: u64) {
     let found = links.iter().position(|link| link.from == from && link.to == to);
     let link = match found {
         Some(found) => &mut links[found],

@@ -4,10 +4,12 @@
 
 mod draw;
 mod links;
+mod ranges;
 mod shards;
 mod show;
 mod tour;
 
+pub use ranges::RangePlan;
 pub use shards::ShardPlan;
 pub use show::thousands;
 
@@ -37,6 +39,8 @@ pub struct Plan {
     /// Per trainer; 0 = all.
     pub steps: u64,
     pub consistency: Consistency,
+    /// Steps from one synchronisation to the next, of modules that trainers compute.
+    pub local_steps: u32,
     pub optimizer: super::optimizer::OptimizerSpec,
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
@@ -76,10 +80,14 @@ pub struct ModulePlan {
     pub torchscript: Option<PathBuf>,
     /// What it starts from, if a file says so.
     pub weights: Option<PathBuf>,
+    /// Where it is computed.
     pub devices: Vec<DevicePlan>,
     /// What each rank has of it, if its rows are sharded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardPlan>,
+    /// What each rank has of it, if trainers compute it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<RangePlan>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -150,6 +158,7 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         epochs: training.train.epochs,
         steps: training.train.steps,
         consistency: training.train.consistency,
+        local_steps: training.train.local_steps,
         optimizer: training.optimizer_in_force(),
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
@@ -161,22 +170,26 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
 
 fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
     let held = || modules.iter().filter(|module| module.role == role.name);
-    // The first shard is as large as any.
-    let part = |module: &ModulePlan, all: fn(&ModulePlan) -> Option<u64>, shard: fn(&ShardPlan) -> u64| {
-        module.shards.first().map(shard).or_else(|| all(module))
-    };
     RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
-        parameters: sum_of_known(
-            held().map(|module| part(module, |all| all.parameters, |shard| shard.parameters)),
-        ),
-        parameter_bytes: sum_of_known(
-            held().map(|module| part(module, |all| all.parameter_bytes, |shard| shard.parameter_bytes)),
-        ),
+        parameters: sum_of_known(held().map(|module| module.on_each_rank().0)),
+        parameter_bytes: sum_of_known(held().map(|module| module.on_each_rank().1)),
         trains: job.train.trainers.name == role.name,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
+    }
+}
+
+impl ModulePlan {
+    /// Parameters and their bytes on each rank of its role; of parts, the largest.
+    fn on_each_rank(&self) -> (Option<u64>, Option<u64>) {
+        let ranges = self.ranges.iter().map(|range| (range.parameters, range.parameter_bytes));
+        let shards = self.shards.iter().map(|shard| (shard.parameters, shard.parameter_bytes));
+        match ranges.chain(shards).max() {
+            Some((parameters, bytes)) => (Some(parameters), Some(bytes)),
+            None => (self.parameters, self.parameter_bytes),
+        }
     }
 }
 
@@ -217,6 +230,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
         weights: module.weights.clone(),
         devices: device_plans(job, module, &layers),
         shards: shards::shard_plans(job, module),
+        ranges: ranges::range_plans(job, module, known(|layer| layer.parameters)),
         layers,
     }
 }
@@ -226,7 +240,9 @@ fn device(part: usize, gpus: u32) -> Device {
 }
 
 fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
-    let tensors = size::optimizer_tensors(&job.optimizer);
+    // A trainer has an optimizer of its own only for steps between two synchronisations.
+    let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
+    let tensors = if updated { size::optimizer_tensors(&job.optimizer) } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     for (layer, plan) in module.layers().iter().zip(layers) {
         let device = plan.device;
@@ -242,8 +258,9 @@ fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Ve
 }
 
 fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
-    let runs = job.modules.chunk_by(|one, next| one.place.name == next.place.name);
-    let stages: Vec<String> = runs.map(|run| run[0].place.name.clone()).collect();
+    let place = |module: &ModuleSpec| job.computed_on(module).name.clone();
+    let runs = job.modules.chunk_by(|one, next| place(one) == place(next));
+    let stages: Vec<String> = runs.map(|run| place(&run[0])).collect();
     let (schedule, micro_batches) =
         (job.pipeline.schedule, job.pipeline.micro_batches * job.train.accumulate);
     let micro_batches = micro_batches as usize;

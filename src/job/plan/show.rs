@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::proven::{Consistency, Placement};
 use super::super::shards::Cut;
-use super::{DevicePlan, Link, ModulePlan, Plan, RolePlan, ShardPlan};
+use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan};
 use crate::topology::Rank;
 
 impl fmt::Display for Plan {
@@ -48,7 +48,11 @@ impl Plan {
             1 => format!("batches of {}", self.batch_size),
             count => format!("{count} batches of {} for a step", self.batch_size),
         };
-        format!("{trainers}, {consistency}, {length}, {batches}")
+        let local = match self.local_steps {
+            1 => String::new(),
+            steps => format!(", synchronised after {} steps", thousands(u64::from(steps))),
+        };
+        format!("{trainers}, {consistency}, {length}, {batches}{local}")
     }
 
     fn show_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,6 +101,10 @@ fn rank_range(ranks: &[Rank]) -> String {
     }
 }
 
+fn counted_range(ranks: &[Rank]) -> String {
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, rank_range(ranks))
+}
+
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let ModulePlan { name, role, ranks, input, output, .. } = module;
     let on = match module.placement {
@@ -111,6 +119,7 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
             let ranks_of = if ranks.len() > 1 { "ranks" } else { "rank" };
             format!("cut over {role} ({ranks_of} {}) by {by}", rank_range(ranks))
         }
+        Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
     if let Some(file) = &module.torchscript {
@@ -140,6 +149,7 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     }
     grid.write(f)?;
     module.devices.iter().try_for_each(|device| show_extras(f, device))?;
+    module.ranges.iter().try_for_each(|range| show_range(f, range))?;
     show_weights(f, module)
 }
 
@@ -162,6 +172,17 @@ fn show_shard(f: &mut fmt::Formatter<'_>, shard: &ShardPlan) -> fmt::Result {
     match optimizer_bytes {
         0 => Ok(()),
         size => write!(f, ", and {} of optimizer state", bytes(*size)),
+    }
+}
+
+/// What a server holds.
+fn show_range(f: &mut fmt::Formatter<'_>, range: &RangePlan) -> fmt::Result {
+    let (rank, count, size) =
+        (range.rank, counted(range.parameters, "parameter"), bytes(range.parameter_bytes));
+    write!(f, "\n  rank {rank} holds {count}, {size}")?;
+    match range.optimizer_bytes {
+        0 => Ok(()),
+        state => write!(f, ", and {} of optimizer state", bytes(state)),
     }
 }
 

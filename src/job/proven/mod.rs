@@ -1,6 +1,7 @@
 //! The job as proven: every value present, every name resolved, nothing left to check.
 
 mod collectives;
+mod pull_push;
 mod training;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use collectives::*;
+pub use pull_push::*;
 pub use training::*;
 
 use crate::topology::{Rank, Role, WorldSize};
@@ -85,10 +87,11 @@ impl Job {
         self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
     }
 
-    /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the tour.
+    /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the tour. Parameters that
+    /// trainers pull are no such: their servers compute no module.
     pub fn holds_tensors(&self, rank: Rank) -> bool {
         match &self.work {
-            Work::Train(training) => training.modules.iter().any(|module| module.place.ranks.contains(&rank)),
+            Work::Train(training) => training.computes(rank),
             Work::Collectives(_) => true,
         }
     }

@@ -9,6 +9,7 @@ use super::super::layer::Layer;
 use super::super::optimizer::OptimizerSpec;
 use super::super::shape::{self, Signal};
 use super::super::shards::Cut;
+use super::PullPush;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,6 +19,8 @@ pub struct Training {
     pub modules: Vec<ModuleSpec>,
     /// How the trainers' replicas agree, for the modules that are [`Placement::Replicas`].
     pub replicas: Replicas,
+    /// How parameters travel, for the modules that are [`Placement::Caller`].
+    pub pull_push: PullPush,
     pub pipeline: Pipeline,
     pub data: Data,
     pub loss: Loss,
@@ -135,6 +138,8 @@ pub enum Placement {
     Replicas,
     /// A table of rows that is cut over the ranks of a role, which the trainers ask for the rows they need.
     Shards(Cut),
+    /// Its parameters are on the ranks of a role, a part on each; trainers pull them, compute it and push gradients.
+    Caller,
 }
 
 /// `[replicas]`: how the gradients of replicas become their average.
@@ -272,6 +277,8 @@ pub struct Train {
     pub batch_size: u64,
     /// Batches whose gradients are added up for one step.
     pub accumulate: u32,
+    /// Steps of a trainer from one synchronisation with the servers to the next, for [`Placement::Caller`].
+    pub local_steps: u32,
     /// The role whose ranks run the training loop.
     pub trainers: Role,
     /// The role of one rank that makes the remote modules, starts the trainers and waits for them.
@@ -365,8 +372,8 @@ impl ModuleSpec {
         match self.placement {
             Placement::Remote => self.place.ranks.len() > 1,
             Placement::Replicas => true,
-            // Each row is on one rank.
-            Placement::Shards(_) => false,
+            // Each row, each parameter is on one rank.
+            Placement::Shards(_) | Placement::Caller => false,
         }
     }
 }
@@ -394,7 +401,7 @@ impl Training {
 
     /// How many times a sample changes from one role's ranks to another's on its way, and one more.
     pub fn stages(&self) -> usize {
-        self.modules.chunk_by(|one, next| one.place.name == next.place.name).count()
+        self.modules.chunk_by(|one, next| self.computed_on(one) == self.computed_on(next)).count()
     }
 
     /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
@@ -432,6 +439,24 @@ impl Training {
 
     pub fn has_replicas(&self) -> bool {
         self.modules.iter().any(ModuleSpec::is_replicated)
+    }
+
+    /// Is there a module that is placed so?
+    pub fn has(&self, placement: Placement) -> bool {
+        self.modules.iter().any(|module| module.placement == placement)
+    }
+
+    /// The role that computes the module.
+    pub fn computed_on<'a>(&'a self, module: &'a ModuleSpec) -> &'a Role {
+        match module.placement {
+            Placement::Caller => &self.train.trainers,
+            Placement::Remote | Placement::Replicas | Placement::Shards(_) => &module.place,
+        }
+    }
+
+    /// Does this rank compute a module?
+    pub fn computes(&self, rank: Rank) -> bool {
+        self.modules.iter().any(|module| self.computed_on(module).ranks.contains(&rank))
     }
 }
 

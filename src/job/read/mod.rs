@@ -170,13 +170,15 @@ impl<'a> Table<'a> {
 
 /// The section that has this very key, where the key was written in another.
 fn elsewhere(path: &str, key: &str) -> Option<String> {
-    const KEYS: [(&str, &str); 14] = [
+    const KEYS: [(&str, &str); 16] = [
         ("epochs", "train"),
         ("steps", "train"),
         ("batch_size", "train"),
         ("consistency", "train"),
         ("staleness", "train"),
         ("forward", "train"),
+        ("local_steps", "train"),
+        ("filter", "pull_push"),
         ("lr", "optimizer"),
         ("momentum", "optimizer"),
         ("weight_decay", "optimizer"),

@@ -11,6 +11,7 @@ mod modules;
 mod optimizers;
 mod pipeline;
 mod places;
+mod pull_push;
 mod replicas;
 mod shards;
 mod starts;
@@ -66,10 +67,11 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
 
 /// A job that shows collectives trains nothing.
 fn refuse_training(root: &Table<'_>) {
-    const SECTIONS: [&str; 11] = [
+    const SECTIONS: [&str; 12] = [
         "seed",
         "modules",
         "replicas",
+        "pull_push",
         "pipeline",
         "data",
         "loss",
@@ -107,6 +109,10 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         root.section("replicas"),
         modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
     );
+    // As with replicas: not known without modules.
+    let pulled =
+        modules.as_ref().is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
+    let pull_push = pull_push::read(root.section("pull_push"), pulled);
     let batch_size = train.train.as_ref().map(|train| train.batch_size);
     let pipeline = pipeline::read(root.section("pipeline"), batch_size);
     let data_table = root.section("data");
@@ -122,6 +128,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         seed: seed as u64,
         modules: modules?,
         replicas: replicas?,
+        pull_push: pull_push?,
         pipeline: pipeline?,
         data: data?,
         loss: loss?,
@@ -143,6 +150,8 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         shards::check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
+    pull_push::check_ranges(&root.section("modules"), &training.modules);
+    pull_push::check_local_steps(&root.section("train"), &training.train, training.has(Placement::Caller));
     check_sparse(root, &training);
     shards::check(root, &training);
     train::only_drives(&root.section("train"), &training);
@@ -253,6 +262,10 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
             _ if module.is_replicated() => (
                 "gives sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
+            ),
+            _ if module.placement == Placement::Caller => (
+                "gives sparse gradients, which are not pushed".into(),
+                "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
             ),
             Some(why) => (
                 format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),

@@ -10,6 +10,7 @@ use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec};
 use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
 use super::places::{self, Place};
+use super::pull_push::{self, Run};
 use super::{layers, shards, starts};
 use crate::topology::Role;
 
@@ -36,12 +37,18 @@ pub(super) fn read<'a>(
 ) -> Option<Written<'a>> {
     let t = item.table()?;
     let sound = layers::check_name(name, &item);
+    let run = pull_push::run(&t);
     let cut = t.get("shards").map(|item| shards::cut(&item));
     let place = t.need("place", "\"server\"", |item| match cut {
-        None => places::read(item, roles, trainers),
+        None => places::read(item, roles, trainers, run),
         Some(cut) => Some(vec![shards::place(item, roles, trainers, cut?)?]),
     });
-    t.refuse("run", "leave it out: this version runs a module where it is placed");
+    if let (Some(item), Some(_)) = (t.get("run").filter(|_| run == Run::Caller), cut) {
+        item.wrong(
+            "computes the whole module at each trainer, and this one is sharded",
+            "leave one of them out",
+        );
+    }
     let input = t.get("input").map(|item| item.integers(1..=MOST));
     let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
     let layers_item = t.get("layers");

@@ -9,6 +9,7 @@ use super::super::read::{Item, Table};
 use super::super::shape;
 use super::super::split;
 use super::cluster;
+use super::pull_push::{self, Run};
 use crate::topology::Role;
 
 /// Where a stage lives.
@@ -24,7 +25,11 @@ pub(super) fn read(
     item: &Item<'_>,
     roles: &[Role],
     trainers: Option<&Role>,
+    run: Run,
 ) -> Option<Vec<(Role, Placement)>> {
+    if run == Run::Caller {
+        return Some(vec![pull_push::placement(item, roles, trainers)?]);
+    }
     if !matches!(item.value(), Value::Array(..)) {
         return Some(vec![place(item, roles, trainers)?]);
     }

@@ -24,6 +24,7 @@ pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) ->
     let steps = t.get("steps").and_then(|item| item.integer(0..=MOST_STEPS));
     let batch_size = batch_size(&t, trainers);
     let accumulate = t.get("accumulate").and_then(|item| item.integer(1..=65536));
+    let local_steps = t.get("local_steps").and_then(|item| item.integer(1..=1_000_000));
     let consistency = consistency(&t);
     let policies = [("stop", OnNan::Stop), ("skip", OnNan::Skip)];
     let on_nan = t.get("on_nan").and_then(|item| item.choice(&policies));
@@ -38,6 +39,7 @@ pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) ->
             steps: steps? as u64,
             batch_size: batch_size? as u64,
             accumulate: accumulate? as u32,
+            local_steps: local_steps? as u32,
             trainers: trainers?.clone(),
             driver: match driver {
                 Some(driver) => Some(driver?),

@@ -1,0 +1,92 @@
+//! What a rank makes when the first one asks, and notes of it: the one instance of each name, the optimizer that was
+//! chosen for it, the updates of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Result, bail};
+
+use super::Applied;
+use crate::job::optimizer::OptimizerSpec;
+use crate::rpc::{Mesh, RRef};
+
+/// Objects by name, each made once for the whole world.
+pub(super) struct Made<T>(Mutex<BTreeMap<String, (Arc<T>, RRef)>>);
+
+impl<T: Send + Sync + 'static> Made<T> {
+    /// A reference to the one called `name`. The second who asks waits while it is made for the first.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn get(&self, mesh: &Mesh, name: &str, make: impl FnOnce() -> Result<T>) -> Result<RRef> {
+        let mut made = self.0.lock().expect("nobody panics making one");
+        if let Some((_, rref)) = made.get(name) {
+            return Ok(rref.clone());
+        }
+        let object = Arc::new(make()?);
+        let rref = mesh.objects().insert(object.clone());
+        made.insert(name.into(), (object, rref.clone()));
+        Ok(rref)
+    }
+
+    /// Those made so far.
+    pub(super) fn all(&self) -> Vec<Arc<T>> {
+        let made = self.0.lock().expect("nobody panics making one");
+        made.values().map(|(object, _)| object.clone()).collect()
+    }
+}
+
+impl<T> Default for Made<T> {
+    fn default() -> Made<T> {
+        Made(Mutex::default())
+    }
+}
+
+/// The optimizer of some parameters: chosen by the first trainer that makes one; the others must agree.
+#[derive(Default)]
+pub(super) struct Chosen(Mutex<Option<OptimizerSpec>>);
+
+impl Chosen {
+    /// Has it made by the first call. `whose`: the module, for messages.
+    ///
+    /// # Errors
+    /// When another one was chosen before; those of `make`.
+    pub(super) fn choose(
+        &self,
+        whose: &str,
+        spec: &OptimizerSpec,
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut chosen = self.0.lock().expect("no handler panics choosing an optimizer");
+        match &*chosen {
+            Some(before) if before != spec => {
+                bail!("module `{whose}` is already updated by {before:?}; {spec:?} was asked for")
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        make()?;
+        *chosen = Some(spec.clone());
+        Ok(())
+    }
+}
+
+/// Steps that were applied and the sum of their staleness; written by every trainer's handler.
+#[derive(Default)]
+pub(super) struct Tally {
+    steps: AtomicU64,
+    staleness: AtomicU64,
+}
+
+impl Tally {
+    pub(super) fn add(&self, applied: Applied) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
+    }
+
+    /// The steps so far, by all trainers, and the sum of their staleness.
+    pub(super) fn read(&self) -> (u64, u64) {
+        (self.steps.load(Ordering::Relaxed), self.staleness.load(Ordering::Relaxed))
+    }
+}

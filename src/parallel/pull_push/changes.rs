@@ -1,0 +1,60 @@
+//! When the segments of a range were updated.
+//!
+//! - `C-1` A segment that an update has written is marked with the next version, and then the version grows; a reader takes
+//!   the version, then looks at the marks, then reads. So what it reads too early for one version is marked with a later
+//!   one, whatever other threads do meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) struct Changes {
+    version: AtomicU64,
+    /// The version that the latest update of each segment made.
+    segments: Vec<AtomicU64>,
+}
+
+impl Changes {
+    pub(super) fn of(segments: usize) -> Changes {
+        let segments = (0..segments).map(|_| AtomicU64::new(0)).collect();
+        Changes { version: AtomicU64::new(0), segments }
+    }
+
+    /// Grows by one with each update.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// An update of these segments is done (C-1).
+    pub(super) fn mark(&self, updated: &[bool]) {
+        // A write, though of nothing new: what this thread has written is seen by whoever sees a later version.
+        let next = self.version.fetch_add(0, Ordering::AcqRel) + 1;
+        for (segment, _) in self.segments.iter().zip(updated).filter(|(_, updated)| **updated) {
+            segment.fetch_max(next, Ordering::AcqRel);
+        }
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The version now, and which segments have changed since `have`; all, without one.
+    pub(super) fn since(&self, have: Option<u64>) -> (u64, Vec<bool>) {
+        let now = self.version();
+        let changed = |segment: &AtomicU64| have.is_none_or(|have| segment.load(Ordering::Acquire) > have);
+        (now, self.segments.iter().map(changed).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_learns_of_what_changed_since_its_version() {
+        let changes = Changes::of(3);
+        assert_eq!(changes.since(None), (0, vec![true; 3]));
+        assert_eq!(changes.since(Some(0)), (0, vec![false; 3]));
+        changes.mark(&[true, false, false]);
+        changes.mark(&[false, true, false]);
+        assert_eq!(changes.since(Some(0)), (2, vec![true, true, false]));
+        assert_eq!(changes.since(Some(1)), (2, vec![false, true, false]));
+        changes.mark(&[false; 3]);
+        assert_eq!(changes.since(Some(2)), (3, vec![false; 3]));
+    }
+}

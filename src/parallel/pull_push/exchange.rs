@@ -1,0 +1,361 @@
+//! A trainer's side of a module whose parameters are on servers: it pulls them into its copy and pushes gradients, to
+//! and from all servers at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+
+use super::filter::{Encoded, decode, encode};
+use super::segments::{Segment, gather, marked_length, segments, spread};
+use super::server::{GET, LEAVE, OPTIMIZER, PULL, PUSH, read_update, write_marks};
+use crate::autograd::optimizer::Optimizer;
+use crate::autograd::{Autograd, AutogradPending};
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::{Filter, ranges};
+use crate::parallel::{Applied, Gradients, LocalParameters, PATIENCE, weights};
+use crate::rpc::{RRef, Value};
+use crate::topology::Rank;
+
+pub struct Exchange {
+    autograd: Arc<Autograd>,
+    /// This trainer's copy.
+    here: LocalParameters,
+    filter: Filter,
+    /// One for each range.
+    servers: Vec<Server>,
+    local: LocalSteps,
+    traffic: Traffic,
+}
+
+/// A range at its server, and what this trainer knows of it.
+struct Server {
+    range: RRef,
+    segments: Vec<Segment>,
+    lengths: Vec<i64>,
+    /// What was pulled last, by segment: parts of the copy itself, or of their own, where local steps change the copy.
+    pulled: Vec<Tensor>,
+    version: u64,
+    /// What the filter has left out of the gradients so far, by segment; empty where it leaves nothing out.
+    left: Vec<Tensor>,
+}
+
+/// The steps since the last synchronisation.
+struct LocalSteps {
+    /// From one to the next.
+    every: u32,
+    taken: u32,
+    /// Of the steps that were not skipped.
+    samples: Option<u64>,
+    /// Of their gradients.
+    sum: Gradients,
+    /// What updates the copy meanwhile, where there is a meanwhile.
+    optimizer: Option<Optimizer>,
+}
+
+/// Bytes of encoded values that a trainer has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Gradients to the servers.
+    pub pushed_bytes: u64,
+    /// Parameters from the servers.
+    pub pulled_bytes: u64,
+    /// What the same pushes and pulls would have been, each of all values as f32.
+    pub full_bytes: u64,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Traffic;
+
+    fn add(self, other: Traffic) -> Traffic {
+        Traffic {
+            pushed_bytes: self.pushed_bytes + other.pushed_bytes,
+            pulled_bytes: self.pulled_bytes + other.pulled_bytes,
+            full_bytes: self.full_bytes + other.full_bytes,
+        }
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MB: f64 = 1e6;
+        let moved = self.pushed_bytes + self.pulled_bytes;
+        write!(
+            f,
+            "{:.1} MB pushed, {:.1} MB pulled, {:.1} % of all values as float32",
+            self.pushed_bytes as f64 / MB,
+            self.pulled_bytes as f64 / MB,
+            moved as f64 / self.full_bytes.max(1) as f64 * 100.0
+        )
+    }
+}
+
+/// A push whose answers are on their way, one from each server.
+pub(in crate::parallel) struct Pushing(Vec<AutogradPending<Vec<Value>>>);
+
+impl Exchange {
+    /// Over the parameters `here`, whose ranges the ranks `servers` hold in this order. `local_steps`: from one
+    /// synchronisation to the next.
+    ///
+    /// # Errors
+    /// When a server holds no range of the module, or cannot make it.
+    pub(super) fn open(
+        autograd: &Arc<Autograd>,
+        here: LocalParameters,
+        servers: &[Rank],
+        filter: Filter,
+        local_steps: u32,
+    ) -> Result<Exchange> {
+        let sizes: Vec<u64> = here.tensors.iter().map(|tensor| tensor.numel() as u64).collect();
+        let get = |&rank: &Rank| autograd.call(rank, GET, vec![here.module.as_str().into()], None);
+        let asked: Vec<_> = servers.iter().map(get).collect();
+        let ranges = ranges(sizes.iter().sum(), servers.len());
+        let server = |(asked, range): (AutogradPending<Vec<Value>>, _)| {
+            let rref = asked.wait()?.into_iter().next().context("a server gave no range")?.into_rref()?;
+            Server::new(rref, segments(&sizes, &range), &here.tensors, filter, local_steps > 1)
+        };
+        let servers = asked.into_iter().zip(ranges).map(server).collect::<Result<_>>()?;
+        let local =
+            LocalSteps { every: local_steps, taken: 0, samples: None, sum: Vec::new(), optimizer: None };
+        Ok(Exchange { autograd: autograd.clone(), here, filter, servers, local, traffic: Traffic::default() })
+    }
+
+    /// Chooses what updates the parameters, and pulls them for the first time.
+    ///
+    /// # Errors
+    /// When a server refuses the options, or already updates these parameters by others.
+    pub(in crate::parallel) fn start(&mut self, spec: &OptimizerSpec) -> Result<()> {
+        let options = serde_json::to_string(spec).context("the optimizer's options")?;
+        self.call_all(OPTIMIZER, || vec![options.as_str().into()])?;
+        if self.local.every > 1 {
+            let optimizer = Optimizer::new(spec.clone(), &self.here.tensors);
+            self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.module))?);
+        }
+        self.refresh()
+    }
+
+    /// A step of the trainer, over so many samples; `None`: one that is skipped. The push, when it is time for one,
+    /// goes out at once; it is over with [`settle`](Exchange::settle).
+    ///
+    /// # Errors
+    /// When libtorch refuses, or a gradient does not go through the filter.
+    pub(in crate::parallel) fn step(
+        &mut self,
+        given: Option<(&BTreeMap<String, Tensor>, u64)>,
+    ) -> Result<Option<Pushing>> {
+        let given = given.map(|(gradients, samples)| (self.here.gradients(gradients), samples));
+        let local = &mut self.local;
+        local.taken += 1;
+        if let Some((gradients, samples)) = given {
+            if let Some(optimizer) = &mut local.optimizer {
+                optimizer.step(&self.here.tensors, &gradients)?;
+            }
+            local.add(gradients, samples)?;
+        }
+        if local.taken < local.every { Ok(None) } else { self.push().map(Some) }
+    }
+
+    /// Waits for the answers of a push and takes over what they bring. The answer has the largest staleness.
+    ///
+    /// # Errors
+    /// When a server cannot apply the gradients, or what came is no update.
+    pub(in crate::parallel) fn settle(&mut self, pushing: Pushing) -> Result<Applied> {
+        let mut applied = Applied { staleness: 0 };
+        let mut updates = Vec::new();
+        for answer in pushing.0 {
+            let mut update = answer.wait()?;
+            ensure!(!update.is_empty(), "`{PUSH}` gave nothing");
+            applied.staleness = applied.staleness.max(update.remove(0).into_int()?.max(0) as u64);
+            updates.push(update);
+        }
+        self.take(updates, self.filter)?;
+        Ok(applied)
+    }
+
+    /// Pushes what local steps have left since the last synchronisation, if any.
+    ///
+    /// # Errors
+    /// As [`Exchange::settle`].
+    pub(in crate::parallel) fn flush(&mut self) -> Result<()> {
+        if self.local.taken == 0 {
+            return Ok(());
+        }
+        let pushing = self.push()?;
+        self.settle(pushing).map(drop)
+    }
+
+    /// Pulls all values as they are (P-4). What local steps have not pushed yet is no longer in the copy.
+    ///
+    /// # Errors
+    /// When a call fails, or what came is no update.
+    pub(in crate::parallel) fn refresh(&mut self) -> Result<()> {
+        let updates = self.call_all(PULL, || vec![Value::Nil])?;
+        self.take(updates, Filter::None)
+    }
+
+    /// Tells the servers that this trainer pushes no more.
+    ///
+    /// # Errors
+    /// When a call fails, or the round that it completes cannot be applied.
+    pub(in crate::parallel) fn leave(&self) -> Result<()> {
+        self.call_all(LEAVE, Vec::new).map(drop)
+    }
+
+    /// So far.
+    pub(in crate::parallel) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn push(&mut self) -> Result<Pushing> {
+        let (samples, sum) = self.local.take();
+        let mut pushing = Vec::new();
+        for server in &mut self.servers {
+            let (marks, encoded) = server
+                .outgoing(&sum, self.filter)
+                .with_context(|| format!("the gradients of module `{}`", self.here.module))?;
+            if samples.is_some() {
+                self.traffic.pushed_bytes += encoded.bytes();
+                self.traffic.full_bytes += Filter::None.bytes(server.values());
+            }
+            let head = [
+                server.range.clone().into(),
+                Value::Int(server.version as i64),
+                samples.map_or(Value::Nil, |samples| Value::Int(samples as i64)),
+                write_marks(&marks),
+            ];
+            let values = head.into_iter().chain(encoded.0.into_iter().map(Value::from)).collect();
+            pushing.push(self.autograd.call_within(server.range.owner(), PUSH, values, None, PATIENCE));
+        }
+        Ok(Pushing(pushing))
+    }
+
+    /// One update from each server, encoded by `filter`.
+    fn take(&mut self, updates: Vec<Vec<Value>>, filter: Filter) -> Result<()> {
+        for (server, update) in self.servers.iter_mut().zip(updates) {
+            let pulled = server.take(update, filter).with_context(|| {
+                format!("what rank {} sent of module `{}`", server.range.owner(), self.here.module)
+            })?;
+            self.traffic.pulled_bytes += pulled;
+            self.traffic.full_bytes += Filter::None.bytes(server.values());
+            if self.local.every > 1 {
+                server.overwrite(&self.here.tensors)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of all servers at once.
+    fn call_all(&self, method: &str, more: impl Fn() -> Vec<Value>) -> Result<Vec<Vec<Value>>> {
+        let call = |server: &Server| {
+            let values = [server.range.clone().into()].into_iter().chain(more()).collect();
+            self.autograd.call(server.range.owner(), method, values, None)
+        };
+        let calls: Vec<_> = self.servers.iter().map(call).collect();
+        Ok(calls.into_iter().map(AutogradPending::wait).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Server {
+    fn new(
+        range: RRef,
+        segments: Vec<Segment>,
+        parameters: &[Tensor],
+        filter: Filter,
+        apart: bool,
+    ) -> Result<Server> {
+        let lengths: Vec<i64> = segments.iter().map(Segment::len).collect();
+        let views = segments.iter().map(|segment| segment.view(&parameters[segment.parameter]));
+        let mut pulled = views.collect::<Result<Vec<_>>>()?;
+        if apart {
+            pulled = pulled.iter().map(Tensor::f_detach_copy).collect::<Result<_, _>>()?;
+        }
+        let nothing = |length: &i64| Tensor::f_zeros([*length], (Kind::Float, Device::Cpu));
+        let left = match filter {
+            Filter::None => Vec::new(),
+            _ => lengths.iter().map(nothing).collect::<Result<_, _>>()?,
+        };
+        Ok(Server { range, segments, lengths, pulled, version: 0, left })
+    }
+
+    /// How many there are.
+    fn values(&self) -> u64 {
+        self.lengths.iter().sum::<i64>() as u64
+    }
+
+    /// Which segments have a gradient, and the gradients as they travel. What the filter leaves out waits here (P-3).
+    fn outgoing(&mut self, gradients: &Gradients, filter: Filter) -> Result<(Vec<bool>, Encoded)> {
+        let of = |segment: &Segment| {
+            let gradient = gradients.get(segment.parameter).and_then(Option::as_ref);
+            gradient.map(|gradient| segment.of(gradient)).transpose()
+        };
+        let own = self.segments.iter().map(of).collect::<Result<Vec<_>>>()?;
+        let marks: Vec<bool> = own.iter().map(Option::is_some).collect();
+        let own: Vec<Tensor> = own.into_iter().flatten().collect();
+        if own.is_empty() {
+            return Ok((marks, Encoded::default()));
+        }
+        let mut given = Tensor::f_cat(&own, 0)?;
+        let Some(left) = gather(&self.left, &marks)? else {
+            return Ok((marks, encode(filter, &given)?.0));
+        };
+        let _ = given.f_add_(&left)?;
+        let (encoded, arrives) = encode(filter, &given)?;
+        let left = spread(Some(&given.f_sub(&arrives)?), &self.lengths, &marks)?;
+        for (kept, left) in self.left.iter_mut().zip(left) {
+            left.iter().try_for_each(|left| kept.f_copy_(left))?;
+        }
+        Ok((marks, encoded))
+    }
+
+    /// Takes over an update that came. Returns the bytes of its values.
+    fn take(&mut self, update: Vec<Value>, filter: Filter) -> Result<u64> {
+        let (version, marks, parts) = read_update(update)?;
+        let (came, segments) = (marks.len(), self.lengths.len());
+        ensure!(came == segments, "values of {came} segments came for {segments}");
+        let encoded = Encoded(parts);
+        let bytes = encoded.bytes();
+        let values = match marked_length(&self.lengths, &marks) {
+            0 => None,
+            length => Some(decode(filter, encoded.0, length)?),
+        };
+        for (pulled, values) in self.pulled.iter_mut().zip(spread(values.as_ref(), &self.lengths, &marks)?) {
+            let Some(values) = values else { continue };
+            match filter {
+                // As they are.
+                Filter::None => pulled.f_copy_(&values)?,
+                // The difference to what is here.
+                _ => drop(pulled.f_add_(&values.f_to_device(pulled.device())?)?),
+            }
+        }
+        self.version = version;
+        Ok(bytes)
+    }
+
+    /// The copy becomes what was pulled, whatever local steps have made of it.
+    fn overwrite(&self, parameters: &[Tensor]) -> Result<()> {
+        for (segment, pulled) in self.segments.iter().zip(&self.pulled) {
+            segment.view(&parameters[segment.parameter])?.f_copy_(pulled)?;
+        }
+        Ok(())
+    }
+}
+
+impl LocalSteps {
+    fn add(&mut self, gradients: Gradients, samples: u64) -> Result<()> {
+        *self.samples.get_or_insert(0) += samples;
+        if self.sum.is_empty() {
+            self.sum = gradients;
+            return Ok(());
+        }
+        weights::add(&mut self.sum, gradients)
+    }
+
+    /// What there is to push; the next synchronisation begins.
+    fn take(&mut self) -> (Option<u64>, Gradients) {
+        self.taken = 0;
+        (self.samples.take(), std::mem::take(&mut self.sum))
+    }
+}

@@ -1,0 +1,397 @@
+//! One server's range of a module's parameters: the values, how the trainers' updates meet there, and what each trainer
+//! is behind by.
+//!
+//! - `H-1` A reader misses no update for good, though it may read one twice, even where nothing orders updates and reads
+//!   (hogwild): by `C-1` of [`Changes`].
+//! - `H-2` A trainer's shadow is what that trainer has, to the bit: both add what travelled (`F-1`).
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, ensure};
+use tch::{Device, Kind, Tensor};
+
+use super::changes::Changes;
+use super::filter::{Encoded, decode, encode};
+use super::segments::{gather, marked_length, segments, spread};
+use crate::autograd::optimizer::Optimizer;
+use crate::job::optimizer::OptimizerSpec;
+use crate::job::{Consistency, Filter, ModuleSpec, ranges};
+use crate::model::Module;
+use crate::parallel::hogwild::Hogwild;
+use crate::parallel::made::{Chosen, Tally};
+use crate::parallel::ordered::{Ordered, Updated};
+use crate::parallel::weights::average;
+use crate::parallel::{Applied, Gradients};
+use crate::topology::Rank;
+
+/// How a range is held.
+#[derive(Clone)]
+pub(super) struct Holding {
+    pub trainers: Vec<Rank>,
+    pub consistency: Consistency,
+    pub filter: Filter,
+}
+
+pub(super) struct HeldRange {
+    module: String,
+    filter: Filter,
+    /// Of the segments, in elements.
+    lengths: Vec<i64>,
+    changes: Arc<Changes>,
+    updates: Updates,
+    optimizer: Chosen,
+    /// One for each trainer, where a filter leaves something out; used by that trainer's handlers only.
+    shadows: Vec<(Rank, Mutex<Option<Tensor>>)>,
+    tally: Tally,
+}
+
+enum Updates {
+    Ordered(Ordered<Updating>),
+    /// And the values, for those who read.
+    Hogwild(Hogwild, Mutex<Vec<Tensor>>),
+}
+
+/// Under the lock of [`Ordered`].
+struct Updating {
+    segments: Vec<Tensor>,
+    changes: Arc<Changes>,
+    optimizer: Option<Optimizer>,
+}
+
+/// What a pull gives.
+pub(super) struct Update {
+    pub version: u64,
+    /// The segments that travel.
+    pub marks: Vec<bool>,
+    pub encoded: Encoded,
+}
+
+/// What a push brings, as it came.
+pub(super) struct Push {
+    pub samples: u64,
+    pub marks: Vec<bool>,
+    pub parts: Vec<Tensor>,
+}
+
+impl HeldRange {
+    /// The `position`-th of the ranges over the module's servers.
+    ///
+    /// # Errors
+    /// When the module's first parameters cannot be made.
+    pub(super) fn build(
+        spec: &ModuleSpec,
+        position: usize,
+        seed: u64,
+        holding: &Holding,
+    ) -> Result<HeldRange> {
+        let parameters = Module::build(spec, &[Device::Cpu], seed)?.initial_parameters()?;
+        let sizes: Vec<u64> = parameters.iter().map(|tensor| tensor.numel() as u64).collect();
+        let range = ranges(sizes.iter().sum(), spec.place.ranks.len()).swap_remove(position);
+        let pieces = segments(&sizes, &range);
+        // Copies: the whole parameters are dropped.
+        let copy = |parameter: usize, view: Tensor| -> Result<Tensor> {
+            ensure!(
+                view.f_kind()? == Kind::Float,
+                "parameter {parameter} of module `{}` is not float32",
+                spec.name
+            );
+            Ok(view.f_detach_copy()?)
+        };
+        let values = pieces
+            .iter()
+            .map(|segment| copy(segment.parameter, segment.view(&parameters[segment.parameter])?))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(HeldRange::new(&spec.name, values, holding))
+    }
+
+    fn new(module: &str, segments: Vec<Tensor>, holding: &Holding) -> HeldRange {
+        let lengths = segments.iter().map(|segment| segment.numel() as i64).collect();
+        let changes = Arc::new(Changes::of(segments.len()));
+        let Holding { trainers, consistency, filter } = holding;
+        let updates = match consistency {
+            Consistency::Hogwild => {
+                let read = segments.iter().map(Tensor::shallow_clone).collect();
+                Updates::Hogwild(Hogwild::new(segments, trainers), Mutex::new(read))
+            }
+            ordered => {
+                let updating = Updating { segments, changes: changes.clone(), optimizer: None };
+                Updates::Ordered(Ordered::new(updating, trainers, *ordered))
+            }
+        };
+        let shadowed = if *filter == Filter::None { &[][..] } else { trainers };
+        HeldRange {
+            module: module.into(),
+            filter: *filter,
+            lengths,
+            changes,
+            updates,
+            optimizer: Chosen::default(),
+            shadows: shadowed.iter().map(|&rank| (rank, Mutex::default())).collect(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Chooses what updates the parameters.
+    ///
+    /// # Errors
+    /// When another optimizer was chosen before, or this one is not possible.
+    pub(super) fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
+        let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
+        self.optimizer.choose(&self.module, spec, || match &self.updates {
+            Updates::Hogwild(hogwild, _) => hogwild.set_optimizer(make),
+            Updates::Ordered(ordered) => ordered.with(|updating| {
+                updating.optimizer = Some(make(&updating.segments)?);
+                Ok(())
+            }),
+        })
+    }
+
+    /// What `trainer`, which has version `have`, is behind by. Without a version: all of it, as it is (P-4).
+    ///
+    /// # Errors
+    /// When libtorch refuses, or the values do not go through the filter.
+    pub(super) fn pull(&self, trainer: Rank, have: Option<u64>) -> Result<Update> {
+        let Some((_, shadow)) = self.shadows.iter().find(|(rank, _)| *rank == trainer) else {
+            return self.read(have);
+        };
+        let mut shadow = shadow.lock().expect("no handler panics with a shadow locked");
+        let update = self.read(None)?;
+        let values = update.encoded.0.first().context("a range has a segment at least")?;
+        match (have, &*shadow) {
+            (Some(_), Some(has)) => self.difference(update.version, values, has),
+            (Some(_), None) => anyhow::bail!("rank {trainer} must pull everything first"),
+            (None, _) => {
+                *shadow = Some(values.f_detach_copy()?);
+                Ok(update)
+            }
+        }
+    }
+
+    /// Applies what a trainer has pushed since it had version `used`; `None`: its step is skipped. Then, when that trainer
+    /// may start its next step, what it is behind by (P-1).
+    ///
+    /// # Errors
+    /// When what came is no gradient of the segments, or cannot be applied.
+    pub(super) async fn push(
+        &self,
+        trainer: Rank,
+        used: u64,
+        push: Option<Push>,
+    ) -> Result<(Applied, Update)> {
+        let samples = push.as_ref().map(|push| push.samples);
+        let gradients = push.map(|push| self.gradients(push)).transpose()?;
+        let applied = match &self.updates {
+            Updates::Ordered(ordered) => ordered.step(trainer, used, samples.zip(gradients)).await,
+            Updates::Hogwild(hogwild, _) => {
+                let updated: Option<Vec<bool>> =
+                    gradients.as_ref().map(|gradients| gradients.iter().map(Option::is_some).collect());
+                let applied = hogwild.step(trainer, used, gradients);
+                updated.iter().for_each(|updated| self.changes.mark(updated));
+                applied
+            }
+        };
+        let applied = applied.with_context(|| format!("module `{}`", self.module))?;
+        self.tally.add(applied);
+        if let Updates::Ordered(ordered) = &self.updates {
+            ordered.turn(trainer).await?;
+        }
+        Ok((applied, self.pull(trainer, Some(used))?))
+    }
+
+    /// The trainer pushes no more, and nobody waits for it any longer.
+    ///
+    /// # Errors
+    /// When that completes a round which cannot be applied.
+    pub(super) fn leave(&self, trainer: Rank) -> Result<()> {
+        match &self.updates {
+            Updates::Ordered(ordered) => ordered.leave(trainer),
+            Updates::Hogwild(..) => Ok(()),
+        }
+    }
+
+    /// Pushes applied so far, by all trainers, and the sum of their staleness.
+    pub(super) fn updates(&self) -> (u64, u64) {
+        self.tally.read()
+    }
+
+    fn gradients(&self, push: Push) -> Result<Gradients> {
+        let (came, segments) = (push.marks.len(), self.lengths.len());
+        ensure!(came == segments, "gradients of {came} segments came for {segments}");
+        let decoded = match marked_length(&self.lengths, &push.marks) {
+            0 => None,
+            length => Some(decode(self.filter, push.parts, length)?),
+        };
+        spread(decoded.as_ref(), &self.lengths, &push.marks)
+    }
+
+    /// What has changed since version `have`, as it is. Copied: others go on writing it while it travels.
+    fn read(&self, have: Option<u64>) -> Result<Update> {
+        let read = |segments: &[Tensor]| {
+            let (version, marks) = self.changes.since(have);
+            let values = gather(segments, &marks)?;
+            Ok(Update { version, marks, encoded: Encoded(values.into_iter().collect()) })
+        };
+        match &self.updates {
+            Updates::Ordered(ordered) => ordered.with(|updating| read(&updating.segments)),
+            Updates::Hogwild(_, segments) => {
+                read(&segments.lock().expect("no handler panics reading values"))
+            }
+        }
+    }
+
+    /// From what a trainer has to `values`, both of all segments, as far as it gets through the filter (P-2).
+    fn difference(&self, version: u64, values: &Tensor, has: &Tensor) -> Result<Update> {
+        let all = values.f_sub(has)?.f_split_with_sizes(self.lengths.as_slice(), 0)?;
+        let differs = |part: &Tensor| Ok(bool::try_from(part.f_any()?)?);
+        let marks = all.iter().map(differs).collect::<Result<Vec<bool>>>()?;
+        let Some(differences) = gather(&all, &marks)? else {
+            return Ok(Update { version, marks, encoded: Encoded::default() });
+        };
+        let (encoded, arrives) = encode(self.filter, &differences)
+            .with_context(|| format!("the parameters of module `{}`", self.module))?;
+        let has = has.f_split_with_sizes(self.lengths.as_slice(), 0)?;
+        for (mut has, arrives) in has.into_iter().zip(spread(Some(&arrives), &self.lengths, &marks)?) {
+            if let Some(arrives) = arrives {
+                let _ = has.f_add_(&arrives)?;
+            }
+        }
+        Ok(Update { version, marks, encoded })
+    }
+}
+
+impl Updated for Updating {
+    /// The samples of a push, and its gradients by segment.
+    type Given = (u64, Gradients);
+
+    fn version(&self) -> u64 {
+        self.changes.version()
+    }
+
+    fn update(&mut self, given: Vec<Self::Given>) -> Result<()> {
+        let mean = average(given)?;
+        let optimizer = self.optimizer.as_mut().context("no optimizer was made for this range")?;
+        optimizer.step(&self.segments, &mean)?;
+        self.changes.mark(&mean.iter().map(Option::is_some).collect::<Vec<_>>());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const TRAINERS: [Rank; 3] = [Rank(1), Rank(2), Rank(3)];
+    const LENGTHS: [i64; 4] = [300, 7, 1, 64];
+
+    fn range(consistency: Consistency, filter: Filter) -> HeldRange {
+        let values = LENGTHS.map(|length| Tensor::f_randn([length], (Kind::Float, Device::Cpu)).unwrap());
+        let holding = Holding { trainers: TRAINERS.to_vec(), consistency, filter };
+        let range = HeldRange::new("net", values.into(), &holding);
+        let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
+        let sgd = OptimizerSpec::Sgd {
+            lr: 0.1,
+            momentum,
+            dampening,
+            weight_decay,
+            nesterov: false,
+            maximize: false,
+        };
+        range.set_optimizer(&sgd).unwrap();
+        range
+    }
+
+    /// A gradient of one segment, and no other.
+    fn gradient(filter: Filter, segment: usize, value: f64) -> Push {
+        let given = Tensor::full([LENGTHS[segment]], value, (Kind::Float, Device::Cpu));
+        let marks = (0..LENGTHS.len()).map(|at| at == segment).collect();
+        Push { samples: 8, marks, parts: encode(filter, &given).unwrap().0.0 }
+    }
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    /// As a trainer does it.
+    fn take(has: &mut [Tensor], update: Update, filter: Filter) {
+        let Some(length) = Some(marked_length(&LENGTHS, &update.marks)).filter(|length| *length > 0) else {
+            return;
+        };
+        let values = decode(filter, update.encoded.0, length).unwrap();
+        for (has, values) in has.iter_mut().zip(spread(Some(&values), &LENGTHS, &update.marks).unwrap()) {
+            let Some(values) = values else { continue };
+            match filter {
+                Filter::None => has.copy_(&values),
+                _ => drop(has.f_add_(&values).unwrap()),
+            }
+        }
+    }
+
+    fn empty() -> Vec<Tensor> {
+        LENGTHS.map(|length| Tensor::zeros([length], (Kind::Float, Device::Cpu))).into()
+    }
+
+    /// H-2
+    #[test]
+    fn a_shadow_is_what_its_trainer_has() {
+        for filter in [Filter::Fp16, Filter::Bf16, Filter::Int8, Filter::TopK { share: 0.05 }] {
+            let range = range(Consistency::Async, filter);
+            let mut has = empty();
+            drop(range.pull(TRAINERS[1], None).unwrap());
+            let first = range.pull(TRAINERS[0], None).unwrap();
+            let mut have = first.version;
+            take(&mut has, first, Filter::None);
+            for step in 0..20 {
+                // Another trainer's, and its own.
+                let others = gradient(filter, step % 3, 0.3);
+                drop(wait(range.push(TRAINERS[1], 0, Some(others))).unwrap());
+                let own = gradient(filter, 3, -0.7 + 0.1 * step as f64);
+                let (_, update) = wait(range.push(TRAINERS[0], have, Some(own))).unwrap();
+                have = update.version;
+                take(&mut has, update, filter);
+                let shadow = range.shadows[0].1.lock().unwrap().as_ref().unwrap().shallow_clone();
+                assert_eq!(shadow, Tensor::cat(&has, 0), "{filter:?}");
+            }
+        }
+    }
+
+    /// H-1
+    #[test]
+    fn a_reader_misses_no_update_though_nothing_orders_them() {
+        let range = range(Consistency::Hogwild, Filter::None);
+        let (mut has, done) = (empty(), AtomicBool::new(false));
+        let mut have = None;
+        let mut pull = || {
+            let update = range.pull(TRAINERS[0], have).unwrap();
+            have = Some(update.version);
+            take(&mut has, update, Filter::None);
+        };
+        thread::scope(|scope| {
+            let write = |trainer: usize| {
+                let range = &range;
+                move || {
+                    for step in 0..300 {
+                        let push = gradient(Filter::None, (step * trainer) % LENGTHS.len(), 1.0);
+                        wait(range.push(TRAINERS[trainer], u64::MAX, Some(push))).unwrap();
+                    }
+                }
+            };
+            let writers = [scope.spawn(write(1)), scope.spawn(write(2))];
+            let done = &done;
+            scope.spawn(move || {
+                writers.into_iter().for_each(|writer| writer.join().unwrap());
+                done.store(true, Ordering::Release);
+            });
+            while !done.load(Ordering::Acquire) {
+                pull();
+            }
+            pull();
+        });
+        let mut exact = empty();
+        take(&mut exact, range.pull(TRAINERS[0], None).unwrap(), Filter::None);
+        assert_eq!(has, exact);
+    }
+}

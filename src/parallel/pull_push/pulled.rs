@@ -1,0 +1,65 @@
+//! A module that a trainer computes, with parameters that are on servers.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use tch::Tensor;
+
+use super::Exchange;
+use crate::autograd::{Autograd, Context};
+use crate::job::{Filter, ModuleSpec};
+use crate::parallel::{Forward, Parameters, Replica};
+use crate::topology::Rank;
+
+/// This trainer's copy. Its parameters change when the [`Exchange`] over them pulls.
+pub struct Pulled {
+    copy: Replica,
+    autograd: Arc<Autograd>,
+    servers: Vec<Rank>,
+    filter: Filter,
+    local_steps: u32,
+}
+
+impl Pulled {
+    /// # Errors
+    /// When the module cannot be made.
+    pub fn build(
+        autograd: &Arc<Autograd>,
+        spec: &ModuleSpec,
+        devices: &[tch::Device],
+        filter: Filter,
+        local_steps: u32,
+    ) -> Result<Pulled> {
+        // What it starts from does not matter: the first pull comes before the first step.
+        let copy = Replica::build(spec, devices, 0)?;
+        let servers = spec.place.ranks.clone();
+        Ok(Pulled { copy, autograd: autograd.clone(), servers, filter, local_steps })
+    }
+
+    /// The copy itself, whose running statistics are this trainer's own.
+    pub fn copy(&self) -> &Replica {
+        &self.copy
+    }
+
+    /// The output, recorded; the context keeps the gradients of the parameters.
+    ///
+    /// # Errors
+    /// When a layer refuses its input, or the context has ended.
+    pub fn forward(&self, context: &Context, input: Tensor, forward: Forward) -> Result<Tensor> {
+        for (name, leaf) in self.copy.watched_names().iter().zip(self.copy.leaves()) {
+            context.state().watch(name.as_str(), &leaf)?;
+        }
+        self.copy.forward(input, forward)
+    }
+
+    /// For a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer). One for each module: it is what keeps the
+    /// copy up to date.
+    ///
+    /// # Errors
+    /// When a server does not hold its range of them.
+    pub fn parameters(&self) -> Result<Parameters> {
+        let here = self.copy.parameters();
+        let exchange = Exchange::open(&self.autograd, here, &self.servers, self.filter, self.local_steps)?;
+        Ok(Parameters::Pulled(Box::new(exchange)))
+    }
+}
