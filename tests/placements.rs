@@ -41,10 +41,25 @@ enum Place {
     ReplicatedStages,
     /// Two stages whose activations are computed again in the backward.
     RecomputedStages,
+    /// A table cut over two ranks, by ranges of rows.
+    Rows,
+    /// By a hash of the index.
+    Hash,
+    /// Computed by each trainer, with parameters on two servers.
+    Caller,
 }
 
-const PLACES: [Place; 5] =
-    [Place::Remote, Place::Replicas, Place::RemoteReplicas, Place::Stages, Place::ReplicatedStages];
+/// Where any part of the model may be.
+const PLACES: [Place; 6] = [
+    Place::Remote,
+    Place::Replicas,
+    Place::RemoteReplicas,
+    Place::Stages,
+    Place::ReplicatedStages,
+    Place::Caller,
+];
+/// Where its embedding may be besides.
+const TABLES: [Place; 2] = [Place::Rows, Place::Hash];
 
 impl Place {
     /// The role of each stage of the `nth` module, with its ranks, and the lines that place the module there.
@@ -61,14 +76,24 @@ impl Place {
             Place::Replicas => (Vec::new(), "\"trainer\"".into()),
             Place::Stages | Place::RecomputedStages => stages(1),
             Place::ReplicatedStages => stages(2),
+            Place::Rows | Place::Hash | Place::Caller => {
+                (vec![role("whole", 2)], format!("\"{}\"", name("whole")))
+            }
         };
-        (roles, format!("place = {place}\nrecompute = {}", self == Place::RecomputedStages))
+        let more = match self {
+            Place::RecomputedStages => "recompute = true",
+            Place::Rows => "shards = \"rows\"",
+            Place::Hash => "shards = \"hash\"",
+            Place::Caller => "run = \"caller\"",
+            _ => "",
+        };
+        (roles, format!("place = {place}\n{more}"))
     }
 
     fn least_layers(self) -> usize {
         match self {
             Place::Stages | Place::ReplicatedStages | Place::RecomputedStages => 2,
-            Place::Remote | Place::Replicas | Place::RemoteReplicas => 1,
+            _ => 1,
         }
     }
 }
@@ -120,7 +145,12 @@ fn one_process(parts: &[Part]) -> Vec<Tensor> {
         let module = Module::build(spec, &[tch::Device::Cpu], training.module_seed(position)).unwrap();
         module.initial_parameters().unwrap()
     });
-    let mut parameters: Vec<Tensor> = first.map(|tensor| tensor.set_requires_grad(true)).collect();
+    let mut parameters: Vec<Tensor> = first.collect();
+    if TABLES.contains(&parts[0].1) {
+        parameters[0] = first_rows(parts);
+    }
+    let mut parameters: Vec<Tensor> =
+        parameters.into_iter().map(|tensor| tensor.set_requires_grad(true)).collect();
 
     let host = Host::new(None).unwrap();
     let mut split = Split::open(&host, training, Path::new("."), &training.data.train).unwrap();
@@ -149,6 +179,32 @@ fn one_process(parts: &[Part]) -> Vec<Tensor> {
     parameters
 }
 
+/// The rows that a sharded table starts from: what the job leaves when nothing is learnt.
+fn first_rows(parts: &[Part]) -> Tensor {
+    let left = train(parts, "1f1b", &["optimizer.lr=1e-30"]);
+    let mut table = Tensor::zeros([100, 16], (Kind::Float, tch::Device::Cpu));
+    let weight = tensor(&left, "m0.0.weight");
+    match left.iter().find(|(name, _)| name == "m0.0.ids") {
+        Some((_, ids)) => table.index_copy(0, ids, weight),
+        None => {
+            table.copy_(weight);
+            table
+        }
+    }
+}
+
+fn train(parts: &[Part], schedule: &str, settings: &[&str]) -> Vec<(String, Tensor)> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), job_of(parts, schedule)).unwrap();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), settings)), 0);
+    model::load(&model(folder.path())).unwrap()
+}
+
+fn tensor<'a>(state: &'a [(String, Tensor)], name: &str) -> &'a Tensor {
+    let found = state.iter().find(|(found, _)| found == name);
+    &found.unwrap_or_else(|| panic!("{name} is not among {:?}", state.iter().map(|(name, _)| name))).1
+}
+
 /// Names of the model's parameters as a job of these parts saves them.
 fn names(parts: &[Part]) -> Vec<String> {
     let mut names = Vec::new();
@@ -167,16 +223,15 @@ fn names(parts: &[Part]) -> Vec<String> {
 
 #[track_caller]
 fn assert_trains_as_one_process(parts: &[Part], schedule: &str) {
-    let job = job_of(parts, schedule);
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("job.toml"), &job).unwrap();
-    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[])), 0);
-    let trained = model::load(&model(folder.path())).unwrap();
+    let trained = train(parts, schedule, &[]);
+    let hashed = parts[0].1 == Place::Hash;
     let names = names(parts);
-    assert_eq!(trained.len(), names.len(), "{parts:?}");
-    for (name, expected) in names.iter().zip(one_process(parts)) {
-        let (_, tensor) = trained.iter().find(|(found, _)| found == name).expect("PyTorch's names");
-        let difference = (tensor - &expected).abs().max().double_value(&[]);
+    assert_eq!(trained.len(), names.len() + usize::from(hashed), "{parts:?}");
+    for (nth, (name, mut expected)) in names.iter().zip(one_process(parts)).enumerate() {
+        if nth == 0 && hashed {
+            expected = expected.index_select(0, tensor(&trained, "m0.0.ids"));
+        }
+        let difference = (tensor(&trained, name) - &expected).abs().max().double_value(&[]);
         assert!(difference <= 1e-5, "{parts:?}, {schedule}, {name}: {difference}");
     }
 }
@@ -184,7 +239,7 @@ fn assert_trains_as_one_process(parts: &[Part], schedule: &str) {
 /// The first module ends, and the second begins, at a layer that gives both as many as they need.
 #[test]
 fn every_pair_of_placements_trains_as_one_process() {
-    for (nth, first) in PLACES.into_iter().enumerate() {
+    for (nth, first) in PLACES.into_iter().chain(TABLES).enumerate() {
         for (mth, second) in PLACES.into_iter().enumerate() {
             let cut = first.least_layers();
             let schedule = if (nth + mth) % 2 == 0 { "1f1b" } else { "gpipe" };
@@ -202,9 +257,10 @@ fn a_placement_alone_trains_as_one_process() {
 
 #[test]
 fn triples_of_placements_train_as_one_process() {
-    use Place::{Remote, Replicas, ReplicatedStages, Stages};
+    use Place::{Caller, Remote, Replicas, ReplicatedStages, Rows, Stages};
     let triple = |first, second, third| [(0..1, first), (1..3, second), (3..4, third)];
     assert_trains_as_one_process(&triple(Remote, Replicas, Remote), "1f1b");
     assert_trains_as_one_process(&triple(Replicas, ReplicatedStages, Replicas), "gpipe");
     assert_trains_as_one_process(&triple(Remote, Stages, Replicas), "1f1b");
+    assert_trains_as_one_process(&triple(Rows, Caller, Replicas), "gpipe");
 }

@@ -42,7 +42,8 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     if training.has(Placement::Caller) {
         section(out, "pull_push", take(&mut root, "pull_push").iter());
     }
-    section(out, "pipeline", take(&mut root, "pipeline").iter());
+    let pipeline = Value::serialize(&training.pipeline).ok().and_then(Value::into_dict).unwrap_or_default();
+    section(out, "pipeline", pipeline.iter());
     let mut data = take(&mut root, "data");
     if matches!(training.data.partition, Partition::Fractions(_)) {
         data.remove("partition");

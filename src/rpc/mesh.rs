@@ -206,6 +206,13 @@ impl Mesh {
         counters.map(|counters| counters.payload_bytes_sent.load(Ordering::Relaxed)).collect()
     }
 
+    /// Of [`payload_bytes_sent`](Mesh::payload_bytes_sent), what belongs to an autograd context: training steps, and
+    /// neither setting up nor evaluating.
+    pub fn context_bytes_sent(&self) -> Vec<u64> {
+        let counters = self.0.shared.counters.iter();
+        counters.map(|counters| counters.context_bytes_sent.load(Ordering::Relaxed)).collect()
+    }
+
     #[cfg(test)]
     pub(crate) fn stall(&self, how_long: Duration) {
         let _ = self.0.commands.send(Command::Stall(how_long));

@@ -45,6 +45,8 @@ pub(crate) struct Counters {
     pub calls_sent: AtomicU64,
     /// Of tensors, texts and bytes, in calls to it and in answers.
     pub payload_bytes_sent: AtomicU64,
+    /// Of these, what belongs to an autograd context.
+    pub context_bytes_sent: AtomicU64,
     /// Calls to it that wait for their answer.
     waiting: Arc<AtomicUsize>,
 }
@@ -123,7 +125,11 @@ impl Shared {
     /// It is over a limit, or a tensor cannot travel.
     pub fn prepare(&self, to: Rank, message: Message) -> Result<Message, CallError> {
         let (message, bytes) = codec::prepare(message, self.max_payload_bytes, to == self.rank)?;
-        self.counters[to.index()].payload_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        let counters = &self.counters[to.index()];
+        counters.payload_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        if message.context.is_some() {
+            counters.context_bytes_sent.fetch_add(bytes, Ordering::Relaxed);
+        }
         Ok(message)
     }
 

@@ -77,7 +77,7 @@ impl Ledger {
         let eval = ends.iter().find_map(|end| end.eval.clone());
         let summary = Summary::combine(job.name.as_str(), job.cluster.world_size.0, startup, &reports, eval);
         let measured = self.measured.lock().expect("nobody panics adding a report");
-        let measured = Measured::of(job, training, &plan(job, training), &measured, summary.steps);
+        let measured = Measured::of(job, training, &plan(job, training), &measured, &summary);
         Summary { measured, ..summary }
     }
 

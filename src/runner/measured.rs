@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, Plan, Training};
+use super::metrics::Summary;
+use crate::job::{Job, Placement, Plan, Training};
 use crate::rpc::Mesh;
 use crate::topology::Rank;
 
@@ -19,7 +20,7 @@ pub struct RankMeasured {
     pub computing: Duration,
     /// The most micro-batches whose activations it kept at one time.
     pub most_kept: usize,
-    /// In training steps, by the rank that they went to.
+    /// In training steps, by the rank that they went to; without what is pushed and pulled.
     pub bytes_sent: Vec<u64>,
 }
 
@@ -34,7 +35,7 @@ pub struct Worked {
 impl Worked {
     pub fn measured(self, mesh: &Mesh) -> RankMeasured {
         let Worked { passing, computing, most_kept } = self;
-        let bytes_sent = Vec::new();
+        let bytes_sent = mesh.context_bytes_sent();
         RankMeasured { rank: mesh.rank(), passing, computing, most_kept, bytes_sent }
     }
 }
@@ -71,22 +72,42 @@ pub struct MeasuredPipeline {
 
 impl Measured {
     /// `steps` are those of all trainers together.
-    pub fn of(job: &Job, training: &Training, plan: &Plan, ranks: &[RankMeasured], steps: u64) -> Measured {
-        Measured { links: links(job, plan, ranks, steps), pipeline: pipeline(training, plan, ranks) }
+    pub fn of(
+        job: &Job,
+        training: &Training,
+        plan: &Plan,
+        ranks: &[RankMeasured],
+        summary: &Summary,
+    ) -> Measured {
+        let mut sent = bytes_between_roles(job, ranks);
+        let pulled = training.modules.iter().find(|module| module.placement == Placement::Caller);
+        if let (Some(module), Some(traffic)) = (pulled, &summary.pull_push) {
+            let (trainers, servers) = (training.train.trainers.name.as_str(), module.place.name.as_str());
+            *sent.entry((trainers, servers)).or_default() += traffic.pushed_bytes;
+            *sent.entry((servers, trainers)).or_default() += traffic.pulled_bytes;
+        }
+        Measured { links: links(plan, &sent, summary.steps), pipeline: pipeline(training, plan, ranks) }
     }
 }
 
-fn links(job: &Job, plan: &Plan, ranks: &[RankMeasured], steps: u64) -> Vec<MeasuredLink> {
+/// By the names of two roles.
+type Sent<'a> = BTreeMap<(&'a str, &'a str), u64>;
+
+fn bytes_between_roles<'a>(job: &'a Job, ranks: &[RankMeasured]) -> Sent<'a> {
     let role = |rank: usize| {
         let role = job.roles.iter().find(|role| role.ranks.contains(&Rank(rank as u32)));
         role.map_or("", |role| role.name.as_str())
     };
-    let mut sent: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut sent = Sent::new();
     for rank in ranks {
         for (to, bytes) in rank.bytes_sent.iter().enumerate() {
             *sent.entry((role(rank.rank.index()), role(to))).or_default() += bytes;
         }
     }
+    sent
+}
+
+fn links(plan: &Plan, sent: &Sent<'_>, steps: u64) -> Vec<MeasuredLink> {
     let measured = plan.links.iter().filter(|link| link.from != link.to).map(|link| MeasuredLink {
         from: link.from.clone(),
         to: link.to.clone(),

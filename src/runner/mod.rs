@@ -16,13 +16,13 @@ pub mod libtorch;
 pub mod loader;
 mod measured;
 pub mod metrics;
-mod model_file;
 pub mod model_files;
 pub mod one_process;
 pub mod progress;
 pub mod rendezvous;
 pub mod run_folder;
 pub mod samples;
+mod saved_model;
 mod signals;
 mod step;
 #[cfg(test)]

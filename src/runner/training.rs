@@ -12,9 +12,9 @@ use super::driver::{self, Orders};
 use super::ledger::{self, Ledger};
 use super::measured::Worked;
 use super::metrics::Summary;
-use super::model_file;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
+use super::saved_model;
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
@@ -177,8 +177,8 @@ impl<'a> TrainingRank<'a> {
             let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
             tensors.extend(module.state()?.into_iter().map(named));
         }
-        let tables = model_file::tables(self.training, &self.autograd)?;
-        folder.write_with(run_folder::MODEL, |path| model_file::write(path, tensors, tables))?;
+        let tables = saved_model::tables(self.training, &self.autograd)?;
+        folder.write_with(run_folder::MODEL, |path| saved_model::write(path, tensors, tables))?;
         let summary = ledger.summary(self.job, self.training);
         folder.write_summary(&summary)?;
         Ok(summary)

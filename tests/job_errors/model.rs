@@ -18,14 +18,14 @@ fn roles_that_are_not_there_are_named_with_those_that_are() {
 fn stages_that_cannot_be_placed_are_refused_with_the_reason() {
     let (one, two) = ("world_size = 4\n[roles]\nserver = 1", "world_size = 5\n[roles]\nserver = 2");
     insta::assert_snapshot!(replaced(one, two), @r#"
-    error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks, which the 3 trainers of `trainer` do not share evenly
+    error: job `x.toml`: `modules.net.place` = "server" is a role of 2 ranks, which 3 trainers do not share evenly
       from: x.toml, line 9
-      hint: each of its ranks has a replica for its share of the trainers: give it 1 or 3 ranks
+      hint: each of its ranks has a replica for its share of the trainers: give it 1 rank or 3 ranks
     "#);
     insta::assert_snapshot!(replaced("server = 1", "server = 3"), @r#"
-    error: job `x.toml`: `modules.net.place` = "server" is a role of 3 ranks, and `trainer`, whose rank trains the model, has 1: some would never be called
+    error: job `x.toml`: `modules.net.place` = "server" is a role of 3 ranks for 1 trainer: some would never be called
       from: x.toml, line 9
-      hint: each of its ranks has a replica for its share of the trainers: give it 1 ranks
+      hint: each of its ranks has a replica for its share of the trainers: give it 1 rank
     "#);
     let staged =
         |more: &str| replaced("place = \"server\"", &format!("place = [\"server\", \"trainer\"]\n{more}"));

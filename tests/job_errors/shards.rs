@@ -62,6 +62,11 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       trainer to trainer      196 B  gradients of dense, all-reduced 196 B
       408.4 KiB for a step of all 2 trainers
 
+    pipeline, 1f1b: 2 stages, 1 micro-batch in a step
+      server   F0 .  .  .  B0===
+      trainer  .  F0 B0=== .  .
+      a stage waits 50 % of the time and holds activations of at most 1 micro-batch
+
     note: there is no [data.test], so accuracy is not measured
     ");
     insta::assert_snapshot!(plan(&["modules.table.shards=hash", "optimizer.type=sgd"]), @r"
@@ -83,6 +88,11 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       server to trainer    96.0 KiB  rows of table 96.0 KiB
       trainer to trainer      196 B  gradients of dense, all-reduced 196 B
       408.4 KiB for a step of all 2 trainers
+
+    pipeline, 1f1b: 2 stages, 1 micro-batch in a step
+      server   F0 .  .  .  B0===
+      trainer  .  F0 B0=== .  .
+      a stage waits 50 % of the time and holds activations of at most 1 micro-batch
 
     note: there is no [data.test], so accuracy is not measured
     ");

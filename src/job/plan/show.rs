@@ -210,7 +210,7 @@ fn link_row(link: &Link) -> Vec<String> {
 pub(super) fn counted(count: u64, what: &str) -> String {
     let end = match count {
         1 => "",
-        _ if what.ends_with("ch") => "es",
+        _ if what.ends_with("batch") => "es",
         _ => "s",
     };
     format!("{} {what}{end}", thousands(count))

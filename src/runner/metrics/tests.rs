@@ -113,7 +113,11 @@ fn a_summary_sums_rates_and_takes_the_longest_time() {
         "samples": 10000,
         "loss": 0.0712
       },
-      "startup_seconds": 1.234
+      "startup_seconds": 1.234,
+      "measured": {
+        "links": [],
+        "pipeline": null
+      }
     }
     "#);
 }
