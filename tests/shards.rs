@@ -544,8 +544,11 @@ const SMALL: [&str; 12] = [
     "log.every=1",
 ];
 
+/// By rank and step.
+type Losses = BTreeMap<(u64, u64), f64>;
+
 /// Spawns the recommender with more settings; its losses by step and rank, and the trained tensors.
-fn recommend(folder: &Path, more: &[&str]) -> (BTreeMap<(u64, u64), f64>, Vec<(String, Tensor)>) {
+fn recommend(folder: &Path, more: &[&str]) -> (Losses, Vec<(String, Tensor)>) {
     fs::write(folder.join("job.toml"), RECOMMENDER).unwrap();
     let settings: Vec<&str> = SMALL.iter().chain(more).copied().collect();
     program::assert_code(&program::finish(&mut program::spawn(folder, Some("job.toml"), &settings)), 0);

@@ -49,7 +49,7 @@ pub struct HostedModule {
 }
 
 enum Updates {
-    Ordered(Ordered<Weights>),
+    Ordered(Box<Ordered<Weights>>),
     Hogwild(Hogwild),
 }
 
@@ -110,11 +110,11 @@ impl HostedModule {
         let tensors = module.initial_parameters()?;
         let updates = match *consistency {
             Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
-            ordered => Updates::Ordered(Ordered::new(
+            ordered => Updates::Ordered(Box::new(Ordered::new(
                 Weights::new(module.clone(), tensors, replicas),
                 trainers,
                 ordered,
-            )),
+            ))),
         };
         Ok(HostedModule {
             name: spec.name.clone(),
