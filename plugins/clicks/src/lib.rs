@@ -45,7 +45,9 @@ impl Dataset for Clicks {
 
     fn open(config: Config) -> Result<Self> {
         let Config { samples, users, items, categories, .. } = config;
-        for (key, value) in [("samples", samples), ("users", users), ("items", items), ("categories", categories)] {
+        for (key, value) in
+            [("samples", samples), ("users", users), ("items", items), ("categories", categories)]
+        {
             ensure!(value > 0, "`{key}` = 0: there should be at least one");
         }
         for (key, value) in [("users", users), ("items", items), ("categories", categories)] {
@@ -145,7 +147,9 @@ mod tests {
         let all = batch(CONFIG, &(0..20_000).collect::<Vec<_>>());
         let mut category_of = BTreeMap::new();
         for ids in all[0].values::<i64>().chunks(3) {
-            assert!((0..500).contains(&ids[0]) && (500..800).contains(&ids[1]) && (800..807).contains(&ids[2]));
+            assert!(
+                (0..500).contains(&ids[0]) && (500..800).contains(&ids[1]) && (800..807).contains(&ids[2])
+            );
             assert_eq!(*category_of.entry(ids[1]).or_insert(ids[2]), ids[2], "an item has one category");
         }
         let clicks = all[1].values::<f32>();
@@ -166,7 +170,8 @@ mod tests {
         // ln 2 / ln 500 of the samples are the first user's, and as many those of the second and third.
         assert!((0.10..0.13).contains(&(counts[0].0 / 20_000.0)), "{counts:?}");
         let rates: Vec<f64> = counts[..10].iter().map(|(seen, clicks)| clicks / seen).collect();
-        let (least, most) = rates.iter().fold((1.0, 0.0), |(a, b): (f64, f64), &rate| (a.min(rate), b.max(rate)));
+        let (least, most) =
+            rates.iter().fold((1.0, 0.0), |(a, b): (f64, f64), &rate| (a.min(rate), b.max(rate)));
         assert!(most - least > 0.2, "{rates:?}");
     }
 
