@@ -4,9 +4,10 @@
 using Value = import "value.capnp";
 
 interface Peer {
-  call @0 (request :Request) -> (reply :Reply);
-  # Runs the method and answers with what it returned. At most 1024 calls (with `create`) of one peer are under way.
-  # A caller that gives up does not stop the method.
+  call @0 (requests :List(Request)) -> (replies :List(Reply));
+  # Runs the methods, which start in the order of the requests, and answers with what they returned, one reply for each
+  # request, when all are done. At most 64 requests, which are one message to the limits of value.capnp. At most 1024
+  # requests (with `create`) of one peer are under way. A caller that gives up does not stop a method.
 
   create @1 (id :Value.ObjectId, request :Request) -> (reference :Value.Reference);
   # Makes an object named by the caller and answers at once; the object is filled with what the method returns.

@@ -131,8 +131,9 @@ struct ObjectRef {
 
   fork @2 :Reference;
   # From the owner itself: the receiver's reference. From another rank: only keeps that rank's reference; the
-  # receiver asks the owner for one of its own (`Peer.retain`), then releases this. To the owner: looked up by id,
-  # then released.
+  # receiver asks the owner for one of its own (`Peer.retain`), then releases this. To the owner, in a request: null;
+  # the sender keeps its reference until it is answered, and the owner looks the object up by id. In a reply, which
+  # nothing answers, it is there: looked up, then released.
 }
 
 struct ObjectId {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
 const FLOORS: [&[&str]; 6] = [
-    &["topology", "cache", "job"],
+    &["topology", "cache", "profile", "job"],
     &["rpc", "plugin", "model"],
     &["autograd"],
     &["parallel"],

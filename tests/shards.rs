@@ -508,14 +508,17 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
         let values = std::iter::once(module.shards()[0].clone().into()).chain(values).collect();
         world.autograds[0].call(Rank(2), method, values, None).wait().unwrap_err().message
     };
-    let ids = |ids: &[i64]| vec![Tensor::from_slice(ids).into()];
+    let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];
     assert!(
         said("shard.rows", ids(&[7])).contains("id 7 is not among the rows of this rank, from 0 to below 5")
     );
     assert!(said("shard.rows", ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
     assert!(said("shard.rows", ids(&[2, 1])).contains("ids are to ascend"));
     assert!(said("shard.rows", ids(&[1, 1])).contains("ids are to ascend"));
-    assert!(said("shard.rows", vec![Tensor::from_slice(&[1.0f32]).into()]).contains("ids are int64 [n]"));
+    assert!(
+        said("shard.rows", vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
+            .contains("ids are int64 [n]")
+    );
     let momentum = r#"{"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}"#;
     assert!(
         said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")

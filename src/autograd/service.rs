@@ -15,7 +15,7 @@ use super::engine::{self, DISCOVER, RUN};
 use super::sparse;
 use super::state::{ContextState, Shown};
 use super::wire::{self, Question, Run};
-use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Value};
+use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Together, Value};
 use crate::topology::Rank;
 
 /// What the root of a backward calls on itself when it has something to ask.
@@ -154,6 +154,11 @@ impl Autograd {
         failing(self.mesh(), state, engine::settle(self.mesh(), state, last)).await
     }
 
+    /// As [`Mesh::together`].
+    pub fn together(&self) -> Together {
+        self.mesh().together()
+    }
+
     /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
     pub fn gradients(&self, context: &Context, of: Rank) -> AutogradPending<BTreeMap<String, Tensor>> {
         let asked = engine::call(self.mesh(), context.state(), of, GRADIENTS, Vec::new());
@@ -197,7 +202,9 @@ impl Autograd {
 
     fn fail(&self, mesh: &Mesh, state: &ContextState, reason: String, from: Rank) {
         if state.is_to_be_told() {
-            self.tell(mesh, state, FAIL, || vec![Value::Text(reason.clone())], from);
+            for rank in to_be_told(mesh, state, from) {
+                drop(engine::call(mesh, state, rank, FAIL, vec![Value::Text(reason.clone())]));
+            }
         }
         state.fail(reason);
     }
@@ -205,24 +212,11 @@ impl Autograd {
     fn release(&self, mesh: &Mesh, id: ContextId, from: Rank) {
         let ended = self.contexts().end(id);
         if let Some(state) = ended {
-            self.tell(mesh, &state, RELEASE, Vec::new, from);
-            state.release();
-        }
-    }
-
-    /// Passes it on to the ranks that were called from here; nobody waits for them.
-    fn tell(
-        &self,
-        mesh: &Mesh,
-        state: &ContextState,
-        method: &str,
-        values: impl Fn() -> Vec<Value>,
-        from: Rank,
-    ) {
-        for rank in state.called() {
-            if rank != from && rank != mesh.rank() && rank != state.id().rank {
-                drop(engine::call(mesh, state, rank, method, values()));
+            for rank in to_be_told(mesh, &state, from) {
+                // In no hurry: with the next step's first call.
+                mesh.tell(rank, RELEASE, Message { values: Vec::new(), context: Some(id) });
             }
+            state.release();
         }
     }
 
@@ -253,6 +247,12 @@ impl Autograd {
             }
         });
     }
+}
+
+/// The ranks that were called from here, but those that know already.
+fn to_be_told(mesh: &Mesh, state: &ContextState, from: Rank) -> impl Iterator<Item = Rank> {
+    let known = [from, mesh.rank(), state.id().rank];
+    state.called().into_iter().filter(move |rank| !known.contains(rank))
 }
 
 /// What goes wrong in a backward leaves gradients that are not whole: the context fails with it.

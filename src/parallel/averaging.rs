@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use c10d::reducer::{Hook, PowerSgdOptions, Reducer, ReducerOptions};
 use c10d::{ProcessGroup, ReduceOp};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::{Gradients, Replica, ring};
 use crate::autograd::{Averaged, Context};
@@ -64,7 +64,9 @@ impl Averaging {
             replicas.iter().flat_map(|replica| replica.module().share_buffers()).collect()
         };
         let reducer = |replicas: &Vec<&Replica>| -> Result<Averaged> {
-            let (leaves, options) = (leaves(replicas), reducer_options(options, &names(replicas)));
+            let leaves = leaves(replicas);
+            let on_cpu = leaves.iter().all(|leaf| leaf.device() == Device::Cpu);
+            let options = reducer_options(options, &names(replicas), on_cpu);
             let reducer = Reducer::new(&leaves, &buffers(replicas), &group, options)?;
             Ok(Averaged::new(reducer, &leaves))
         };
@@ -152,9 +154,11 @@ impl Averaging {
     }
 }
 
-fn reducer_options(options: &Replicas, names: &[String]) -> ReducerOptions {
+fn reducer_options(options: &Replicas, names: &[String], on_cpu: bool) -> ReducerOptions {
     const MB: f64 = (1 << 20) as f64;
     let hook = match options.hook {
+        // A round of Gloo's messages costs about as much as so many bytes.
+        job::Hook::None if on_cpu => Hook::Gather { up_to_bytes: 64 << 10 },
         job::Hook::None => Hook::None,
         job::Hook::Fp16 => Hook::Fp16,
         job::Hook::Bf16 => Hook::Bf16,

@@ -20,7 +20,7 @@ pub struct Pace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Go,
-    /// The slowest trainer is too far behind: `slowest` has finished `its` steps and must first reach `needs`.
+    /// A trainer, maybe itself, is too far behind: `slowest` has finished `its` steps and must first reach `needs`.
     Wait {
         slowest: Rank,
         its: u64,
@@ -33,10 +33,14 @@ impl Pace {
         Pace { clocks: trainers.iter().map(|&rank| (rank, 0)).collect() }
     }
 
-    /// The verdict on `trainer`'s next step. A rank that is no trainer (it evaluates, say) always goes.
-    pub fn may_start(&self, trainer: Rank, consistency: Consistency) -> Verdict {
-        let Consistency::Ssp { staleness } = consistency else { return Verdict::Go };
+    /// The verdict on `trainer`'s next step, which comes after so many of its own. A rank that is no trainer (it
+    /// evaluates, say) always goes.
+    pub fn may_start(&self, trainer: Rank, after: u64, consistency: Consistency) -> Verdict {
         let Some(&mine) = self.clocks.get(&trainer) else { return Verdict::Go };
+        if mine < after {
+            return Verdict::Wait { slowest: trainer, its: mine, needs: after };
+        }
+        let Consistency::Ssp { staleness } = consistency else { return Verdict::Go };
         let needs = mine.saturating_sub(u64::from(staleness));
         match self.clocks.iter().min_by_key(|(_, clock)| **clock) {
             Some((&slowest, &its)) if its < needs => Verdict::Wait { slowest, its, needs },
@@ -78,12 +82,12 @@ mod tests {
         let mut pace = Pace::new(&TRAINERS);
         let ssp = Consistency::Ssp { staleness: 1 };
         pace.finished_step(Rank(1));
-        assert_eq!(pace.may_start(Rank(1), ssp), Verdict::Go);
+        assert_eq!(pace.may_start(Rank(1), 0, ssp), Verdict::Go);
         pace.finished_step(Rank(1));
-        assert_eq!(pace.may_start(Rank(1), ssp), Verdict::Wait { slowest: Rank(2), its: 0, needs: 1 });
+        assert_eq!(pace.may_start(Rank(1), 0, ssp), Verdict::Wait { slowest: Rank(2), its: 0, needs: 1 });
         pace.finished_step(Rank(2));
         pace.finished_step(Rank(3));
-        assert_eq!(pace.may_start(Rank(1), ssp), Verdict::Go);
+        assert_eq!(pace.may_start(Rank(1), 0, ssp), Verdict::Go);
     }
 
     #[test]
@@ -94,8 +98,18 @@ mod tests {
         }
         pace.leave(Rank(2));
         pace.leave(Rank(3));
-        assert_eq!(pace.may_start(Rank(1), Consistency::Ssp { staleness: 0 }), Verdict::Go);
+        assert_eq!(pace.may_start(Rank(1), 0, Consistency::Ssp { staleness: 0 }), Verdict::Go);
         assert!(pace.is_round_complete(|rank| rank == Rank(1)));
+    }
+
+    #[test]
+    fn a_step_comes_after_those_before_it() {
+        let mut pace = Pace::new(&TRAINERS);
+        pace.finished_step(Rank(1));
+        let start = |after| pace.may_start(Rank(1), after, Consistency::Async);
+        assert_eq!(start(1), Verdict::Go);
+        assert_eq!(start(2), Verdict::Wait { slowest: Rank(1), its: 1, needs: 2 });
+        assert_eq!(pace.may_start(Rank(7), 2, Consistency::Async), Verdict::Go, "it is no trainer");
     }
 
     #[test]
@@ -104,8 +118,8 @@ mod tests {
         for _ in 0..100 {
             pace.finished_step(Rank(1));
         }
-        assert_eq!(pace.may_start(Rank(1), Consistency::Async), Verdict::Go);
-        assert_eq!(pace.may_start(Rank(1), Consistency::Hogwild), Verdict::Go);
+        assert_eq!(pace.may_start(Rank(1), 0, Consistency::Async), Verdict::Go);
+        assert_eq!(pace.may_start(Rank(1), 0, Consistency::Hogwild), Verdict::Go);
     }
 
     proptest! {
@@ -116,13 +130,13 @@ mod tests {
             let ssp = Consistency::Ssp { staleness: bound };
             let mut pace = Pace::new(&TRAINERS);
             for choice in tries {
-                if pace.may_start(TRAINERS[choice], ssp) == Verdict::Go {
+                if pace.may_start(TRAINERS[choice], 0, ssp) == Verdict::Go {
                     pace.finished_step(TRAINERS[choice]);
                 }
                 let fastest = pace.clocks.values().max().unwrap();
                 let slowest = pace.clocks.values().min().unwrap();
                 prop_assert!(fastest - slowest <= u64::from(bound) + 1);
-                prop_assert!(TRAINERS.iter().any(|&rank| pace.may_start(rank, ssp) == Verdict::Go));
+                prop_assert!(TRAINERS.iter().any(|&rank| pace.may_start(rank, 0, ssp) == Verdict::Go));
             }
         }
     }

@@ -49,6 +49,8 @@ pub struct DistributedOptimizer {
     here: Vec<(LocalParameters, Optimizer)>,
     /// One for each module that is pulled.
     pulled: Vec<Exchange>,
+    /// Steps that every owner was told of, those that were skipped counted too.
+    steps: u64,
 }
 
 impl DistributedOptimizer {
@@ -96,7 +98,12 @@ impl DistributedOptimizer {
             let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
             at_owners.push(rref.into_rref()?);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here, pulled })
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here, pulled, steps: 0 })
+    }
+
+    /// How many steps the owners have applied, or will have when those under way are over.
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Updates all parameters with the gradients that `backward` leaves at their owners. Goes out at once: each owner
@@ -161,11 +168,12 @@ impl DistributedOptimizer {
 
     /// To all owners at once.
     fn fan_out(
-        &self,
+        &mut self,
         context: &Context,
         backward: Option<u64>,
         samples: u64,
     ) -> Vec<AutogradPending<Vec<Value>>> {
+        self.steps += 1;
         let call = |(method, updated): (&str, &RRef)| {
             let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
             let values = vec![updated.clone().into(), after, Value::Int(samples as i64)];

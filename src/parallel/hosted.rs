@@ -140,18 +140,23 @@ impl HostedModule {
         &self.parameter_names
     }
 
-    /// Forward under a context, recorded for its backward. Waits first while `trainer` is too far ahead (`ssp`).
+    /// Forward under a context, recorded for its backward. Waits first until `after` of the trainer's steps are applied,
+    /// but under hogwild, and while it is too far ahead (`ssp`).
     ///
     /// The first forward of a context decides which version its whole step reads.
     pub async fn forward(
         &self,
         context: &ContextState,
         trainer: Rank,
+        after: u64,
         inputs: &[Tensor],
         mode: Mode,
     ) -> Result<Tensor> {
-        if let Updates::Ordered(ordered) = &self.updates {
-            ordered.turn(trainer).await?;
+        // A module without parameters takes no steps.
+        if let Updates::Ordered(ordered) = &self.updates
+            && !self.parameter_names.is_empty()
+        {
+            ordered.turn(trainer, after).await?;
         }
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.

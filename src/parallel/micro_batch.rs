@@ -6,7 +6,7 @@ use anyhow::Result;
 use tch::Tensor;
 
 use super::remote_module::Forwarding;
-use super::{Forward, Placed, RemoteModule};
+use super::{Forward, LookingUp, Placed, RemoteModule};
 use crate::autograd::Context;
 
 /// The modules of a model, in the order in which a sample passes them, and how each forward of one micro-batch runs.
@@ -30,11 +30,14 @@ pub struct MicroBatch {
 
 enum Output {
     Here(Tensor),
-    Coming(Forwarding),
+    /// Of modules on other ranks.
+    Forwarding(Forwarding),
+    /// Of a table on other ranks.
+    LookingUp(LookingUp),
 }
 
 impl MicroBatch {
-    /// Computes what comes before the first modules on other ranks, and has these compute.
+    /// Computes what comes before the first module on other ranks, and has that compute.
     ///
     /// # Errors
     /// What a module here says.
@@ -56,7 +59,8 @@ impl MicroBatch {
         let mut at = MicroBatch { computed: Duration::ZERO, ..self };
         loop {
             let output = match at.output {
-                Output::Coming(forwarding) => forwarding.wait()?,
+                Output::Forwarding(forwarding) => forwarding.wait()?,
+                Output::LookingUp(rows) => rows.wait()?,
                 Output::Here(output) => output,
             };
             if at.passed == passage.modules.len() {
@@ -74,19 +78,21 @@ impl MicroBatch {
                 return Ok(MicroBatch { passed, output: Output::Here(input), computed });
             };
             let remote = passage.remote_from(passed);
-            output = if remote.is_empty() {
-                let start = Instant::now();
-                let given = match passage.context {
-                    Some(context) => module.forward(context, input, passage.forwards[passed])?,
-                    None => module.predict(input)?,
-                };
-                passed += 1;
-                computed += start.elapsed();
-                Output::Here(given)
-            } else {
+            if !remote.is_empty() {
                 passed += remote.len();
-                Output::Coming(RemoteModule::forward_through(&remote, passage.context, input))
+                output = Output::Forwarding(RemoteModule::forward_through(&remote, passage.context, input));
+                break;
+            }
+            let (start, forward) = (Instant::now(), passage.forwards[passed]);
+            output = match (module.sharded(), passage.context) {
+                (Some(table), Some(context)) => {
+                    Output::LookingUp(table.look_up(context, &input, forward.after)?)
+                }
+                (None, Some(context)) => Output::Here(module.forward(context, input, forward)?),
+                (_, None) => Output::Here(module.predict(input)?),
             };
+            passed += 1;
+            computed += start.elapsed();
         }
         Ok(MicroBatch { passed, output, computed })
     }

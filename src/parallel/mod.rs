@@ -35,7 +35,7 @@ pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use server::ModuleServer;
-pub use shards::{Listing, Piece, Shard, ShardServer, ShardedModule};
+pub use shards::{Listing, LookingUp, Piece, Shard, ShardServer, ShardedModule};
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.

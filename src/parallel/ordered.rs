@@ -68,10 +68,10 @@ impl<U: Updated> Ordered<U> {
         look(&mut self.lock().updated)
     }
 
-    /// Waits until `trainer` may start its next step.
-    pub(super) async fn turn(&self, trainer: Rank) -> Result<()> {
+    /// Waits until `trainer` may start its next step, which comes after so many of its own.
+    pub(super) async fn turn(&self, trainer: Rank, after: u64) -> Result<()> {
         let mut changes = self.changed.subscribe();
-        while self.verdict(trainer) != Verdict::Go {
+        while self.verdict(trainer, after) != Verdict::Go {
             changes.changed().await.context("the module is gone")?;
         }
         Ok(())
@@ -133,8 +133,8 @@ impl<U: Updated> Ordered<U> {
     }
 
     /// Looks, and lets the lock go before anybody waits (O-3).
-    fn verdict(&self, trainer: Rank) -> Verdict {
-        self.lock().pace.may_start(trainer, self.consistency)
+    fn verdict(&self, trainer: Rank, after: u64) -> Verdict {
+        self.lock().pace.may_start(trainer, after, self.consistency)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<U>> {

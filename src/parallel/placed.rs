@@ -26,7 +26,7 @@ impl Placed {
         match self {
             Placed::Remote(module) => module.forward(context, vec![input], forward),
             Placed::Replica(replica) => replica.forward(input, forward),
-            Placed::Sharded(table) => table.forward(context, &input),
+            Placed::Sharded(table) => table.look_up(context, &input, forward.after)?.wait(),
             Placed::Pulled(pulled) => pulled.forward(context, input, forward),
         }
     }
@@ -48,6 +48,13 @@ impl Placed {
         match self {
             Placed::Remote(module) => Some(module),
             Placed::Replica(_) | Placed::Sharded(_) | Placed::Pulled(_) => None,
+        }
+    }
+
+    pub fn sharded(&self) -> Option<&ShardedModule> {
+        match self {
+            Placed::Sharded(table) => Some(table),
+            Placed::Remote(_) | Placed::Replica(_) | Placed::Pulled(_) => None,
         }
     }
 

@@ -36,11 +36,13 @@ pub struct Forward {
     pub train: bool,
     /// Decides the dropout masks: the same seed draws the same ones.
     pub dropout_seed: u64,
+    /// How many of this rank's steps the owner of the module applies first.
+    pub after: u64,
 }
 
 impl Forward {
     /// Dropout off.
-    pub const PREDICT: Forward = Forward { train: false, dropout_seed: 0 };
+    pub const PREDICT: Forward = Forward { train: false, dropout_seed: 0, after: 0 };
 }
 
 impl RemoteModule {
@@ -156,9 +158,10 @@ impl RemoteModule {
     }
 
     fn forward_values(&self, inputs: impl IntoIterator<Item = Value>, forward: Forward) -> Vec<Value> {
-        let Forward { train, dropout_seed } = forward;
-        let head = [self.rref.clone().into(), Value::Bool(train), Value::Int(dropout_seed as i64)];
-        head.into_iter().chain(inputs).collect()
+        let Forward { train, dropout_seed, after } = forward;
+        let how = [Value::Bool(train), Value::Int(dropout_seed as i64), Value::Int(after as i64)];
+        let head = [self.rref.clone().into()].into_iter().chain(how);
+        head.chain(inputs).collect()
     }
 }
 

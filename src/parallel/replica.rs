@@ -60,7 +60,7 @@ impl Replica {
     /// # Errors
     /// When a layer refuses its input.
     pub fn forward(&self, input: Tensor, forward: Forward) -> Result<Tensor> {
-        let Forward { train, dropout_seed } = forward;
+        let Forward { train, dropout_seed, .. } = forward;
         let recorded = self.module.record(&self.leaves, &[input], Mode { train, dropout_seed });
         let folded = recorded.and_then(|(output, seen)| self.module.fold(&seen).map(|()| output));
         folded.with_context(|| format!("module `{}`", self.name))

@@ -4,7 +4,7 @@
 //! | method | takes | gives |
 //! |---|---|---|
 //! | `module.get` | the module's name | an RRef to the one instance, made by the first who asks |
-//! | `module.forward` | RRef, train, dropout seed, inputs | the output, on the CPU |
+//! | `module.forward` | RRef, train, dropout seed, how many of the caller's steps are applied first, inputs | the output, on the CPU |
 //! | `module.parameters` | RRef | an RRef to each parameter |
 //! | `module.state` | RRef | an RRef to the parameters and buffers as they are now, and their names |
 //! | `module.tensor` | RRef to such a state, a position among its names | the tensor |
@@ -125,17 +125,20 @@ impl ModuleServer {
 
 async fn forward(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let mut values = values.into_iter();
-    let (Some(module), Some(train), Some(seed)) = (values.next(), values.next(), values.next()) else {
-        bail!("`module.forward` takes a module, train, a dropout seed and inputs");
+    let (Some(module), Some(train), Some(seed), Some(after)) =
+        (values.next(), values.next(), values.next(), values.next())
+    else {
+        bail!("`module.forward` takes a module, train, a dropout seed, a number of steps and inputs");
     };
     let module = local::<HostedModule>(module).await?;
     let mode = Mode { train: train.into_bool()?, dropout_seed: seed.into_int()? as u64 };
+    let after = after.into_int()? as u64;
     let mut inputs = Vec::new();
     for value in values {
         inputs.push(input(&scope, value).await?);
     }
     let output = match &scope.state {
-        Some(context) => module.forward(context, scope.from, &inputs, mode).await?,
+        Some(context) => module.forward(context, scope.from, after, &inputs, mode).await?,
         None => module.predict(scope.from, &inputs)?,
     };
     Ok(vec![output.f_to_device(tch::Device::Cpu)?.into()])

@@ -3,7 +3,7 @@
 //! The queue of commands is bounded by what is in it: calls by their permits, `Forget` by the references that live,
 //! and the rest is sent a few times in the life of a mesh, or by threads that wait for the answer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -14,7 +14,8 @@ use super::value::Message;
 use crate::topology::Rank;
 
 pub(crate) enum Command {
-    Call(Call),
+    /// In this order. Those to one rank leave in one message.
+    Calls(Vec<Call>),
     /// Make an object of this rank's choosing on `to`, to be filled by a method there.
     Create {
         to: Rank,
@@ -61,7 +62,6 @@ pub(crate) struct Call {
     pub to: Rank,
     pub method: String,
     pub message: Message,
-    pub sent: Instant,
     pub within: Duration,
     pub reply: Reply,
     pub permit: Permit,

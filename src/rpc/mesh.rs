@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -11,9 +11,10 @@ use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
 use super::methods::Methods;
 use super::net;
-use super::pending::{self, Pending};
+use super::pending::{self, Outcome, Pending};
 use super::rref::{Held, Objects, RRef};
 use super::shared::{End, Permit, Shared};
+use super::together::{self, Together};
 use super::value::Message;
 use crate::topology::{Rank, WorldSize};
 
@@ -85,16 +86,46 @@ impl Mesh {
     /// [`call`](Mesh::call) with a deadline of its own.
     pub fn call_within(&self, to: Rank, method: &str, message: Message, within: Duration) -> Pending {
         let shared = &self.0.shared;
-        let (permit, message) = match self.admit(to, method, message) {
-            Ok(admitted) => admitted,
-            Err(error) => return Pending::failed(to, method, error),
-        };
+        match self.prepare_call(to, method, message, within) {
+            Ok((call, answer)) => {
+                let mut calls = shared.take_told(to);
+                calls.push(call);
+                together::send_or_hold(&self.0.commands, calls);
+                Pending::sent(to, method, answer, shared.clone())
+            }
+            Err(error) => Pending::failed(to, method, error),
+        }
+    }
+
+    /// A call whose answer nobody wants. It is in no hurry: it leaves in one message with the next call to that rank,
+    /// or by the next heartbeat.
+    pub fn tell(&self, to: Rank, method: &str, message: Message) {
+        let shared = &self.0.shared;
+        let call = self.prepare_call(to, method, message, shared.rpc_timeout);
+        if let Ok((call, _)) = call
+            && let Some(many) = shared.told(call)
+        {
+            together::send_or_hold(&self.0.commands, many);
+        }
+    }
+
+    /// Until what comes back is dropped, or this thread waits for an answer, calls of this thread are held back; then
+    /// those to one rank leave in one message, and are answered together.
+    pub fn together(&self) -> Together {
+        Together::begin(&self.0.commands)
+    }
+
+    fn prepare_call(
+        &self,
+        to: Rank,
+        method: &str,
+        message: Message,
+        within: Duration,
+    ) -> Result<(Call, oneshot::Receiver<Outcome>), CallError> {
+        let (permit, message) = self.admit(to, method, message)?;
         let (reply, answer) = oneshot::channel();
-        shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
-        let call = Call { to, method: method.into(), message, sent: Instant::now(), within, reply, permit };
-        // When the RPC thread is gone the reply is dropped, and `Pending` says why.
-        let _ = self.0.commands.send(Command::Call(call));
-        Pending::sent(to, method, answer, shared.clone())
+        self.0.shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
+        Ok((Call { to, method: method.into(), message, within, reply, permit }, answer))
     }
 
     /// Makes an object on rank `to`, filled with what `method` returns there: with the object of an `RRef` of that

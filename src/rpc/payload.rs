@@ -105,11 +105,11 @@ pub(crate) enum Shape {
     Tensor(Kind, Vec<i64>),
 }
 
-/// A reference that came in a message, while `held` keeps its sender's.
+/// A reference that came in a message, while `held` keeps its sender's. None: the sender keeps it until it is answered.
 pub(crate) struct Fork {
     pub owner: Rank,
     pub id: ObjectId,
-    pub held: reference::Client,
+    pub held: Option<reference::Client>,
 }
 
 /// What one peer may take of this rank at a time.

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::error::{CallError, CallErrorKind};
 use super::payload;
 use super::shared::Shared;
+use super::together;
 use super::value::Message;
 use crate::topology::Rank;
 
@@ -83,6 +84,7 @@ impl Future for Pending {
                 // No RPC thread any more: it has said why.
                 Poll::Ready(Err(_)) => Poll::Ready(Err(shared.end_error(this.rank, &this.method))),
                 Poll::Pending => {
+                    together::let_go();
                     payload::give_share_back();
                     Poll::Pending
                 }

@@ -5,7 +5,8 @@
 //! that is lost go with its connection.
 //!
 //! a fork is never the only holder: its sender's `RRef` is held until the receiver has let go of the fork, and
-//! the receiver does so only when it has a reference of its own.
+//! the receiver does so only when it has a reference of its own. A request to the object's owner carries no fork: its
+//! sender holds the `RRef` until the answer.
 //! an `RRef` travels only when its owner is known to have the object.
 //! the table of objects is never locked while an object is dropped.
 

@@ -1,5 +1,6 @@
 //! What all threads of a rank see of its mesh.
 
+use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::codec;
+use super::command::Call;
 use super::config::MeshConfig;
 use super::error::{CallError, CallErrorKind, LostRank};
 use super::reaper::Reaper;
@@ -26,6 +28,8 @@ pub(crate) struct Shared {
     pub reaper: Reaper,
     /// By rank; this rank's own entry counts calls to itself.
     pub counters: Vec<Counters>,
+    /// By rank: calls that wait for company. Written by whoever tells or calls that rank, and by the heartbeat.
+    told: Vec<Mutex<Vec<Call>>>,
     /// Written by whoever calls `Mesh::doing`, read by the heartbeat.
     doing: Mutex<String>,
     /// Written once, by the RPC thread when the mesh ends.
@@ -81,9 +85,24 @@ impl Shared {
             objects: Objects::new(config.rank),
             reaper,
             counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
+            told: config.world_size.ranks().map(|_| Mutex::default()).collect(),
             doing: Mutex::new("starting".into()),
             end: watch::Sender::new(None),
         }
+    }
+
+    /// Keeps a call until it has company. Some: there are so many that they are to leave now.
+    pub fn told(&self, call: Call) -> Option<Vec<Call>> {
+        let mut told = self.told[call.to.index()].lock().unwrap_or_else(PoisonError::into_inner);
+        told.push(call);
+        (told.len() >= wire::CALLS_TOGETHER).then(|| mem::take(&mut *told))
+    }
+
+    /// What was kept for `to`.
+    pub fn take_told(&self, to: Rank) -> Vec<Call> {
+        let told = self.told.get(to.index());
+        told.map(|told| mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner)))
+            .unwrap_or_default()
     }
 
     pub fn set_doing(&self, doing: &str) {

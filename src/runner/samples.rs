@@ -28,6 +28,10 @@ impl Samples {
     /// # Errors
     /// When libtorch gives no view.
     pub fn chunks(&self, size: u64) -> Result<Vec<Samples>> {
+        if size >= self.count {
+            let (input, target) = (self.input.shallow_clone(), self.target.shallow_clone());
+            return Ok(vec![Samples { input, target, count: self.count }]);
+        }
         let starts = (0..self.count).step_by(size.max(1) as usize);
         let chunk = |start: u64| {
             let count = size.min(self.count - start);

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::samples::Samples;
-use crate::autograd::{Autograd, Backward};
+use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
@@ -31,6 +31,15 @@ pub struct Stepper {
     pub rank: Rank,
     pub seed: u64,
     pub on_nan: OnNan,
+    /// The next step, as far as it has begun.
+    pub ahead: Option<Begun>,
+}
+
+/// A step whose first forward has left ahead of its turn, in one message with the step before it.
+pub struct Begun {
+    number: u64,
+    context: Context,
+    first: MicroBatch,
 }
 
 /// What one step of one trainer sees.
@@ -85,13 +94,23 @@ impl Stepped {
 }
 
 impl Stepper {
-    /// Trains on the micro-batches that make one step. `number` counts this trainer's steps from 0.
+    /// Trains on the micro-batches that make one step. `number` counts this trainer's steps from 0; `next` is what the
+    /// step after it will see.
     ///
     /// # Errors
     /// When any part fails, on any rank; when the loss is not finite and the job says to stop then.
-    pub fn step(&mut self, number: u64, samples: &StepSamples, want_metrics: bool) -> Result<Stepped> {
+    pub fn step(
+        &mut self,
+        number: u64,
+        samples: &StepSamples,
+        next: Option<&StepSamples>,
+        want_metrics: bool,
+    ) -> Result<Stepped> {
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
-        let context = self.autograd.context();
+        let (context, mut first) = match self.ahead.take().filter(|ahead| ahead.number == number) {
+            Some(ahead) => (ahead.context, Some(ahead.first)),
+            None => (self.autograd.context(), None),
+        };
         let mut stepped = Stepped::default();
         let batches = &samples.batches;
         if let Some(averaging) = &mut self.averaging {
@@ -99,17 +118,21 @@ impl Stepper {
         }
 
         let start = Instant::now();
+        let (modules, after) = (&self.modules, self.optimizer.steps());
         let passage = |nth: usize| Passage {
-            modules: &self.modules,
+            modules,
             context: Some(&context),
-            forwards: forwards(self.seed, self.rank, [number, nth as u64], self.modules.len()),
+            forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
         };
         let (mut on_their_way, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let mut together = None;
         for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
             match action {
                 Action::Start(nth) => {
-                    let input = batches[nth].input.shallow_clone();
-                    let started = MicroBatch::start(&passage(nth), input)?;
+                    let started = match first.take() {
+                        Some(ahead) => ahead,
+                        None => MicroBatch::start(&passage(nth), batches[nth].input.shallow_clone())?,
+                    };
                     stepped.computed += started.computed();
                     on_their_way.push_back(started);
                 }
@@ -139,6 +162,10 @@ impl Stepper {
                 }
                 Action::Backward(_) => {
                     let root = roots.pop_front().context("a backward comes before its forward")?;
+                    // The gradients and the step leave together; in a pipeline the one is not to wait for the other.
+                    if batches.len() == 1 {
+                        together = Some(self.autograd.together());
+                    }
                     backwards.push(self.autograd.backward(&context, &[root], false));
                 }
             }
@@ -148,6 +175,14 @@ impl Stepper {
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
         let stepping = self.optimizer.step(&context, &last, samples.weight);
+        if let Some(next) = next.filter(|next| next.batches.len() == 1 && asks_first(modules)) {
+            let (number, context) = (number + 1, self.autograd.context());
+            let forwards = forwards(self.seed, self.rank, [number, 0], after + 1, modules.len());
+            let passage = Passage { modules, context: Some(&context), forwards };
+            let first = MicroBatch::start(&passage, next.batches[0].input.shallow_clone())?;
+            self.ahead = Some(Begun { number, context, first });
+        }
+        drop(together);
         wait_for([last])?;
         stepped.passed = start.elapsed();
         stepped.computed += context.state().take_computing();
@@ -188,12 +223,24 @@ impl Stepper {
     }
 }
 
-/// How the forwards of a micro-batch run, `at` its step and place there.
-fn forwards(seed: u64, rank: Rank, at: [u64; 2], modules: usize) -> Vec<Forward> {
-    let dropout_seed = |position| dropout_seed(seed, rank, [at[0], at[1], position]);
-    (0..modules as u64)
-        .map(|position| Forward { train: true, dropout_seed: dropout_seed(position) })
-        .collect()
+/// Does a forward begin with nothing but a call to ranks that this one steps itself? Then it may leave ahead of its turn:
+/// they know which steps come before it. A module behind another one is called from there, and cannot know.
+fn asks_first(modules: &[Placed]) -> bool {
+    match modules {
+        [Placed::Sharded(_), ..] => true,
+        [Placed::Remote(_), behind @ ..] => behind.first().is_none_or(|module| module.remote().is_none()),
+        _ => false,
+    }
+}
+
+/// How the forwards of a micro-batch run, `at` its step and place there, `after` so many steps of this trainer.
+fn forwards(seed: u64, rank: Rank, at: [u64; 2], after: u64, modules: usize) -> Vec<Forward> {
+    let forward = |position| Forward {
+        train: true,
+        dropout_seed: dropout_seed(seed, rank, [at[0], at[1], position]),
+        after,
+    };
+    (0..modules as u64).map(forward).collect()
 }
 
 fn wait_for(backwards: impl IntoIterator<Item = Backward>) -> Result<()> {

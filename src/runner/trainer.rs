@@ -70,14 +70,20 @@ impl Trainer<'_> {
         self.doing("getting the modules");
         let mut stepper = self.stepper(&host, given)?;
         let mut course = Course::new(self.job, self.mesh, steps, self.started);
-        for batch in batches {
+        let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
+            let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
+            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
+            anyhow::Ok((batch, samples))
+        });
+        let mut next = batches.next().transpose()?;
+        while let Some((batch, samples)) = next {
+            next = batches.next().transpose()?;
             let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let logged = course.is_logged(batch.step);
-            let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
-            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
-            let stepped = stepper.step(batch.step, &samples, logged)?;
+            let coming = next.as_ref().map(|(_, samples)| samples);
+            let stepped = stepper.step(batch.step, &samples, coming, logged)?;
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
@@ -182,7 +188,19 @@ impl Trainer<'_> {
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (schedule, stages) = (job.pipeline.schedule, job.stages());
         let (seed, on_nan) = (job.seed, job.train.on_nan);
-        Ok(Stepper { autograd, modules, averaging, loss, optimizer, schedule, stages, rank, seed, on_nan })
+        Ok(Stepper {
+            autograd,
+            modules,
+            averaging,
+            loss,
+            optimizer,
+            schedule,
+            stages,
+            rank,
+            seed,
+            on_nan,
+            ahead: None,
+        })
     }
 
     fn remote_module(&self, spec: &ModuleSpec, given: Option<&References>) -> Result<RemoteModule> {

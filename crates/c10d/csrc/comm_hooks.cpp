@@ -43,6 +43,30 @@ c10::intrusive_ptr<Future> Cast::runHook(c10d::GradBucket& bucket) {
       c10::TensorType::get());
 }
 
+c10::intrusive_ptr<Future> Gather::runHook(c10d::GradBucket& bucket) {
+  at::Tensor buffer = bucket.getBuffer();
+  const auto ranks = static_cast<size_t>(state_->getSize());
+  // As the Reducer does it without a hook.
+  buffer.div_(static_cast<int64_t>(ranks));
+  std::vector<at::Tensor> own{buffer};
+  if (buffer.nbytes() * (ranks - 1) > up_to_bytes_) {
+    return state_->allreduce(own)->getFuture();
+  }
+  const at::Tensor all = at::empty({static_cast<int64_t>(ranks), buffer.numel()}, buffer.options());
+  std::vector<std::vector<at::Tensor>> lists{all.unbind()};
+  auto gathered = state_->allgather(lists, own)->getFuture();
+  return gathered->then(
+      [buffer, all](Future& done) {
+        if (done.hasError()) {
+          std::rethrow_exception(done.exception_ptr());
+        }
+        at::Tensor sum = buffer;
+        at::sum_out(sum, all, /*dim=*/0);
+        return c10::IValue(buffer);
+      },
+      c10::TensorType::get());
+}
+
 Foreign::Foreign(ForeignHook hook)
     : CppCommHookInterface(std::shared_ptr<const ForeignHook>(new ForeignHook(hook), [](const ForeignHook* hook) {
         hook->drop(hook->state);

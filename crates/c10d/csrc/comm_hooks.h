@@ -53,6 +53,18 @@ class Cast : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessG
   at::ScalarType dtype_;
 };
 
+// An all-reduce, but for a bucket of which the others have so few bytes that messages cost more than what is in them: then
+// each rank gathers all and adds them up itself, in the order of the ranks.
+class Gather : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+ public:
+  Gather(const c10::intrusive_ptr<c10d::ProcessGroup>& group, uint64_t up_to_bytes)
+      : CppCommHookInterface(group), up_to_bytes_(up_to_bytes) {}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+
+ private:
+  uint64_t up_to_bytes_;
+};
+
 class Foreign : public c10d::CppCommHookInterface<std::shared_ptr<const ForeignHook>> {
  public:
   explicit Foreign(ForeignHook hook);

@@ -36,6 +36,11 @@ char* shim_reducer_hook_cast(ReducerBox* reducer, int8_t dtype) {
   });
 }
 
+char* shim_reducer_hook_gather(ReducerBox* reducer, uint64_t up_to_bytes) {
+  return guarded(
+      [&] { reducer->reducer->register_comm_hook(std::make_unique<hooks::Gather>(reducer->group, up_to_bytes)); });
+}
+
 char* shim_reducer_hook_foreign(ReducerBox* reducer, ForeignHook hook) {
   return guarded([&] { reducer->reducer->register_comm_hook(std::make_unique<hooks::Foreign>(hook)); });
 }

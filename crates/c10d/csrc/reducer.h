@@ -34,6 +34,8 @@ char* shim_reducer_free(ReducerBox* reducer);
 // Casts buckets to float16 (5) or bfloat16 (15: c10::ScalarType's numbers) to sum them.
 char* shim_reducer_hook_cast(ReducerBox* reducer, int8_t dtype);
 // Hands buckets to Rust.
+// Gathers buckets of which the other ranks have together at most so many bytes.
+char* shim_reducer_hook_gather(ReducerBox* reducer, uint64_t up_to_bytes);
 char* shim_reducer_hook_foreign(ReducerBox* reducer, ForeignHook hook);
 
 // Before the forward. Buffers become those of rank 0 where the reducer was made so.

@@ -129,6 +129,10 @@ impl Reducer {
             Foreign::None => return Ok(()),
             // SAFETY: a reducer that is alive and has no hook yet.
             Foreign::Cast(dtype) => unsafe { ffi::shim_reducer_hook_cast(self.ptr.as_ptr(), dtype) },
+            Foreign::Gather(up_to_bytes) => {
+                // SAFETY: as above.
+                unsafe { ffi::shim_reducer_hook_gather(self.ptr.as_ptr(), up_to_bytes) }
+            }
             Foreign::Rust(hook) => {
                 // Every rank makes this group at this point.
                 let own = self.group.twin("reducer hook")?;

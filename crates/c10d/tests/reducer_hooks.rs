@@ -49,6 +49,23 @@ fn half_precision_hooks_sum_halves_of_the_gradients_in_their_dtype() {
     }
 }
 
+#[test]
+fn small_buckets_may_be_gathered() {
+    let [first, second] = own();
+    let exact: Vec<_> = first.iter().zip(&second).map(|(a, b)| (a + b) / 2).collect();
+    // All are, some are, none is.
+    for up_to_bytes in [u64::MAX, 256, 0] {
+        for gradients in averages(|| Hook::Gather { up_to_bytes }, 2) {
+            assert_close(&gradients, &exact, ROUNDING);
+        }
+    }
+    let alone = reference(20, 12);
+    let options = || ReducerOptions { hook: Hook::Gather { up_to_bytes: 256 }, ..small_buckets() };
+    for result in ranks(3, |group| train(&group, options(), 20, 12)) {
+        assert_close(&result, &alone, ROUNDING);
+    }
+}
+
 struct AllReduce;
 
 impl CommHook for AllReduce {

@@ -193,7 +193,7 @@ impl HeldRange {
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.tally.add(applied);
         if let Updates::Ordered(ordered) = &self.updates {
-            ordered.turn(trainer).await?;
+            ordered.turn(trainer, 0).await?;
         }
         Ok((applied, self.pull(trainer, Some(used))?))
     }

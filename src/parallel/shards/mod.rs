@@ -24,4 +24,4 @@ mod table;
 pub use listing::{Listing, Piece};
 pub use server::ShardServer;
 pub use shard::Shard;
-pub use sharded_module::ShardedModule;
+pub use sharded_module::{LookingUp, ShardedModule};

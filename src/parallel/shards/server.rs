@@ -4,7 +4,7 @@
 //! | method | takes | gives |
 //! |---|---|---|
 //! | `shard.get` | the module's name | an RRef to this rank's part of it, made by the first who asks |
-//! | `shard.rows` | RRef, int64 ids `[n]`, ascending | float32 rows `[n, dim]`; under a context they are recorded, and made if they are new |
+//! | `shard.rows` | RRef, how many of the caller's steps are applied first, int64 ids `[n]`, ascending | float32 rows `[n, dim]`; under a context they are recorded, and made if they are new |
 //! | `shard.optimize` | RRef, the optimizer's options as JSON | nothing |
 //! | `shard.step` | RRef, the number of the backward to step after, or nil to skip, the samples of the batch; under a context | the staleness of the update |
 //! | `shard.leave` | RRef | nothing: the caller takes no more steps |
@@ -103,11 +103,11 @@ impl ShardServer {
 }
 
 async fn rows(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
-    let [shard, ids] = exactly(values)?;
+    let [shard, after, ids] = exactly(values)?;
     let shard = local::<Shard>(shard).await?;
-    let ids = ids.into_tensor()?;
+    let (after, ids) = (after.into_int()? as u64, ids.into_tensor()?);
     let rows = match &scope.state {
-        Some(context) => shard.look_up(context, scope.from, &ids).await?,
+        Some(context) => shard.look_up(context, scope.from, after, &ids).await?,
         None => shard.peek(&ids)?,
     };
     Ok(vec![rows.into()])

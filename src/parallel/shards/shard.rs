@@ -82,14 +82,20 @@ impl Shard {
         })
     }
 
-    /// The rows of `ids`, which ascend, as `[n, dim]`: a leaf that the context watches. Waits first while `trainer` is
-    /// too far ahead (`ssp`).
+    /// The rows of `ids`, which ascend, as `[n, dim]`: a leaf that the context watches. Waits first until `after` of the
+    /// trainer's steps are applied, and while it is too far ahead (`ssp`).
     ///
     /// # Errors
     /// An id is not of this rank, or there is no room for its row.
-    pub async fn look_up(&self, context: &ContextState, trainer: Rank, ids: &Tensor) -> Result<Tensor> {
+    pub async fn look_up(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        after: u64,
+        ids: &Tensor,
+    ) -> Result<Tensor> {
         let ids = self.ids(ids)?;
-        self.updates.turn(trainer).await?;
+        self.updates.turn(trainer, after).await?;
         let (version, copied) = self.updates.with(|table| (table.version(), table.look_up(&ids)));
         let (places, rows) = copied.with_context(|| in_module(&self.module))?;
         let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::asked::Asked;
 use super::listing::Listing;
 use crate::autograd::{Autograd, AutogradPending, Context};
-use crate::job::layer::LayerOp;
+use crate::job::layer::{BagMode, LayerOp};
 use crate::job::shards::{Cut, TableSpec};
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
 use crate::model::{Mode, Module};
@@ -25,8 +25,23 @@ pub struct ShardedModule {
     /// The parts, in the order of their ranks.
     shards: Vec<RRef>,
     /// The layer, run over the rows of a batch as if they were the whole table.
-    module: Module,
-    bags: bool,
+    module: Arc<Module>,
+    /// How an `embedding_bag` joins the rows of a bag.
+    bags: Option<BagMode>,
+}
+
+/// A look-up on its way.
+#[must_use = "a look-up that nobody waits for fails unseen"]
+pub struct LookingUp {
+    name: String,
+    module: Arc<Module>,
+    bags: Option<BagMode>,
+    dim: i64,
+    /// The batch, with the number of a row in the place of each id, and -1 in empty places.
+    numbered: Tensor,
+    has_empty_places: bool,
+    /// For each owner that is asked, and how many rows of it.
+    calls: Vec<(AutogradPending<Vec<Value>>, i64)>,
 }
 
 impl ShardedModule {
@@ -42,8 +57,11 @@ impl ShardedModule {
         let calls: Vec<_> = spec.place.ranks.iter().map(get).collect();
         let shards = calls.into_iter().map(|call| Ok(one(call.wait()?)?.into_rref()?));
         let shards = shards.collect::<Result<Vec<_>>>()?;
-        let bags = matches!(spec.layers()[0].op, LayerOp::EmbeddingBag { .. });
-        let module = Module::build(&over_rows(spec), &[Device::Cpu], 0)?;
+        let bags = match spec.layers()[0].op {
+            LayerOp::EmbeddingBag { mode, .. } => Some(mode),
+            _ => None,
+        };
+        let module = Arc::new(Module::build(&over_rows(spec), &[Device::Cpu], 0)?);
         Ok(ShardedModule {
             autograd: autograd.clone(),
             name: spec.name.clone(),
@@ -60,21 +78,30 @@ impl ShardedModule {
         &self.shards
     }
 
-    /// The layer's output for a batch of ids, on the CPU; the backward of `context` reaches the rows at their owners
-    /// through it.
+    /// Asks the owners for the rows of a batch of ids, all at once; they apply `after` of this rank's steps first. The
+    /// backward of `context` reaches the rows through what comes of it.
+    ///
+    /// # Errors
+    /// An id that the table does not have.
+    pub fn look_up(&self, context: &Context, ids: &Tensor, after: u64) -> Result<LookingUp> {
+        self.ask(Some(context), ids, after).with_context(|| format!("module `{}`", self.name))
+    }
+
+    /// The layer's output for a batch of ids, on the CPU, as a look-up gives it.
     ///
     /// # Errors
     /// An id that the table does not have; what an owner says, or the call.
     pub fn forward(&self, context: &Context, ids: &Tensor) -> Result<Tensor> {
-        self.run(Some(context), ids).with_context(|| format!("module `{}`", self.name))
+        self.look_up(context, ids, 0)?.wait()
     }
 
     /// The layer's output; nothing is recorded, and no row is made.
     ///
     /// # Errors
-    /// As [`ShardedModule::forward`].
+    /// An id that the table does not have; what an owner says, or the call.
     pub fn predict(&self, ids: &Tensor) -> Result<Tensor> {
-        no_grad(|| self.run(None, ids)).with_context(|| format!("module `{}`", self.name))
+        let asked = self.ask(None, ids, 0).with_context(|| format!("module `{}`", self.name))?;
+        no_grad(|| asked.wait())
     }
 
     /// Tells the owners that this rank takes no more steps.
@@ -96,46 +123,80 @@ impl ShardedModule {
         self.shards.iter().map(|shard| Listing::of(&self.autograd, shard)).collect()
     }
 
-    fn run(&self, context: Option<&Context>, ids: &Tensor) -> Result<Tensor> {
+    fn ask(&self, context: Option<&Context>, ids: &Tensor, after: u64) -> Result<LookingUp> {
         let kind = ids.f_kind()?;
         ensure!(kind == Kind::Int64, "ids are int64, and {kind:?} came");
         let mut list = vec![0; ids.numel()];
         ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
-        let asked = Asked::new(&list, &self.table, self.cut, self.shards.len(), self.bags)?;
-        let numbered = Tensor::f_from_slice(&asked.numbered)?.f_view(ids.size().as_slice())?;
-        let rows = self.rows(context, asked.of)?;
-        Ok(self.module.forward(&[rows], &[numbered], Mode::EVAL)?)
-    }
-
-    /// The rows of all these ids, owner after owner; all owners are asked at once.
-    fn rows(&self, context: Option<&Context>, of: Vec<Vec<i64>>) -> Result<Tensor> {
+        let asked = Asked::new(&list, &self.table, self.cut, self.shards.len(), self.bags.is_some())?;
         let mut calls = Vec::new();
-        for (shard, ids) in self.shards.iter().zip(of).filter(|(_, ids)| !ids.is_empty()) {
-            let values = vec![shard.clone().into(), Tensor::f_from_slice(&ids)?.into()];
+        for (shard, ids) in self.shards.iter().zip(asked.of).filter(|(_, ids)| !ids.is_empty()) {
+            let after = Value::Int(after as i64);
+            let values = vec![shard.clone().into(), after, Tensor::f_from_slice(&ids)?.into()];
             let call = match context {
                 Some(_) => self.autograd.call_within(shard.owner(), "shard.rows", values, context, PATIENCE),
                 None => self.autograd.call(shard.owner(), "shard.rows", values, None),
             };
             calls.push((call, ids.len() as i64));
         }
-        let mut rows = Vec::with_capacity(calls.len());
-        for (call, count) in calls {
-            let came = one(call.wait()?)?.into_tensor()?;
-            let wanted = [count, self.table.dim];
-            ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
-            rows.push(came);
-        }
-        Ok(match rows.len() {
-            // Bags of nothing but empty places.
-            0 => Tensor::f_zeros([1, self.table.dim], (Kind::Float, Device::Cpu))?,
-            1 => rows.swap_remove(0),
-            _ => Tensor::f_cat(&rows, 0)?,
+        Ok(LookingUp {
+            name: self.name.clone(),
+            module: self.module.clone(),
+            bags: self.bags,
+            dim: self.table.dim,
+            has_empty_places: asked.numbered.is_empty() || asked.numbered.contains(&-1),
+            numbered: Tensor::f_from_slice(&asked.numbered)?.f_view(ids.size().as_slice())?,
+            calls,
         })
     }
 
     fn call(&self, shard: &RRef, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
         self.autograd.call(shard.owner(), method, values, None)
     }
+}
+
+impl LookingUp {
+    /// Waits for the rows, and gives the layer's output, on the CPU.
+    ///
+    /// # Errors
+    /// What an owner says, or the call.
+    pub fn wait(self) -> Result<Tensor> {
+        let LookingUp { name, module, bags, dim, numbered, has_empty_places, calls } = self;
+        let numbers = numbered.numel() as i64 * dim;
+        let output = rows(calls, dim).and_then(|rows| {
+            Ok(match bags {
+                Some(BagMode::Sum) if !has_empty_places && numbers < IN_ORDER => full_bags(&rows, &numbered)?,
+                _ => module.forward(&[rows], &[numbered], Mode::EVAL)?,
+            })
+        });
+        output.with_context(|| format!("module `{name}`"))
+    }
+}
+
+/// Below so many numbers libtorch adds up the gradients of `index` in order, with one thread (its GRAIN_SIZE).
+const IN_ORDER: i64 = 1 << 15;
+
+/// What `embedding_bag` gives for full bags `numbered` (.., length): their sums (.., dim). Its backward sorts the numbers,
+/// which takes longer than all the rest of a small batch.
+fn full_bags(rows: &Tensor, numbered: &Tensor) -> Result<Tensor, TchError> {
+    rows.f_index(&[Some(numbered)])?.f_sum_dim_intlist(-2, false, None)
+}
+
+/// The rows that were asked for, owner after owner.
+fn rows(calls: Vec<(AutogradPending<Vec<Value>>, i64)>, dim: i64) -> Result<Tensor> {
+    let mut rows = Vec::with_capacity(calls.len());
+    for (call, count) in calls {
+        let came = one(call.wait()?)?.into_tensor()?;
+        let wanted = [count, dim];
+        ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
+        rows.push(came);
+    }
+    Ok(match rows.len() {
+        // Bags of nothing but empty places.
+        0 => Tensor::f_zeros([1, dim], (Kind::Float, Device::Cpu))?,
+        1 => rows.swap_remove(0),
+        _ => Tensor::f_cat(&rows, 0)?,
+    })
 }
 
 /// The module with its layer over rows that are all there: at the trainer no row is padding, and gradients of rows are

@@ -55,12 +55,9 @@ fn read_value(
         value::Tensor(sent) => read_tensor(sent?, draft, tally)?,
         value::Ref(reference) => {
             let reference = reference?;
-            let fork = Fork {
-                owner: Rank(reference.get_owner()),
-                id: ObjectId::read(reference.get_id()?),
-                held: reference.get_fork()?,
-            };
-            draft.forks.push(fork);
+            let held = reference.has_fork().then(|| reference.get_fork()).transpose()?;
+            let (owner, id) = (Rank(reference.get_owner()), ObjectId::read(reference.get_id()?));
+            draft.forks.push(Fork { owner, id, held });
             Part::Ref(draft.forks.len() - 1)
         }
         value::List(list) => Part::List(read_list(list?, depth + 1, draft, tally)?),

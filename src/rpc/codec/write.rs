@@ -9,30 +9,43 @@ use crate::rpc::rref::ReferenceServer;
 use crate::rpc::value::{Message, SentTensor, Value};
 use crate::rpc::wire::INLINE_BYTES;
 use crate::rpc::wire::value_capnp::{blob, message, payload, tensor, value};
+use crate::topology::Rank;
 
-/// What a message carries in itself.
-struct Inside<'a> {
+/// What one message, or several that travel together, carry in themselves (C-2).
+pub(crate) struct Inside<'a> {
     /// Bytes.
     left: usize,
     /// For what it does not carry.
     reaper: &'a Reaper,
+    /// Whose objects' references travel without a fork.
+    known_to: Option<Rank>,
 }
 
-/// Writes a prepared message. Payloads that do not fit inside (C-2) move into capabilities that the receiver reads.
+impl Inside<'_> {
+    pub fn new(reaper: &Reaper) -> Inside<'_> {
+        Inside { left: INLINE_BYTES, reaper, known_to: None }
+    }
+
+    /// The writer keeps the references to objects of that rank until they have been looked up there.
+    pub fn known_to(self, rank: Rank) -> Self {
+        Inside { known_to: Some(rank), ..self }
+    }
+}
+
+/// Writes a prepared message. Payloads that do not fit inside move into capabilities that the receiver reads.
 pub(crate) fn write_message(
     mut to: message::Builder<'_>,
     message: Message,
-    reaper: &Reaper,
+    inside: &mut Inside<'_>,
 ) -> Result<(), CallError> {
     if let Some(context) = message.context {
         let mut to = to.reborrow().init_context();
         to.set_rank(context.rank.0);
         to.set_number(context.number);
     }
-    let mut inside = Inside { left: INLINE_BYTES, reaper };
     let mut to = to.init_values(message.values.len() as u32);
     for (index, value) in message.values.into_iter().enumerate() {
-        write_value(to.reborrow().get(index as u32), value, &mut inside)?;
+        write_value(to.reborrow().get(index as u32), value, inside)?;
     }
     Ok(())
 }
@@ -50,7 +63,9 @@ fn write_value(mut to: value::Builder<'_>, value: Value, inside: &mut Inside<'_>
             let mut to = to.init_ref();
             to.set_owner(rref.owner().0);
             rref.id().write(to.reborrow().init_id());
-            to.set_fork(capnp_rpc::new_client(ReferenceServer::new(rref, inside.reaper)));
+            if inside.known_to != Some(rref.owner()) {
+                to.set_fork(capnp_rpc::new_client(ReferenceServer::new(rref, inside.reaper)));
+            }
         }
         Value::List(values) => {
             let mut to = to.init_list(values.len() as u32);

@@ -90,7 +90,9 @@ impl Net {
                 return self.answer(number, Err(CallError::of_kind(CallErrorKind::BadValue, message)));
             }
             let outcome = self.arrive(&name).await;
-            self.last_words(&outcome).await;
+            if let Err(error) = &outcome {
+                self.last_words(error).await;
+            }
             self.answer(number, outcome.map(|()| Message::default()));
         });
     }

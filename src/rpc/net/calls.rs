@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 use super::ending::REASON_LIMIT;
 use super::link::Link;
 use super::{Net, Waiting};
-use crate::rpc::codec;
+use crate::rpc::codec::{self, Inside};
 use crate::rpc::command::{Call, NewObject, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
@@ -24,6 +24,7 @@ use crate::rpc::pending::Outcome;
 use crate::rpc::rref::{Held, ObjectId, RRef};
 use crate::rpc::shared::Permit;
 use crate::rpc::value::{Message, Value};
+use crate::rpc::wire::CALLS_TOGETHER;
 use crate::rpc::wire::peer_capnp::{reply, request};
 use crate::rpc::wire::value_capnp::reference;
 use crate::rpc::worker::{Job, Worker};
@@ -44,13 +45,45 @@ impl Request {
 }
 
 impl Net {
-    pub(super) fn start_call(self: Rc<Net>, call: Call) {
-        let Call { to, method, message, sent, within, reply, permit } = call;
-        let Some(number) = self.wait_for(to, &method, reply, Some(permit)) else { return };
+    /// Those to one rank go in one message, as many as it takes.
+    pub(super) fn start_calls(self: Rc<Net>, calls: Vec<Call>) {
+        let mut by_rank: Vec<Vec<Call>> = Vec::new();
+        for call in calls {
+            let with = by_rank
+                .iter_mut()
+                .find(|with| with[0].to == call.to && call.to != self.rank() && with.len() < CALLS_TOGETHER);
+            match with {
+                Some(with) => with.push(call),
+                None => by_rank.push(vec![call]),
+            }
+        }
+        by_rank.into_iter().for_each(|calls| self.clone().start_together(calls));
+    }
+
+    fn start_together(self: Rc<Net>, calls: Vec<Call>) {
+        let (mut numbers, mut requests) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
+        let Some((to, mut within)) = calls.first().map(|first| (first.to, first.within)) else { return };
+        for Call { to, method, message, within: its, reply, permit } in calls {
+            within = within.max(its);
+            if let Some(number) = self.wait_for(to, &method, reply, Some(permit)) {
+                numbers.push(number);
+                requests.push((method, message));
+            }
+        }
         spawn_local(async move {
-            let outcome = within_deadline(sent + within, within, self.exchange(to, &method, message)).await;
-            self.last_words(&outcome).await;
-            self.answer(number, outcome);
+            // They are answered together, so the longest deadline counts.
+            let deadline = Instant::now() + within;
+            match within_deadline(deadline, within, self.exchange(to, requests)).await {
+                Ok(outcomes) => {
+                    for (number, outcome) in numbers.into_iter().zip(outcomes) {
+                        self.answer(number, outcome);
+                    }
+                }
+                Err(error) => {
+                    self.last_words(&error).await;
+                    numbers.into_iter().for_each(|number| self.answer(number, Err(error.clone())));
+                }
+            }
         });
     }
 
@@ -73,8 +106,8 @@ impl Net {
     }
 
     /// A call that a broken connection ends is answered with which rank was lost, and that takes a moment to settle.
-    pub(super) async fn last_words<T>(&self, outcome: &Result<T, CallError>) {
-        if outcome.as_ref().is_err_and(|error| error.kind == CallErrorKind::Lost) {
+    pub(super) async fn last_words(&self, error: &CallError) {
+        if error.kind == CallErrorKind::Lost {
             let mut end = self.shared.end.subscribe();
             let _ = tokio::time::timeout(REASON_LIMIT, end.wait_for(Option::is_some)).await;
         }
@@ -90,35 +123,66 @@ impl Net {
         self.idle.notify_waiters();
     }
 
-    /// One call, there and back.
-    async fn exchange(self: &Rc<Net>, to: Rank, method: &str, message: Message) -> Outcome {
+    /// One message, there and back: an outcome for each request.
+    async fn exchange(
+        self: &Rc<Net>,
+        to: Rank,
+        requests: Vec<(String, Message)>,
+    ) -> Result<Vec<Outcome>, CallError> {
         if to == self.rank() {
-            return self.run(to, method, Request::local(message, None)).await;
+            let run = async |(method, message): (String, Message)| {
+                self.run(to, &method, Request::local(message, None)).await
+            };
+            return Ok(future::join_all(requests.into_iter().map(run)).await);
         }
-        self.settle(&message.values).await?;
+        let (mut ready, mut outcomes) =
+            (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        for (method, message) in requests {
+            let settled = self.settle(&message.values).await;
+            outcomes.push(settled.map(|()| ready.push((method, message))));
+        }
         let link = self.link(to)?;
         let mut call = link.peer.call_request();
-        self.write_request(call.get().init_request(), method, message)?;
-        let draft = {
-            let response = call.send().promise.await?;
-            match response.get()?.get_reply()?.which()? {
-                reply::Message(message) => codec::read_message(message?, self.shared.max_payload_bytes)?,
-                reply::Failure(failure) => return Err(codec::read_failure(failure?)?),
+        let asked = ready.len();
+        let mut written = call.get().init_requests(asked as u32);
+        let mut inside = Inside::new(&self.shared.reaper).known_to(to);
+        // Held until the answer: then the callee has looked them up.
+        let mut known = Vec::new();
+        for (number, (method, message)) in (0..).zip(ready) {
+            collect_rrefs(&message.values, &mut |rref| {
+                known.extend((rref.owner() == to).then(|| rref.clone()));
+            });
+            write_request(written.reborrow().get(number), &method, message, &mut inside)?;
+        }
+        let response = call.send().promise.await?;
+        let replies = response.get()?.get_replies()?;
+        if replies.len() as usize != asked {
+            let message = format_args!("{asked} requests were sent, {} replies came", replies.len());
+            return Err(CallError::of_kind(CallErrorKind::BadValue, message));
+        }
+        let read = |reply: reply::Reader<'_>| -> Result<Draft, CallError> {
+            match reply.which()? {
+                reply::Message(message) => codec::read_message(message?, self.shared.max_payload_bytes),
+                reply::Failure(failure) => Err(codec::read_failure(failure?)?),
             }
         };
-        let link = self.link(to)?;
-        let _share = link.intake.share_for_reply(&draft).await;
-        self.complete(&link, draft).await
+        let drafts: Vec<_> = replies.iter().map(read).collect();
+        drop(response);
+        let (link, mut drafts) = (self.link(to)?, drafts.into_iter());
+        let mut answers = Vec::with_capacity(outcomes.len());
+        for settled in outcomes {
+            answers.push(match settled {
+                Ok(()) => self.receive_reply(&link, drafts.next().expect("counted")).await,
+                Err(error) => Err(error),
+            });
+        }
+        Ok(answers)
     }
 
-    fn write_request(
-        &self,
-        mut to: request::Builder<'_>,
-        method: &str,
-        message: Message,
-    ) -> Result<(), CallError> {
-        to.set_method(method);
-        codec::write_message(to.init_message(), message, &self.shared.reaper)
+    async fn receive_reply(self: &Rc<Net>, link: &Link, draft: Result<Draft, CallError>) -> Outcome {
+        let draft = draft?;
+        let _share = link.intake.share_for_reply(&draft).await;
+        self.complete(link, draft).await
     }
 
     /// Fetches what a request from `from` left behind.
@@ -226,7 +290,7 @@ impl Net {
         let link = self.link(to)?;
         let mut create = link.peer.create_request();
         id.write(create.get().init_id());
-        self.write_request(create.get().init_request(), method, message)?;
+        write_request(create.get().init_request(), method, message, &mut Inside::new(&self.shared.reaper))?;
         let response = create.send().promise.await?;
         Ok(response.get()?.get_reference()?)
     }
@@ -236,7 +300,9 @@ impl Net {
         spawn_local(async move {
             let deadline = Instant::now() + within;
             let outcome = within_deadline(deadline, within, self.filled(&rref)).await;
-            self.last_words(&outcome).await;
+            if let Err(error) = &outcome {
+                self.last_words(error).await;
+            }
             self.answer(number, outcome.map(|()| Message::default()));
         });
     }
@@ -262,7 +328,7 @@ impl Net {
     /// Waits until the owners have the objects whose references are about to travel.
     pub(super) async fn settle(&self, values: &[Value]) -> Result<(), CallError> {
         let mut keys = Vec::new();
-        collect_keys(values, &mut keys);
+        collect_rrefs(values, &mut |rref| keys.extend(rref.key()));
         for key in keys {
             self.reference(key).await?;
         }
@@ -277,9 +343,15 @@ impl Net {
         if owner == self.rank() {
             return self.shared.objects.get(id).ok_or_else(gone);
         }
-        let reference = match owner == from {
-            true => held,
-            false => {
+        let reference = match (owner == from, held) {
+            (true, Some(held)) => held,
+            (true, None) => {
+                return Err(CallError::of_kind(
+                    CallErrorKind::BadValue,
+                    format_args!("rank {from} sent a reference to its object {id:?} that holds nothing"),
+                ));
+            }
+            (false, held) => {
                 let link = self.link(owner)?;
                 let mut retain = link.peer.retain_request();
                 id.write(retain.get().init_id());
@@ -296,11 +368,21 @@ impl Net {
     }
 }
 
-fn collect_keys(values: &[Value], keys: &mut Vec<u64>) {
+fn write_request(
+    mut to: request::Builder<'_>,
+    method: &str,
+    message: Message,
+    inside: &mut Inside<'_>,
+) -> Result<(), CallError> {
+    to.set_method(method);
+    codec::write_message(to.init_message(), message, inside)
+}
+
+fn collect_rrefs(values: &[Value], take: &mut impl FnMut(&RRef)) {
     for value in values {
         match value {
-            Value::RRef(rref) => keys.extend(rref.key()),
-            Value::List(values) => collect_keys(values, keys),
+            Value::RRef(rref) => take(rref),
+            Value::List(values) => collect_rrefs(values, take),
             _ => {}
         }
     }

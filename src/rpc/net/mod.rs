@@ -194,7 +194,7 @@ impl Net {
         while let Some(command) = queue.recv().await {
             let net = self.clone();
             match command {
-                Command::Call(call) => net.start_call(call),
+                Command::Calls(calls) => net.start_calls(calls),
                 Command::Create { to, method, message, object, permit } => {
                     net.start_create(to, method, message, object, permit);
                 }

@@ -3,19 +3,20 @@
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
+use futures::future::join_all;
 use tokio::task::spawn_local;
 
 use super::Net;
 use super::calls::{fill, within_deadline};
 use super::ending;
-use crate::rpc::codec;
+use crate::rpc::codec::{self, Inside};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::payload::Draft;
 use crate::rpc::pending::Outcome;
 use crate::rpc::rref::{ObjectId, ReferenceServer};
 use crate::rpc::shared::Permit;
 use crate::rpc::wire::peer_capnp::{peer, request};
-use crate::rpc::wire::{CALLS_IN_FLIGHT, MAX_NAME_BYTES};
+use crate::rpc::wire::{CALLS_IN_FLIGHT, CALLS_TOGETHER, MAX_NAME_BYTES};
 use crate::topology::Rank;
 
 pub(crate) struct PeerServer {
@@ -44,17 +45,27 @@ impl PeerServer {
         })
     }
 
-    async fn serve(&self, net: &Rc<Net>, params: peer::CallParams) -> Outcome {
+    fn take(&self, net: &Net, request: request::Reader<'_>) -> Result<Taken, CallError> {
         let permit = self.admit(net)?;
-        let (method, draft) = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes)?;
-        // Its inline bytes have been copied.
-        drop(params);
+        let (method, draft) = read_request(request, net.shared.max_payload_bytes)?;
+        Ok(Taken { method, draft, permit })
+    }
+
+    async fn serve(&self, net: &Rc<Net>, taken: Result<Taken, CallError>) -> Outcome {
+        let Taken { method, draft, permit } = taken?;
         let request = in_time(net, net.receive(self.from, draft, permit)).await?;
         // How long the method may take is for its caller to say.
         let message = net.run(self.from, &method, request).await?;
         in_time(net, net.settle(&message.values)).await?;
         Ok(message)
     }
+}
+
+/// A request as read.
+struct Taken {
+    method: String,
+    draft: Draft,
+    permit: Permit,
 }
 
 /// What needs another rank's doing must not keep a permit for ever.
@@ -79,17 +90,30 @@ impl peer::Server for PeerServer {
         mut results: peer::CallResults,
     ) -> Result<(), capnp::Error> {
         let net = self.net()?;
-        let outcome = self.serve(&net, params).await;
+        let requests = params.get()?.get_requests()?;
+        if requests.len() as usize > CALLS_TOGETHER {
+            let message =
+                format!("{} requests in one message, the limit is {CALLS_TOGETHER}", requests.len());
+            return Err(capnp::Error::failed(message));
+        }
+        let taken: Vec<_> = requests.iter().map(|request| self.take(&net, request)).collect();
+        // Their inline bytes have been copied.
+        drop(params);
+        let outcomes = join_all(taken.into_iter().map(|taken| self.serve(&net, taken))).await;
         if net.phase.get().is_over() {
             // The caller is told, or has been, why the mesh ends; an answer now would only say that it does.
             return std::future::pending().await;
         }
-        let mut reply = results.get().init_reply();
-        let written = outcome.and_then(|message| {
-            codec::write_message(reply.reborrow().init_message(), message, &net.shared.reaper)
-        });
-        if let Err(error) = written {
-            codec::write_failure(reply.init_failure(), &error);
+        let mut inside = Inside::new(&net.shared.reaper);
+        let mut replies = results.get().init_replies(outcomes.len() as u32);
+        for (number, outcome) in (0..).zip(outcomes) {
+            let mut reply = replies.reborrow().get(number);
+            let written = outcome.and_then(|message| {
+                codec::write_message(reply.reborrow().init_message(), message, &mut inside)
+            });
+            if let Err(error) = written {
+                codec::write_failure(reply.init_failure(), &error);
+            }
         }
         Ok(())
     }

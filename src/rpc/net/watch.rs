@@ -40,6 +40,8 @@ pub(super) async fn keep_watch(net: Rc<Net>) {
         for link in net.links() {
             beat(&net, &link);
         }
+        let told = net.shared.world_size.ranks().flat_map(|rank| net.shared.take_told(rank));
+        net.clone().start_calls(told.collect());
         tokio::time::sleep(heartbeat).await;
         let now = Instant::now();
         let since = now - last_look;

@@ -56,6 +56,7 @@ unsafe extern "C" {
     ) -> Message;
     pub fn shim_reducer_free(reducer: Reducer) -> Message;
     pub fn shim_reducer_hook_cast(reducer: Reducer, dtype: i8) -> Message;
+    pub fn shim_reducer_hook_gather(reducer: Reducer, up_to_bytes: u64) -> Message;
     pub fn shim_reducer_hook_foreign(reducer: Reducer, hook: ForeignHook) -> Message;
     pub fn shim_reducer_before_forward(reducer: Reducer, synchronise: bool) -> Message;
     pub fn shim_reducer_before_backward(reducer: Reducer, outputs: Many, n_outputs: usize) -> Message;

@@ -18,12 +18,15 @@ pub enum Foreign {
     None,
     /// A number of c10::ScalarType.
     Cast(i8),
+    /// Up to so many bytes.
+    Gather(u64),
     Rust(Box<dyn CommHook>),
 }
 
 pub fn foreign(hook: Hook) -> Result<Foreign> {
     Ok(match hook {
         Hook::None => Foreign::None,
+        Hook::Gather { up_to_bytes } => Foreign::Gather(up_to_bytes),
         Hook::Fp16 => Foreign::Cast(5),
         Hook::Bf16 => Foreign::Cast(15),
         Hook::PowerSgd(options) => Foreign::Rust(Box::new(PowerSgd::new(options)?)),
