@@ -10,6 +10,7 @@ pub mod job;
 pub mod model;
 pub mod parallel;
 pub mod plugin;
+pub mod profile;
 pub mod rpc;
 pub mod runner;
 pub mod topology;

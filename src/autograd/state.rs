@@ -15,6 +15,7 @@ use super::averaged::Averaged;
 use super::flow::{Asked, Decision, Flow, Orders, Outcome, Work};
 use super::local::LocalGraph;
 use super::wire::{PassNumber, Question, Run};
+use crate::profile::{Activity, span};
 use crate::rpc::{CallError, CallErrorKind, ContextId};
 use crate::topology::Rank;
 
@@ -138,6 +139,7 @@ impl ContextState {
     }
 
     pub(super) fn compute(&self, work: Work) -> Result<Outcome, CallError> {
+        let _span = span(Activity::Backward);
         let start = Instant::now();
         let outcome = work.compute();
         self.computing.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);

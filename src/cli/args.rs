@@ -104,6 +104,9 @@ pub struct JobArgs {
     /// Set any key of the job; VALUE is TOML, or a bare word
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Write what every rank did when to trace.json in the run folder, for ui.perfetto.dev [job key: log.profile]
+    #[arg(long)]
+    pub profile: bool,
 }
 
 /// Where the results of a run go.

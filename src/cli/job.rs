@@ -80,7 +80,7 @@ fn settings(set: &[String]) -> (Vec<Override>, Vec<JobError>) {
 
 /// What the options with names of their own give.
 fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
-    let JobArgs { world_size, master_addr, master_port, num_gpus, set: _ } = args;
+    let JobArgs { world_size, master_addr, master_port, num_gpus, set: _, profile } = args;
     let mut options = Vec::new();
     let mut number = |option: &str, key: &str, value: Option<u32>| {
         options.extend(value.map(|value| Override::option(option, key, value)));
@@ -92,6 +92,7 @@ fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
     options.extend(
         master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)),
     );
+    options.extend(profile.then(|| Override::flag("--profile", "log.profile")));
     options
 }
 

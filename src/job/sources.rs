@@ -58,6 +58,11 @@ impl Override {
         Override { key: key.into(), typed: format!("{option} {value}"), value }
     }
 
+    /// From an option that stands for `true`: `--profile`.
+    pub fn flag(option: &str, key: &str) -> Override {
+        Override { key: key.into(), typed: option.into(), value: "true".into() }
+    }
+
     /// From an option whose value is text, whatever it looks like: `--master-addr 10.0.0.1`.
     pub fn text(option: &str, key: &str, value: &str) -> Override {
         Override { key: key.into(), typed: format!("{option} {value}"), value: text::string_text(value) }

@@ -11,6 +11,7 @@ use super::{Applied, Gradients, PATIENCE};
 use crate::autograd::optimizer::Optimizer;
 use crate::autograd::{Autograd, AutogradPending, Backward, Context};
 use crate::job::optimizer::OptimizerSpec;
+use crate::profile::{Activity, span};
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
 
@@ -209,6 +210,7 @@ impl Stepping<'_> {
         let pushes =
             self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
         for (local, optimizer) in self.here {
+            let _span = span(Activity::Step);
             let own = local.gradients(&gradients);
             optimizer.step(&local.tensors, &own).with_context(|| format!("module `{}`", local.module))?;
         }

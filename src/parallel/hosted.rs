@@ -19,6 +19,7 @@ use crate::autograd::optimizer::Optimizer;
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
+use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
 /// What a rank is to host.
@@ -161,6 +162,7 @@ impl HostedModule {
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.
         self.most_kept.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
+        let _span = span(Activity::Forward);
         let start = Instant::now();
         let observed = self.module.record(&leaves, inputs, mode).and_then(|(output, seen)| {
             match &self.updates {
@@ -200,6 +202,7 @@ impl HostedModule {
         // The snapshot goes before the update, so that the update may write in place.
         let (used, seen) =
             self.take_read(context).context("this context has made no forward on the module")?;
+        let _span = span(Activity::Step);
         let applied = match &self.updates {
             Updates::Ordered(ordered) => {
                 let given = samples.zip(gradients);

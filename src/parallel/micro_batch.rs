@@ -8,6 +8,7 @@ use tch::Tensor;
 use super::remote_module::Forwarding;
 use super::{Forward, LookingUp, Placed, RemoteModule};
 use crate::autograd::Context;
+use crate::profile::{Activity, span};
 
 /// The modules of a model, in the order in which a sample passes them, and how each forward of one micro-batch runs.
 pub struct Passage<'a> {
@@ -83,6 +84,7 @@ impl MicroBatch {
                 output = Output::Forwarding(RemoteModule::forward_through(&remote, passage.context, input));
                 break;
             }
+            let _span = span(Activity::Forward);
             let (start, forward) = (Instant::now(), passage.forwards[passed]);
             output = match (module.sharded(), passage.context) {
                 (Some(table), Some(context)) => {

@@ -16,6 +16,7 @@ use super::payload;
 use super::shared::Shared;
 use super::together;
 use super::value::Message;
+use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
 pub(crate) type Outcome = Result<Message, CallError>;
@@ -129,11 +130,13 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, CallError> {
 pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let deadline = limit.map(|limit| Instant::now() + limit);
+    let mut _wait = None;
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }
+        _wait.get_or_insert_with(|| span(Activity::Wait));
         match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
             None => thread::park(),
             Some(Duration::ZERO) => return None,

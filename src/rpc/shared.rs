@@ -15,6 +15,7 @@ use super::reaper::Reaper;
 use super::rref::Objects;
 use super::value::Message;
 use super::wire;
+use crate::profile::{Activity, span};
 use crate::topology::{Rank, WorldSize};
 
 pub(crate) struct Shared {
@@ -143,6 +144,7 @@ impl Shared {
     /// # Errors
     /// It is over a limit, or a tensor cannot travel.
     pub fn prepare(&self, to: Rank, message: Message) -> Result<Message, CallError> {
+        let _span = span(Activity::Payload);
         let (message, bytes) = codec::prepare(message, self.max_payload_bytes, to == self.rank)?;
         let counters = &self.counters[to.index()];
         counters.payload_bytes_sent.fetch_add(bytes, Ordering::Relaxed);

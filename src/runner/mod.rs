@@ -28,6 +28,7 @@ mod step;
 #[cfg(test)]
 mod testing;
 mod tour;
+mod trace;
 mod trainer;
 mod training;
 pub mod worker;

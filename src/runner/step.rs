@@ -14,6 +14,7 @@ use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
 use crate::parallel::{Averaging, DistributedOptimizer, Forward, MicroBatch, Passage, Placed};
 use crate::plugin::{Loss, LossValue};
+use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
 /// What a trainer's steps work with.
@@ -141,8 +142,10 @@ impl Stepper {
                     let started = on_their_way.pop_front().context("a micro-batch ends before it begins")?;
                     let (output, here) = started.finish(&passage(nth))?;
                     let of_loss = Instant::now();
-                    let computed =
-                        self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?;
+                    let computed = {
+                        let _span = span(Activity::Loss);
+                        self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?
+                    };
                     stepped.computed += here + of_loss.elapsed();
                     stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
                     if !stepped.loss.is_finite() {

@@ -15,10 +15,12 @@ use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::saved_model;
+use super::trace::{self, Traces};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
 use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, RemoteModule, ShardServer};
+use crate::profile;
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -36,6 +38,7 @@ pub struct TrainingRank<'a> {
     orders: Option<Arc<Orders>>,
     /// The keeper's.
     kept: Option<(RunFolder, Arc<Ledger>)>,
+    traces: Arc<Traces>,
 }
 
 impl<'a> TrainingRank<'a> {
@@ -59,9 +62,11 @@ impl<'a> TrainingRank<'a> {
         shards.register(&autograd, methods);
         let ranges = range_server(training, rank);
         ranges.register(&autograd, methods);
+        let traces = Arc::new(Traces::default());
         let keep = |folder: RunFolder| {
             let ledger = Ledger::open(&folder)?;
             ledger.register(methods);
+            traces.register(methods);
             Ok::<_, anyhow::Error>((folder, ledger))
         };
         let kept = folder.map(keep).transpose()?;
@@ -70,7 +75,19 @@ impl<'a> TrainingRank<'a> {
         if let Some(orders) = &orders {
             orders.register(methods);
         }
-        Ok(TrainingRank { job, training, rank, autograd, modules, shards, ranges, devices, orders, kept })
+        Ok(TrainingRank {
+            job,
+            training,
+            rank,
+            autograd,
+            modules,
+            shards,
+            ranges,
+            devices,
+            orders,
+            kept,
+            traces,
+        })
     }
 
     /// Does this rank compute on tensors: modules, or parameters for those who pull them?
@@ -105,6 +122,9 @@ impl<'a> TrainingRank<'a> {
         let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
         let cores = available_parallelism().map_or(1, usize::from);
         tch::set_num_threads(threads(cores, self.holds(), sharing));
+        if self.training.log.profile {
+            profile::start();
+        }
         let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
             let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
@@ -119,6 +139,9 @@ impl<'a> TrainingRank<'a> {
             self.served()
         };
         ledger::tell(mesh, &worked.measured(mesh))?;
+        if self.training.log.profile {
+            trace::send(mesh, &self.job.role_of(self.rank).name)?;
+        }
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
         self.kept.as_ref().map(|(folder, ledger)| self.keep(mesh, folder, ledger)).transpose()
@@ -181,6 +204,7 @@ impl<'a> TrainingRank<'a> {
         folder.write_with(run_folder::MODEL, |path| saved_model::write(path, tensors, tables))?;
         let summary = ledger.summary(self.job, self.training);
         folder.write_summary(&summary)?;
+        self.traces.write(folder)?;
         Ok(summary)
     }
 }

@@ -328,6 +328,8 @@ pub struct Log {
     pub every: u64,
     /// Each trainer's mean loss at the end of each epoch.
     pub epochs: bool,
+    /// A trace of what all ranks did when.
+    pub profile: bool,
 }
 
 /// What a plug-in may use. On by default.

@@ -204,6 +204,7 @@ pub(super) fn read_eval(t: Table<'_>) -> Option<Eval> {
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {
     let every = t.get("every").and_then(|item| item.integer(1..=MOST_STEPS));
     let epochs = t.get("epochs").and_then(|item| item.flag());
+    let profile = t.get("profile").and_then(|item| item.flag());
     t.finish();
-    Some(Log { every: every? as u64, epochs: epochs? })
+    Some(Log { every: every? as u64, epochs: epochs?, profile: profile? })
 }

@@ -13,6 +13,7 @@ use crate::job::shards::{Cut, TableSpec, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::parallel::Applied;
 use crate::parallel::ordered::{Ordered, Updated as _};
+use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
 /// One rank's part of a sharded module, for the whole world.
@@ -96,6 +97,7 @@ impl Shard {
     ) -> Result<Tensor> {
         let ids = self.ids(ids)?;
         self.updates.turn(trainer, after).await?;
+        let _span = span(Activity::Forward);
         let (version, copied) = self.updates.with(|table| (table.version(), table.look_up(&ids)));
         let (places, rows) = copied.with_context(|| in_module(&self.module))?;
         let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;
@@ -158,6 +160,7 @@ impl Shard {
     /// # Errors
     /// When the step cannot be applied.
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        let _span = span(Activity::Step);
         let (used, looked_up) = self.take_gradients(context)?;
         let given = samples.map(|samples| Given { samples, looked_up });
         let applied =

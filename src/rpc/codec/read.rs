@@ -3,6 +3,7 @@
 use tch::Kind;
 
 use super::{Tally, bad, kind_of, too_large};
+use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
 use crate::rpc::payload::{Draft, Fetch, Fork, Part, Shape};
 use crate::rpc::rref::ObjectId;
@@ -16,6 +17,7 @@ use crate::topology::Rank;
 /// # Errors
 /// `TooLarge` over a limit, `BadValue` for what the schema does not allow.
 pub(crate) fn read_message(from: message::Reader<'_>, max_payload_bytes: u64) -> Result<Draft, CallError> {
+    let _span = span(Activity::Payload);
     let mut draft = Draft::default();
     let mut tally = Tally::new(max_payload_bytes);
     if from.has_context() {

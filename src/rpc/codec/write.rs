@@ -1,6 +1,7 @@
 //! Onto the wire.
 
 use super::dtype_of;
+use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
 use crate::rpc::memory::{self, Bytes};
 use crate::rpc::payload::SourceServer;
@@ -38,6 +39,7 @@ pub(crate) fn write_message(
     message: Message,
     inside: &mut Inside<'_>,
 ) -> Result<(), CallError> {
+    let _span = span(Activity::Payload);
     if let Some(context) = message.context {
         let mut to = to.reborrow().init_context();
         to.set_rank(context.rank.0);

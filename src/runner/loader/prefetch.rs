@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::schedule::{EpochOrder, Planned, Schedule};
+use crate::profile::{Activity, span};
 
 /// Iterates over the batches of a schedule. `T` is what a fetch gives, `E` how it fails.
 pub struct Prefetcher<T, E> {
@@ -108,6 +109,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
             let steps = (lane as u64..schedule.total_steps()).step_by(lanes);
             let timed = move |indices: &[u64]| {
                 *lock(&under_way) = Some(Instant::now());
+                let _span = span(Activity::Data);
                 let fetched = fetch(indices);
                 *lock(&under_way) = None;
                 fetched
@@ -158,7 +160,10 @@ impl<T, E> Iterator for Prefetcher<T, E> {
         let epoch = self.schedule.epoch_of(step);
         let lane = &self.lanes[(step % self.lanes.len() as u64) as usize];
         let asked = Instant::now();
-        let fetched = lane.take(self.limit);
+        let fetched = {
+            let _span = span(Activity::Wait);
+            lane.take(self.limit)
+        };
         let waited = asked.elapsed();
         self.next_step += 1;
         let batch = match fetched {

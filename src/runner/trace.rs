@@ -1,0 +1,184 @@
+//! `--profile`: what all ranks recorded goes to the keeper, on the keeper's clock, and into the run folder as a Chrome
+//! trace (the "Trace Event Format": open it in chrome://tracing or ui.perfetto.dev).
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::ledger::KEEPER;
+use super::run_folder::RunFolder;
+use crate::profile::{self, Recording};
+use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Value};
+use crate::topology::Rank;
+
+/// In the run folder.
+pub const TRACE: &str = "trace.json";
+
+const CLOCK: &str = "trace.clock";
+const TAKE: &str = "trace.take";
+
+/// How often the keeper is asked for its time: the quickest answer tells it best.
+const LOOKS_AT_CLOCK: usize = 9;
+
+/// Spans of one message: some 5 MB.
+const SPANS_OF_MESSAGE: usize = 50_000;
+
+/// Ranks whose messages the keeper waits for hold a bounded recording; so do those that it does not know.
+const MOST_MESSAGES: usize = 64;
+
+/// Part of what a rank has recorded.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    rank: Rank,
+    name: String,
+    /// What the rank's clock shows less than the keeper's, in microseconds.
+    behind_us: f64,
+    recording: Recording,
+}
+
+/// The keeper's side.
+#[derive(Default)]
+pub struct Traces {
+    parts: Mutex<Vec<Part>>,
+}
+
+impl Traces {
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        methods.add(CLOCK, |_| std::future::ready(Ok(Message::new(vec![Value::Float(profile::now_us())]))));
+        let traces = self.clone();
+        methods.add(TAKE, move |incoming| std::future::ready(traces.take(incoming)));
+    }
+
+    fn take(&self, incoming: Incoming) -> Result<Message, CallError> {
+        let most = MOST_MESSAGES * incoming.mesh.world_size().0 as usize;
+        let [part] = incoming.message.into_array()?;
+        let part: Part = serde_json::from_slice(&part.into_bytes()?).map_err(CallError::failed)?;
+        let mut parts = self.parts.lock().expect("nobody panics adding a part");
+        if parts.len() >= most {
+            return Err(CallError::failed("there are too many parts of a trace"));
+        }
+        parts.push(part);
+        Ok(Message::default())
+    }
+
+    /// Writes what the ranks have sent, if they have.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, folder: &RunFolder) -> Result<()> {
+        let parts = self.parts.lock().expect("nobody panics adding a part");
+        if parts.is_empty() {
+            return Ok(());
+        }
+        folder.write_with(TRACE, |path| {
+            let mut file = io::BufWriter::new(std::fs::File::create(path)?);
+            events(&mut file, &parts)?;
+            file.flush()
+        })?;
+        Ok(())
+    }
+}
+
+fn events(to: &mut impl Write, parts: &[Part]) -> io::Result<()> {
+    let mut first = true;
+    let mut write = |event: serde_json::Value| {
+        let before = if std::mem::take(&mut first) { "{\"traceEvents\":[\n" } else { ",\n" };
+        write!(to, "{before}{event}")
+    };
+    for Part { rank, name, behind_us, recording } in parts {
+        let meta = |what: &str, tid: usize, name: &str| json!({"ph": "M", "name": what, "pid": rank.0, "tid": tid, "args": {"name": name}});
+        write(meta("process_name", 0, &format!("rank {rank}: {name}")))?;
+        for (tid, thread) in recording.threads.iter().enumerate() {
+            write(meta("thread_name", tid, thread))?;
+        }
+        for span in &recording.spans {
+            let at = span.start_us + behind_us;
+            write(json!({
+                "ph": "X", "name": span.activity, "cat": span.activity, "pid": rank.0, "tid": span.thread,
+                "ts": round(at), "dur": round(span.took_us),
+            }))?;
+        }
+    }
+    writeln!(to, "\n],\"displayTimeUnit\":\"ms\"}}")
+}
+
+/// To a hundredth of a microsecond.
+fn round(micros: f64) -> f64 {
+    (micros * 100.0).round() / 100.0
+}
+
+/// Sends what this rank has recorded to the keeper.
+///
+/// # Errors
+/// When the keeper cannot take it.
+pub fn send(mesh: &Mesh, name: &str) -> Result<()> {
+    let behind_us = behind_keeper(mesh)?;
+    let Recording { threads, spans, left_out } = profile::stop();
+    if left_out > 0 {
+        tracing::warn!(
+            "the trace of rank {} is not whole: there was no room for {left_out} spans",
+            mesh.rank()
+        );
+    }
+    for spans in spans.chunks(SPANS_OF_MESSAGE) {
+        let recording = Recording { threads: threads.clone(), spans: spans.to_vec(), left_out };
+        let part = Part { rank: mesh.rank(), name: name.to_owned(), behind_us, recording };
+        let bytes = serde_json::to_vec(&part).context("a part of the trace is not JSON")?;
+        mesh.call(KEEPER, TAKE, Message::new(vec![Value::Bytes(bytes)])).wait().context("the trace")?;
+    }
+    Ok(())
+}
+
+/// As Cristian's algorithm: the keeper's clock is taken to have been read in the middle of the quickest call.
+fn behind_keeper(mesh: &Mesh) -> Result<f64> {
+    if mesh.rank() == KEEPER {
+        return Ok(0.0);
+    }
+    let mut best = (f64::INFINITY, 0.0);
+    for _ in 0..LOOKS_AT_CLOCK {
+        let before = profile::now_us();
+        let [shown] = mesh.call(KEEPER, CLOCK, Message::default()).wait()?.into_array()?;
+        let after = profile::now_us();
+        if after - before < best.0 {
+            best = (after - before, shown.into_float()? - (before + after) / 2.0);
+        }
+    }
+    Ok(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Activity, Recorded};
+
+    #[test]
+    fn spans_stand_on_the_keepers_clock() {
+        let span = |start_us| Recorded { activity: Activity::Forward, thread: 0, start_us, took_us: 2.5 };
+        let part = |rank, behind_us| Part {
+            rank: Rank(rank),
+            name: "trainer".into(),
+            behind_us,
+            recording: Recording { threads: vec!["main".into()], spans: vec![span(10.0)], left_out: 0 },
+        };
+        let mut text = Vec::new();
+        events(&mut text, &[part(0, 0.0), part(1, -4.125)]).unwrap();
+        let trace: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let spans: Vec<_> = trace["traceEvents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["ph"] == "X")
+            .map(|event| {
+                (
+                    event["pid"].as_u64().unwrap(),
+                    event["name"].as_str().unwrap(),
+                    event["ts"].as_f64().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(spans, [(0, "forward", 10.0), (1, "forward", 5.88)]);
+    }
+}
