@@ -4,6 +4,8 @@
 #include <ATen/Functions.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <optional>
 #include <utility>
@@ -52,19 +54,44 @@ c10::intrusive_ptr<Future> Gather::runHook(c10d::GradBucket& bucket) {
   if (buffer.nbytes() * (ranks - 1) > up_to_bytes_) {
     return state_->allreduce(own)->getFuture();
   }
+  // Messages from rank to rank: Gloo moves them without a thread between the one that sends and the one that waits.
+  const auto me = static_cast<size_t>(state_->getRank());
+  const int tag = kFirstTag + static_cast<int>(bucket.getIndex() % kTags);
   const at::Tensor all = at::empty({static_cast<int64_t>(ranks), buffer.numel()}, buffer.options());
-  std::vector<std::vector<at::Tensor>> lists{all.unbind()};
-  auto gathered = state_->allgather(lists, own)->getFuture();
-  return gathered->then(
-      [buffer, all](Future& done) {
-        if (done.hasError()) {
-          std::rethrow_exception(done.exception_ptr());
-        }
-        at::Tensor sum = buffer;
-        at::sum_out(sum, all, /*dim=*/0);
-        return c10::IValue(buffer);
-      },
-      c10::TensorType::get());
+  std::vector<c10::intrusive_ptr<c10d::Work>> messages;
+  for (size_t from = 0; from < ranks; ++from) {
+    if (from != me) {
+      std::vector<at::Tensor> to{all[from]};
+      messages.push_back(state_->recv(to, static_cast<int>(from), tag));
+    }
+  }
+  for (size_t to = 0; to < ranks; ++to) {
+    if (to != me) {
+      messages.push_back(state_->send(own, static_cast<int>(to), tag));
+    }
+  }
+  all[me].copy_(buffer);
+  auto gathered = c10::make_intrusive<Future>(c10::TensorType::get());
+  const auto finish = [messages, buffer, all, gathered] {
+    try {
+      for (const auto& message : messages) {
+        message->wait();
+      }
+      at::Tensor sum = buffer;
+      at::sum_out(sum, all, /*dim=*/0);
+      gathered->markCompleted(buffer);
+    } catch (const std::exception&) {
+      gathered->setError(std::current_exception());
+    }
+  };
+  // At the end of the backward, before the Reducer waits there for its buckets. A bucket that no backward reaches is
+  // ready before it begins.
+  if (torch::autograd::get_current_graph_task_id() == -1) {
+    finish();
+  } else {
+    torch::autograd::Engine::get_default_engine().queue_callback(finish);
+  }
+  return gathered;
 }
 
 Foreign::Foreign(ForeignHook hook)

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 // The average of one bucket, which somebody owes to the Reducer.
@@ -62,6 +63,10 @@ class Gather : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::Proces
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
  private:
+  // Of the messages, one for each bucket; src/group/p2p.rs refuses them.
+  static constexpr int kTags = 1 << 16;
+  static constexpr int kFirstTag = std::numeric_limits<int>::max() - kTags;
+
   uint64_t up_to_bytes_;
 };
 

@@ -126,8 +126,10 @@ impl ProcessGroup {
     }
 }
 
-/// The largest is Gloo's for the end of a group (`csrc/gloo.h`).
+/// The largest are kept for small buckets of a Reducer (`csrc/comm_hooks.h`) and for the end of a group (`csrc/gloo.h`).
+const LAST_TAG: i32 = 2_147_418_110;
+
 fn tagged(operation: &Operation, tag: u32) -> Result<i32> {
-    let tag = i32::try_from(tag).ok().filter(|&tag| tag != i32::MAX).ok_or(tag);
-    tag.map_err(|tag| misuse(operation, format!("tag {tag}"), "tags go up to 2147483646"))
+    let tag = i32::try_from(tag).ok().filter(|&tag| tag <= LAST_TAG).ok_or(tag);
+    tag.map_err(|tag| misuse(operation, format!("tag {tag}"), "tags go up to 2147418110"))
 }
