@@ -2,12 +2,12 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use pstrain::rpc::{CallError, CallErrorKind, ContextId, Incoming, Message, Methods, Value};
+use pstrain::rpc::{CallError, CallErrorKind, ContextId, Incoming, Message, Methods, Pending, Value};
 use pstrain::topology::Rank;
 use support::{echo, error, message, one, shut_down, world};
 use tch::Tensor;
@@ -53,6 +53,74 @@ fn a_context_travels_with_the_call() {
     let context = Some(ContextId { rank: Rank(1), number: u64::MAX });
     let sent = Message { values: vec![], context };
     assert_eq!(meshes[0].call(Rank(1), "echo", sent).wait().expect("an answer").context, context);
+    shut_down(meshes);
+}
+
+/// Notes the numbers that it is called with, in their order.
+fn noting(noted: &Arc<Mutex<Vec<i64>>>) -> Methods {
+    let noted = noted.clone();
+    let mut methods = Methods::new();
+    methods.add("note", move |incoming: Incoming| {
+        let [number] = incoming.message.into_array().expect("one value");
+        noted.lock().expect("nobody panics").push(number.into_int().expect("a number"));
+        async { Ok(Message::default()) }
+    });
+    methods
+}
+
+#[test]
+fn calls_that_leave_together_wait_for_the_last_and_keep_their_order() {
+    let noted = Arc::default();
+    let meshes = world(2, |_| noting(&noted));
+    let call = |number: i64| meshes[0].call(Rank(1), "note", message([Value::Int(number)]));
+    let together = meshes[0].together();
+    // More than one message takes.
+    let calls: Vec<_> = (0..100).map(call).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(noted.lock().expect("nobody panics").is_empty(), "they are held back");
+    drop(together);
+    Pending::wait_all(calls).expect("answers");
+    assert_eq!(*noted.lock().expect("nobody panics"), (0..100).collect::<Vec<_>>());
+    shut_down(meshes);
+}
+
+#[test]
+fn whoever_waits_lets_go_of_what_it_holds_back() {
+    let meshes = world(2, |_| echo());
+    let _together = meshes[0].together();
+    let answer = meshes[0].call(Rank(1), "echo", message([Value::Int(7)]));
+    assert_eq!(one(answer).into_int(), Ok(7));
+    shut_down(meshes);
+}
+
+#[test]
+fn one_of_several_calls_may_fail_alone() {
+    let meshes = world(2, |_| echo());
+    let together = meshes[0].together();
+    let good = meshes[0].call(Rank(1), "echo", message([Value::Int(1)]));
+    let bad = meshes[0].call(Rank(1), "nonsense", Message::default());
+    let here = meshes[0].call(Rank(0), "echo", message([Value::Int(2)]));
+    drop(together);
+    assert_eq!(one(good).into_int(), Ok(1));
+    assert_eq!(error(bad).kind, CallErrorKind::NoMethod);
+    assert_eq!(one(here).into_int(), Ok(2));
+    shut_down(meshes);
+}
+
+#[test]
+fn what_is_told_comes_before_the_next_call_or_by_itself() {
+    let noted = Arc::default();
+    let meshes = world(2, |_| noting(&noted));
+    let say = |number: i64| message([Value::Int(number)]);
+    meshes[0].tell(Rank(1), "note", say(1));
+    meshes[0].call(Rank(1), "note", say(2)).wait().expect("an answer");
+    assert_eq!(*noted.lock().expect("nobody panics"), [1, 2]);
+    meshes[0].tell(Rank(1), "note", say(3));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while noted.lock().expect("nobody panics").len() < 3 {
+        assert!(Instant::now() < deadline, "it leaves with a heartbeat");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     shut_down(meshes);
 }
 

@@ -81,7 +81,7 @@ Examples:
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Measure a job's step in one process, or the collectives between processes
+    /// Measure a job's step in one process, calls between ranks, or collectives
     #[command(subcommand)]
     Bench(BenchCommand),
 }
@@ -227,12 +227,28 @@ pub enum DataSet {
 pub enum BenchCommand {
     /// Train a job's model in one process, without any call: what its ranks are to be measured against
     Step(BenchStepArgs),
+    /// Time calls between two ranks on this machine: small ones, many at once, and with tensors
+    #[command(after_help = "\
+Examples:
+  pstrain bench rpc
+  pstrain bench rpc --sizes 100K,16M --json")]
+    Rpc(BenchRpcArgs),
     /// Time the collectives of a process group, with all its ranks on this machine
     #[command(after_help = "\
 Examples:
   pstrain bench collectives
   pstrain bench collectives --world-size 4 --operations all_reduce,all_gather --sizes 4K,1M,64M --dtypes f32,bf16")]
     Collectives(BenchCollectivesArgs),
+}
+
+#[derive(Args)]
+pub struct BenchRpcArgs {
+    /// Bytes of each tensor: a number with K, M or nothing behind it
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "4K,100K,1M,16M,64M,256M")]
+    pub sizes: Vec<Size>,
+    /// Print the times as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -5,16 +5,19 @@ use std::time::Duration;
 use anyhow::Context as _;
 use c10d::{Options, ProcessGroup, Store};
 
-use super::args::{BenchCollectivesArgs, BenchCommand, BenchStepArgs};
+use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArgs};
 use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
+use crate::rpc::{Mesh, MeshConfig};
 use crate::runner::launch::{self, Forked};
-use crate::runner::{collective_times, devices, libtorch, one_process};
+use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
+use crate::topology::{Rank, WorldSize};
 
 pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure> {
     match command {
         BenchCommand::Step(args) => step(&args, look),
+        BenchCommand::Rpc(args) => rpc(&args, look),
         BenchCommand::Collectives(args) => collectives(&args, look),
     }
 }
@@ -40,6 +43,31 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
 
 /// A rank that ends early ends the others' operations at once; this is for one that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
+    libtorch::ensure().map_err(Failure::usage)?;
+    let listen = launch::bind_master("127.0.0.1", 0)?;
+    let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
+    let names = vec!["caller".to_owned(), "callee".to_owned()];
+    let local = match launch::fork_ranks(names.clone(), Some(listen))? {
+        Forked::Parent(supervisor) => {
+            return spawn::supervise(supervisor, names, Duration::from_secs(5), look);
+        }
+        Forked::Rank(local) => local,
+    };
+    look.start_logs(None);
+    tch::set_num_threads(1);
+    let config =
+        MeshConfig { listen: local.listen, ..MeshConfig::new(local.rank, WorldSize(2), master.to_string()) };
+    let mesh = Mesh::join(config, call_times::methods()).map_err(anyhow::Error::from)?;
+    if local.rank == Rank(0) {
+        let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();
+        let times = call_times::measure(&mesh, &sizes)?;
+        stdout::result(&times, &times, args.json)?;
+    }
+    mesh.shutdown().map_err(|lost| anyhow::anyhow!("{lost}"))?;
+    Ok(DONE)
+}
 
 fn collectives(args: &BenchCollectivesArgs, look: logs::Wanted) -> Result<u8, Failure> {
     libtorch::ensure().map_err(Failure::usage)?;

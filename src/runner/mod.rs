@@ -5,6 +5,7 @@
 
 pub mod agreement;
 pub mod builtin;
+pub mod call_times;
 pub mod collective_times;
 pub mod devices;
 mod driver;

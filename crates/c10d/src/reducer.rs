@@ -39,7 +39,7 @@ use std::ptr::{self, NonNull};
 
 use tch::Tensor;
 
-use crate::{Error, ProcessGroup, Result, shim};
+use crate::{Backend, Error, ProcessGroup, Result, shim};
 
 mod ffi;
 mod hooks;
@@ -127,6 +127,8 @@ impl Reducer {
     fn register(&mut self, hook: Foreign) -> Result<()> {
         let returned = match hook {
             Foreign::None => return Ok(()),
+            // The others' all-reduce has its own ways with what is small.
+            Foreign::Gather(_) if self.group.backend() != Backend::Gloo => return Ok(()),
             // SAFETY: a reducer that is alive and has no hook yet.
             Foreign::Cast(dtype) => unsafe { ffi::shim_reducer_hook_cast(self.ptr.as_ptr(), dtype) },
             Foreign::Gather(up_to_bytes) => {

@@ -49,9 +49,9 @@ pub enum Hook {
     /// By an all-reduce.
     #[default]
     None,
-    /// By an all-reduce; but where the other ranks' buckets take together at most so many bytes each rank gathers them and
-    /// adds them up itself, in the order of the ranks. An all-reduce sends each bucket in parts, round after round: where
-    /// the bytes are few a round costs more than they do.
+    /// By an all-reduce; but over Gloo, where the other ranks' buckets take together at most so many bytes, each rank
+    /// sends its own to every other and adds them up itself, in the order of the ranks. Gloo's all-reduce sends a bucket
+    /// in parts, round after round: where the bytes are few a round costs more than they do.
     Gather { up_to_bytes: u64 },
     /// By an all-reduce of their values in float16: half the bytes. Each is off by up to 2^-11 of itself for each
     /// sum, values beyond 65504 become infinite, and those under about 6e-8 become zero.
