@@ -18,6 +18,11 @@ fn a_caller_does_not_own_what_it_calls() {
       from: option --set modules.net.place=trainer
       hint: place it on a role of servers, or leave run out for a replica on each trainer
     "#);
+    insta::assert_snapshot!(set(&["modules.net.place=[\"server\", \"trainer\"]"]), @r#"
+    error: job `x.toml`: `modules.net.place` = ["server", "trainer"] are the stages of a pipeline, and with run = "caller" each trainer computes the whole module
+      from: option --set modules.net.place=["server", "trainer"]
+      hint: place the module on one role, or leave run out
+    "#);
     insta::assert_snapshot!(set(&["modules.net.run=called"]), @r#"
     error: job `x.toml`: `modules.net.run` = "called" is none of owner or caller
       from: option --set modules.net.run=called

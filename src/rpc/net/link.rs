@@ -13,13 +13,14 @@ use capnp::message::ReaderOptions;
 use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::twoparty::VatNetwork;
 use capnp_rpc::{Disconnector, RpcSystem};
-use futures::io::{AsyncRead, AsyncWrite, BufReader, BufWriter};
+use futures::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::Net;
+use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
 use crate::rpc::join::Joined;
 use crate::rpc::payload::Intake;
@@ -27,7 +28,7 @@ use crate::rpc::wire::peer_capnp::peer;
 use crate::rpc::wire::{self, MAX_DEPTH};
 use crate::topology::Rank;
 
-/// Of each half of a socket: most messages go out in one write.
+/// Most messages come in by one read.
 const BUFFER_BYTES: usize = 64 << 10;
 
 pub(crate) struct Link {
@@ -45,6 +46,8 @@ pub(crate) struct Link {
     /// What it last said it was doing.
     pub doing: RefCell<String>,
     system: AbortHandle,
+    outbox: Rc<Outbox>,
+    writer: AbortHandle,
     disconnector: RefCell<Option<Disconnector<Side>>>,
 }
 
@@ -77,13 +80,17 @@ impl Link {
         let read = Watched { inner: read.compat(), last_heard: last_heard.clone(), gone: gone.clone() };
         let write =
             Watched { inner: write.compat_write(), last_heard: last_heard.clone(), gone: gone.clone() };
+        let outbox = Outbox::new();
+        let leaving = outbox.clone();
+        // What goes wrong is noticed by `write`.
+        let writer = spawn_local(async move { leaving.empty_into(write).await });
         let (own, other) = match accepted {
             true => (Side::Server, Side::Client),
             false => (Side::Client, Side::Server),
         };
         let network = VatNetwork::new(
             BufReader::with_capacity(BUFFER_BYTES, read),
-            BufWriter::with_capacity(BUFFER_BYTES, write),
+            Inlet(outbox.clone()),
             own,
             reader_options(),
         );
@@ -108,6 +115,8 @@ impl Link {
             beating: Cell::default(),
             doing: RefCell::new("starting".into()),
             system: task.abort_handle(),
+            outbox,
+            writer: writer.abort_handle(),
             disconnector: RefCell::new(Some(disconnector)),
         }
     }
@@ -116,15 +125,21 @@ impl Link {
     pub async fn close(&self, limit: Duration) {
         let disconnector = self.disconnector.borrow_mut().take();
         if let Some(disconnector) = disconnector {
-            let _ = tokio::time::timeout(limit, disconnector).await;
+            let written = async {
+                let _ = disconnector.await;
+                self.outbox.emptied().await;
+            };
+            let _ = tokio::time::timeout(limit, written).await;
         }
         self.system.abort();
+        self.writer.abort();
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         self.system.abort();
+        self.writer.abort();
     }
 }
 

@@ -12,6 +12,7 @@ mod ending;
 #[cfg(test)]
 mod hung;
 mod link;
+mod outbox;
 mod server;
 mod watch;
 
