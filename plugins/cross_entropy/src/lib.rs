@@ -8,8 +8,9 @@ use pstrain_plugin::prelude::*;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CrossEntropy {
-    #[serde(default)]
-    reduction: Reduction,
+    /// Only the mean, which it always is.
+    #[serde(default, rename = "reduction")]
+    _reduction: Reduction,
     /// The part of the target's probability that is spread over all classes.
     #[serde(default)]
     label_smoothing: f64,
@@ -27,13 +28,7 @@ impl Loss for CrossEntropy {
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
         let (scores, classes) = (only("output", outputs)?, only("target", targets)?);
         check_classes(scores, classes)?;
-        let log_probabilities = scores.log_softmax(1);
-        let of_class = -self.reduction.of(&log_probabilities.gather(1, &classes.unsqueeze(1)));
-        if self.label_smoothing == 0.0 {
-            return Ok(of_class);
-        }
-        let of_all = -self.reduction.of(&log_probabilities.mean(&[1], false));
-        Ok((1.0 - self.label_smoothing) * of_class + self.label_smoothing * of_all)
+        Ok(scores.cross_entropy(classes, self.label_smoothing))
     }
 
     fn metrics(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Metrics> {

@@ -116,6 +116,8 @@ impl Tensor {
         fn cumsum(&self, dim: i64 => dim);
         fn softmax(&self, dim: i64 => dim);
         fn log_softmax(&self, dim: i64 => dim);
+        /// The mean of PyTorch's `cross_entropy`, from scores [N, C, ...] and class numbers, int64 [N, ...].
+        fn cross_entropy(&self, classes: &Tensor => &classes.0, label_smoothing: f64 => label_smoothing);
     }
 
     /// Over all elements.

@@ -1,6 +1,6 @@
 //! The operations of `tensors.tensor`, in the order of the WIT.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::budget::{broadcast, elements};
 use super::{Handle, Made, refused};
@@ -37,6 +37,9 @@ macro_rules! over_dims {
         })*
     };
 }
+
+/// PyTorch takes -100 for a class that does not count; here it is as wrong as any other that there is not.
+const NO_CLASS_IS_IGNORED: i64 = i64::MIN;
 
 impl HostTensor for State {
     fn scalar(&mut self, value: f64, like: Handle) -> Made {
@@ -179,6 +182,22 @@ impl HostTensor for State {
 
     fn log_softmax(&mut self, a: Handle, dim: i64) -> Made {
         self.one("log_softmax", a, |t| t.f_log_softmax(dim, None::<Kind>))
+    }
+
+    fn cross_entropy(&mut self, a: Handle, classes: Handle, label_smoothing: f64) -> Made {
+        let (scores, classes) = (self.tensor(&a)?, self.tensor(&classes)?);
+        // Its backward keeps the log-probabilities.
+        self.budget.admit("cross_entropy", 8 * scores.numel() as u64)?;
+        let loss = scores.f_cross_entropy_loss(
+            classes,
+            None::<&Tensor>,
+            Reduction::Mean,
+            NO_CLASS_IS_IGNORED,
+            label_smoothing,
+        );
+        let loss = loss.map_err(|error| refused("cross_entropy", &[scores, classes], &error))?;
+        self.budget.spend("cross_entropy", &loss)?;
+        self.keep(loss)
     }
 
     fn gather(&mut self, a: Handle, dim: i64, index: Handle) -> Made {
