@@ -263,4 +263,5 @@ fn triples_of_placements_train_as_one_process() {
     assert_trains_as_one_process(&triple(Replicas, ReplicatedStages, Replicas), "gpipe");
     assert_trains_as_one_process(&triple(Remote, Stages, Replicas), "1f1b");
     assert_trains_as_one_process(&triple(Rows, Caller, Replicas), "gpipe");
+    assert_trains_as_one_process(&triple(Replicas, Caller, Replicas), "1f1b");
 }

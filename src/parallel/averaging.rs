@@ -25,8 +25,8 @@ pub struct Averaging {
 }
 
 enum By {
-    /// While the backward runs. One for each run of adjacent replicas: what lies between two of them is another rank's,
-    /// so a backward comes to them one after the other.
+    /// While the backward runs. One for each run of replicas with nothing of another rank's between them: a backward comes
+    /// to the runs one after the other.
     Reducers(Vec<Averaged>),
     /// Of all gradients, as one tensor, when the backward is over.
     Afterwards { all_reduce: AllReduce, compared: Option<Comparison> },

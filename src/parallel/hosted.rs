@@ -95,9 +95,10 @@ impl ModuleState {
 }
 
 impl HostedModule {
+    /// `replicas`: the group of all ranks that host one, if there are several.
+    ///
     /// # Errors
     /// When the module cannot be built on these devices.
-    /// `replicas`: of all ranks that host one, if there are several.
     pub fn build(
         hosting: &Hosting,
         devices: &[tch::Device],
@@ -141,24 +142,30 @@ impl HostedModule {
         &self.parameter_names
     }
 
-    /// Forward under a context, recorded for its backward. Waits first until `after` of the trainer's steps are applied,
-    /// but under hogwild, and while it is too far ahead (`ssp`).
+    /// Waits until `after` of the trainer's steps are applied, but under hogwild, and while it is too far ahead (`ssp`).
+    ///
+    /// # Errors
+    /// An earlier step of it has failed.
+    pub async fn turn(&self, trainer: Rank, after: u64) -> Result<()> {
+        match &self.updates {
+            // A module without parameters takes no steps.
+            Updates::Ordered(ordered) if !self.parameter_names.is_empty() => {
+                ordered.turn(trainer, after).await
+            }
+            Updates::Ordered(_) | Updates::Hogwild(_) => Ok(()),
+        }
+    }
+
+    /// Forward under a context, recorded for its backward.
     ///
     /// The first forward of a context decides which version its whole step reads.
-    pub async fn forward(
+    pub fn forward(
         &self,
         context: &ContextState,
         trainer: Rank,
-        after: u64,
         inputs: &[Tensor],
         mode: Mode,
     ) -> Result<Tensor> {
-        // A module without parameters takes no steps.
-        if let Updates::Ordered(ordered) = &self.updates
-            && !self.parameter_names.is_empty()
-        {
-            ordered.turn(trainer, after).await?;
-        }
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.
         self.most_kept.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
@@ -214,6 +221,13 @@ impl HostedModule {
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
         self.tally.add(applied);
         Ok(applied)
+    }
+
+    /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
+    pub fn fail(&self, trainer: Rank, reason: &str) {
+        if let Updates::Ordered(ordered) = &self.updates {
+            ordered.fail(trainer, reason);
+        }
     }
 
     /// Steps applied so far, by all trainers, and the sum of their staleness.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tokio::sync::watch;
 
 use super::Applied;
@@ -40,6 +40,8 @@ struct State<U: Updated> {
     updated: U,
     pace: Pace,
     round: Round<U::Given>,
+    /// Why a trainer's step was not taken. It takes no more.
+    failed: BTreeMap<Rank, String>,
 }
 
 /// The `bsp` round that is being gathered.
@@ -54,7 +56,7 @@ struct Round<G> {
 impl<U: Updated> Ordered<U> {
     pub(super) fn new(updated: U, trainers: &[Rank], consistency: Consistency) -> Ordered<U> {
         let round = Round { number: 0, given: BTreeMap::new(), failed: None };
-        let state = State { updated, pace: Pace::new(trainers), round };
+        let state = State { updated, pace: Pace::new(trainers), round, failed: BTreeMap::new() };
         Ordered { consistency, state: Mutex::new(state), changed: watch::Sender::new(0) }
     }
 
@@ -71,17 +73,27 @@ impl<U: Updated> Ordered<U> {
     /// Waits until `trainer` may start its next step, which comes after so many of its own.
     pub(super) async fn turn(&self, trainer: Rank, after: u64) -> Result<()> {
         let mut changes = self.changed.subscribe();
-        while self.verdict(trainer, after) != Verdict::Go {
+        while self.verdict(trainer, after)? != Verdict::Go {
             changes.changed().await.context("the module is gone")?;
         }
         Ok(())
+    }
+
+    /// A step of `trainer` cannot be taken: nothing that comes after it waits for it.
+    pub(super) fn fail(&self, trainer: Rank, reason: &str) {
+        self.lock().failed.insert(trainer, reason.to_owned());
+        self.changed.send_modify(|count| *count += 1);
     }
 
     /// Applies what a step brings (`None`: the step is skipped), under `bsp` together with everyone's.
     ///
     /// `used` is the version that the step read.
     pub(super) async fn step(&self, trainer: Rank, used: u64, given: Option<U::Given>) -> Result<Applied> {
-        if self.has_rounds() && self.lock().pace.trains(trainer) {
+        if self.has_rounds() {
+            ensure!(
+                self.lock().pace.trains(trainer),
+                "rank {trainer} takes no part in the rounds of the trainers"
+            );
             return self.step_of_round(trainer, given).await;
         }
         let mut state = self.lock();
@@ -133,8 +145,12 @@ impl<U: Updated> Ordered<U> {
     }
 
     /// Looks, and lets the lock go before anybody waits (O-3).
-    fn verdict(&self, trainer: Rank, after: u64) -> Verdict {
-        self.lock().pace.may_start(trainer, after, self.consistency)
+    fn verdict(&self, trainer: Rank, after: u64) -> Result<Verdict> {
+        let state = self.lock();
+        match state.failed.get(&trainer) {
+            Some(reason) => bail!("an earlier step of rank {trainer} failed: {reason}"),
+            None => Ok(state.pace.may_start(trainer, after, self.consistency)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<U>> {
@@ -161,5 +177,56 @@ impl<U: Updated> State<U> {
         }
         self.round.number += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    struct Count(u64);
+
+    impl Updated for Count {
+        type Given = u64;
+
+        fn version(&self) -> u64 {
+            self.0
+        }
+
+        fn update(&mut self, given: Vec<u64>) -> Result<()> {
+            ensure!(!given.contains(&0), "nothing was given");
+            self.0 += 1;
+            Ok(())
+        }
+    }
+
+    fn poll<T>(work: impl Future<Output = T>) -> Poll<T> {
+        pin!(work).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_forward_waits_for_the_steps_before_it_and_no_longer_when_one_of_them_fails() {
+        let ordered = Ordered::new(Count(0), &[Rank(1)], Consistency::Async);
+        assert!(poll(ordered.turn(Rank(1), 1)).is_pending());
+        assert!(matches!(poll(ordered.step(Rank(1), 0, Some(7))), Poll::Ready(Ok(_))));
+        assert!(matches!(poll(ordered.turn(Rank(1), 1)), Poll::Ready(Ok(()))));
+        let mut ahead = pin!(ordered.turn(Rank(1), 2));
+        assert!(ahead.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let Poll::Ready(Err(error)) = poll(ordered.step(Rank(1), 1, Some(0))) else { panic!("refused") };
+        ordered.fail(Rank(1), &error.to_string());
+        let Poll::Ready(Err(error)) = ahead.poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("told")
+        };
+        assert_eq!(error.to_string(), "an earlier step of rank 1 failed: nothing was given");
+    }
+
+    #[test]
+    fn a_rank_that_does_not_train_gives_nothing_to_a_round() {
+        let ordered = Ordered::new(Count(0), &[Rank(1)], Consistency::Bsp);
+        let Poll::Ready(Err(error)) = poll(ordered.step(Rank(2), 0, Some(7))) else { panic!("refused") };
+        assert_eq!(error.to_string(), "rank 2 takes no part in the rounds of the trainers");
     }
 }

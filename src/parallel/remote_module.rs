@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use tch::Tensor;
 
 use super::PATIENCE;
+use super::server::exactly;
 use crate::autograd::{Autograd, AutogradPending, Context};
 use crate::rpc::{RRef, Value};
 use crate::topology::Rank;
@@ -168,9 +169,4 @@ impl RemoteModule {
 pub(super) fn one(values: Vec<Value>) -> Result<Value> {
     let [value] = exactly(values)?;
     Ok(value)
-}
-
-pub(super) fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {
-    let came = values.len();
-    values.try_into().ok().with_context(|| format!("{came} values came where {N} are the answer"))
 }

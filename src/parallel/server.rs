@@ -133,12 +133,16 @@ async fn forward(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let module = local::<HostedModule>(module).await?;
     let mode = Mode { train: train.into_bool()?, dropout_seed: seed.into_int()? as u64 };
     let after = after.into_int()? as u64;
+    if scope.state.is_some() {
+        // Before the modules that give its inputs compute: nobody else waits for the trainer's turn there.
+        module.turn(scope.from, after).await?;
+    }
     let mut inputs = Vec::new();
     for value in values {
         inputs.push(input(&scope, value).await?);
     }
     let output = match &scope.state {
-        Some(context) => module.forward(context, scope.from, after, &inputs, mode).await?,
+        Some(context) => module.forward(context, scope.from, &inputs, mode)?,
         None => module.predict(scope.from, &inputs)?,
     };
     Ok(vec![output.f_to_device(tch::Device::Cpu)?.into()])
@@ -222,13 +226,23 @@ async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>
 async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let [optimizer, backward, samples] = exactly(values)?;
     let optimizer = local::<HostedOptimizer>(optimizer).await?;
+    let taken = step_of(&scope, &optimizer, backward, samples).await;
+    if let Err(error) = &taken {
+        let reason = format!("{error:#}");
+        optimizer.modules.iter().for_each(|module| module.fail(scope.from, &reason));
+    }
+    Ok(vec![Value::Int(taken? as i64)])
+}
+
+/// Gives the staleness.
+async fn step_of(scope: &Scope, of: &HostedOptimizer, backward: Value, samples: Value) -> Result<u64> {
     let context = scope.state.as_ref().context("`optimizer.step` needs a context")?;
-    let samples = settled(&scope, context, backward, samples).await?;
+    let samples = settled(scope, context, backward, samples).await?;
     let mut staleness = 0;
-    for module in &optimizer.modules {
+    for module in &of.modules {
         staleness = staleness.max(module.step(context, scope.from, samples).await?.staleness);
     }
-    Ok(vec![Value::Int(staleness as i64)])
+    Ok(staleness)
 }
 
 /// Waits for what the backward leaves here, and gives the samples of the step. `None`: the step is skipped.

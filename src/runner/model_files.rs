@@ -6,20 +6,24 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::job::{Job, JobError, ModuleSpec, weights};
+use crate::job::{Job, JobError, ModuleSpec, Placement, weights};
 use crate::model::{self, ModelError};
 use crate::topology::Rank;
 
-/// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is: on `rank` only, if
-/// there is one. TorchScript is part of the job, which all ranks have to agree on.
+/// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is, and where it is
+/// computed: on `rank` only, if there is one. TorchScript is part of the job, which all ranks have to agree on.
 pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
-    let modules = job.training().map_or(&[][..], |training| training.modules.as_slice());
+    let training = job.training();
+    let modules = training.map_or(&[][..], |training| training.modules.as_slice());
+    let trainers = training.map_or(&[][..], |training| training.train.trainers.ranks.as_slice());
     let (mut problems, mut seen) = (Vec::new(), BTreeSet::new());
     for module in modules {
         if let Some(script) = module.torchscript() {
             problems.extend(torchscript(&key(module, "torchscript", &script.file), &script.file));
         }
-        let held = rank.is_none_or(|rank| module.place.ranks.contains(&rank));
+        let pulled = module.placement == Placement::Caller;
+        let held = rank
+            .is_none_or(|rank| module.place.ranks.contains(&rank) || (pulled && trainers.contains(&rank)));
         // The stages of a module have one file.
         if let Some(file) = module.weights.as_ref().filter(|_| held && seen.insert(module.written_name())) {
             problems.extend(weights(&key(module, "weights", file), file, module));

@@ -82,14 +82,16 @@ impl Trainer<'_> {
             let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let logged = course.is_logged(batch.step);
-            let coming = next.as_ref().map(|(_, samples)| samples);
+            let evaluates = ends_epoch && self.evaluates_after(batch.epoch + 1);
+            // What a step reads is not to be older than an evaluation takes.
+            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !evaluates);
             let stepped = stepper.step(batch.step, &samples, coming, logged)?;
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
                 course.end_epoch();
             }
-            if ends_epoch && self.evaluates_after(batch.epoch + 1) {
+            if evaluates {
                 self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
             }
         }
@@ -216,7 +218,9 @@ impl Trainer<'_> {
     }
 
     fn averaging(&self, modules: &[Placed]) -> Result<Option<Averaging>> {
-        let adjacent = modules.chunk_by(|one, next| one.replica().is_some() && next.replica().is_some());
+        // A backward goes through what is computed here in one run.
+        let here = |module: &Placed| matches!(module, Placed::Replica(_) | Placed::Pulled(_));
+        let adjacent = modules.chunk_by(|one, next| here(one) && here(next));
         let runs: Vec<Vec<&Replica>> = adjacent
             .map(|run| run.iter().filter_map(Placed::replica).collect::<Vec<_>>())
             .filter(|run| !run.is_empty())

@@ -23,6 +23,11 @@ fn a_caller_does_not_own_what_it_calls() {
       from: option --set modules.net.place=["server", "trainer"]
       hint: place the module on one role, or leave run out
     "#);
+    insta::assert_snapshot!(set(&["modules.net.place=[]"]), @r#"
+    error: job `x.toml`: `modules.net.place` = [] names no role
+      from: option --set modules.net.place=[]
+      hint: name the role of each stage, in the order in which a sample passes them
+    "#);
     insta::assert_snapshot!(set(&["modules.net.run=called"]), @r#"
     error: job `x.toml`: `modules.net.run` = "called" is none of owner or caller
       from: option --set modules.net.run=called

@@ -27,20 +27,21 @@ pub(super) fn read(
     trainers: Option<&Role>,
     run: Run,
 ) -> Option<Vec<(Role, Placement)>> {
-    if run == Run::Caller {
-        return Some(vec![pull_push::placement(item, roles, trainers)?]);
-    }
-    if !matches!(item.value(), Value::Array(..)) {
-        return Some(vec![place(item, roles, trainers)?]);
-    }
-    let entries = item.list()?;
-    if entries.is_empty() {
+    let entries = match item.value() {
+        Value::Array(..) => Some(item.list()?),
+        _ => None,
+    };
+    if entries.as_ref().is_some_and(|entries| entries.is_empty()) {
         item.wrong(
             "names no role",
             "name the role of each stage, in the order in which a sample passes them",
         );
         return None;
     }
+    if run == Run::Caller {
+        return Some(vec![pull_push::placement(item, roles, trainers)?]);
+    }
+    let Some(entries) = entries else { return Some(vec![place(item, roles, trainers)?]) };
     let places: Vec<_> = entries.iter().map(|entry| place(entry, roles, trainers)).collect();
     places.into_iter().collect()
 }

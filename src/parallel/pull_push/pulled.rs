@@ -30,7 +30,7 @@ impl Pulled {
         filter: Filter,
         local_steps: u32,
     ) -> Result<Pulled> {
-        // What it starts from does not matter: the first pull comes before the first step.
+        // What its parameters start from does not matter: the first pull comes before the first step.
         let copy = Replica::build(spec, devices, 0)?;
         let servers = spec.place.ranks.clone();
         Ok(Pulled { copy, autograd: autograd.clone(), servers, filter, local_steps })

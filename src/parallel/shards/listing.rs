@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tch::Tensor;
 
 use crate::autograd::Autograd;
-use crate::parallel::remote_module::exactly;
+use crate::parallel::server::exactly;
 use crate::rpc::RRef;
 
 /// All rows that one owner had at one moment. What they hold is read with each piece.

@@ -11,8 +11,7 @@
 //! | `shard.list` | RRef | an RRef to the list of all rows that there are now, and how many |
 //! | `shard.piece` | RRef to such a list, a position in it | int64 ids `[k]` and float32 rows `[k, dim]` from there on, as many as a piece takes |
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use futures::FutureExt as _;
@@ -23,8 +22,10 @@ use super::table::Ids;
 use crate::autograd::{Autograd, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
+use crate::parallel::Applied;
+use crate::parallel::made::Made;
 use crate::parallel::server::{exactly, local, serve, settled};
-use crate::rpc::{Methods, RRef, Value};
+use crate::rpc::{Methods, Value};
 use crate::topology::Rank;
 
 /// The shards of this rank, each made once for the whole world, when the first trainer asks for it.
@@ -34,7 +35,7 @@ pub struct ShardServer {
     placed: Vec<(ModuleSpec, u64)>,
     trainers: Vec<Rank>,
     consistency: Consistency,
-    made: Mutex<BTreeMap<String, (Arc<Shard>, RRef)>>,
+    made: Made<Shard>,
 }
 
 /// All rows of a shard at one moment: their ids, not what they hold.
@@ -54,7 +55,7 @@ impl ShardServer {
         trainers: Vec<Rank>,
         consistency: Consistency,
     ) -> Arc<ShardServer> {
-        Arc::new(ShardServer { rank, placed, trainers, consistency, made: Mutex::default() })
+        Arc::new(ShardServer { rank, placed, trainers, consistency, made: Made::default() })
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -74,30 +75,19 @@ impl ShardServer {
 
     /// The shards made so far.
     pub fn shards(&self) -> Vec<Arc<Shard>> {
-        self.made
-            .lock()
-            .expect("no handler panics making a shard")
-            .values()
-            .map(|(shard, _)| shard.clone())
-            .collect()
+        self.made.all()
     }
 
     fn get(&self, scope: &Scope, values: Vec<Value>) -> Result<Vec<Value>> {
         let [name] = exactly(values)?;
         let name = name.into_text()?;
-        // Held while the shard is made: the second trainer waits for the first one's instance.
-        let mut made = self.made.lock().expect("no handler panics making a shard");
-        if let Some((_, rref)) = made.get(&name) {
-            return Ok(vec![rref.clone().into()]);
-        }
-        let (spec, seed) = self
-            .placed
-            .iter()
-            .find(|(spec, _)| spec.name == name)
-            .with_context(|| format!("no shard of module `{name}` is placed on rank {}", self.rank))?;
-        let shard = Arc::new(Shard::new(spec, self.rank, &self.trainers, self.consistency, *seed)?);
-        let rref = scope.mesh.objects().insert(shard.clone());
-        made.insert(name, (shard, rref.clone()));
+        let rref = self.made.get(&scope.mesh, &name, || {
+            let mut placed = self.placed.iter();
+            let (spec, seed) = placed
+                .find(|(spec, _)| spec.name == name)
+                .with_context(|| format!("no shard of module `{name}` is placed on rank {}", self.rank))?;
+            Shard::new(spec, self.rank, &self.trainers, self.consistency, *seed)
+        })?;
         Ok(vec![rref.into()])
     }
 }
@@ -124,10 +114,17 @@ async fn optimize(values: Vec<Value>) -> Result<Vec<Value>> {
 async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let [shard, backward, samples] = exactly(values)?;
     let shard = local::<Shard>(shard).await?;
+    let taken = step_of(&scope, &shard, backward, samples).await;
+    if let Err(error) = &taken {
+        shard.fail(scope.from, &format!("{error:#}"));
+    }
+    Ok(vec![Value::Int(taken?.staleness as i64)])
+}
+
+async fn step_of(scope: &Scope, shard: &Shard, backward: Value, samples: Value) -> Result<Applied> {
     let context = scope.state.as_ref().context("`shard.step` needs a context")?;
-    let samples = settled(&scope, context, backward, samples).await?;
-    let applied = shard.step(context, scope.from, samples).await?;
-    Ok(vec![Value::Int(applied.staleness as i64)])
+    let samples = settled(scope, context, backward, samples).await?;
+    shard.step(context, scope.from, samples).await
 }
 
 async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {

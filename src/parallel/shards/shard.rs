@@ -1,6 +1,5 @@
 //! A module's rows at one owner: look-ups, and how the trainers' updates meet.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,6 +11,7 @@ use crate::job::optimizer::OptimizerSpec;
 use crate::job::shards::{Cut, TableSpec, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::parallel::Applied;
+use crate::parallel::made::{Chosen, Tally};
 use crate::parallel::ordered::{Ordered, Updated as _};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
@@ -21,11 +21,8 @@ pub struct Shard {
     module: String,
     dim: usize,
     updates: Ordered<Table>,
-    /// Chosen by the first trainer that makes an optimizer; the others must agree.
-    optimizer: Mutex<Option<OptimizerSpec>>,
-    /// Steps that were applied and the sum of their staleness; written by every trainer's handler.
-    steps: AtomicU64,
-    staleness: AtomicU64,
+    optimizer: Chosen,
+    tally: Tally,
 }
 
 /// The look-ups of a context's step. Hangs on the context.
@@ -77,9 +74,8 @@ impl Shard {
             module: spec.name.clone(),
             dim: dim as usize,
             updates: Ordered::new(rows.with_context(|| in_module(&spec.name))?, trainers, consistency),
-            optimizer: Mutex::new(None),
-            steps: AtomicU64::new(0),
-            staleness: AtomicU64::new(0),
+            optimizer: Chosen::default(),
+            tally: Tally::default(),
         })
     }
 
@@ -141,17 +137,10 @@ impl Shard {
     /// # Errors
     /// When another one was chosen before, or it cannot update single rows.
     pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        let mut chosen = self.optimizer.lock().expect("no handler panics choosing an optimizer");
-        match &*chosen {
-            Some(before) if before != spec => {
-                bail!("module `{}` is already updated by {before:?}; {spec:?} was asked for", self.module)
-            }
-            Some(_) => return Ok(()),
-            None => {}
-        }
-        self.updates.with(|table| table.set_optimizer(spec)).with_context(|| in_module(&self.module))?;
-        *chosen = Some(spec.clone());
-        Ok(())
+        self.optimizer.choose(&self.module, spec, || {
+            let set = self.updates.with(|table| table.set_optimizer(spec));
+            set.with_context(|| in_module(&self.module))
+        })
     }
 
     /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
@@ -165,14 +154,18 @@ impl Shard {
         let given = samples.map(|samples| Given { samples, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
-        self.steps.fetch_add(1, Ordering::Relaxed);
-        self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
+        self.tally.add(applied);
         Ok(applied)
+    }
+
+    /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
+    pub fn fail(&self, trainer: Rank, reason: &str) {
+        self.updates.fail(trainer, reason);
     }
 
     /// Steps applied so far, by all trainers, and the sum of their staleness.
     pub fn updates(&self) -> (u64, u64) {
-        (self.steps.load(Ordering::Relaxed), self.staleness.load(Ordering::Relaxed))
+        self.tally.read()
     }
 
     /// The trainer takes no more steps, and nobody waits for it any longer.
