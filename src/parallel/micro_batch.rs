@@ -78,22 +78,27 @@ impl MicroBatch {
             let Some(module) = passage.modules.get(passed) else {
                 return Ok(MicroBatch { passed, output: Output::Here(input), computed });
             };
-            let remote = passage.remote_from(passed);
-            if !remote.is_empty() {
-                passed += remote.len();
-                output = Output::Forwarding(RemoteModule::forward_through(&remote, passage.context, input));
-                break;
-            }
             let _span = span(Activity::Forward);
             let (start, forward) = (Instant::now(), passage.forwards[passed]);
-            output = match (module.sharded(), passage.context) {
-                (Some(table), Some(context)) => {
+            passed += 1;
+            output = match (module, passage.context) {
+                (Placed::Remote(_), context) => {
+                    let remote = passage.remote_from(passed - 1);
+                    passed += remote.len() - 1;
+                    let forwarding = RemoteModule::forward_through(&remote, context, input);
+                    return Ok(MicroBatch { passed, output: Output::Forwarding(forwarding), computed });
+                }
+                (Placed::Sharded(table), Some(context)) => {
                     Output::LookingUp(table.look_up(context, &input, forward.after)?)
                 }
-                (None, Some(context)) => Output::Here(module.forward(context, input, forward)?),
-                (_, None) => Output::Here(module.predict(input)?),
+                (Placed::Sharded(table), None) => Output::Here(table.predict(&input)?),
+                (Placed::Replica(replica), Some(_)) => Output::Here(replica.forward(input, forward)?),
+                (Placed::Replica(replica), None) => Output::Here(replica.predict(input)?),
+                (Placed::Pulled(pulled), Some(context)) => {
+                    Output::Here(pulled.forward(context, input, forward)?)
+                }
+                (Placed::Pulled(pulled), None) => Output::Here(pulled.copy().predict(input)?),
             };
-            passed += 1;
             computed += start.elapsed();
         }
         Ok(MicroBatch { passed, output, computed })
