@@ -1,13 +1,11 @@
 //! The first values of rows: N(0, 1), as `torch.nn.Embedding` draws them, but each row by itself.
 
-use std::f64::consts::TAU;
-
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
 
 /// A generator with random access: ChaCha with 8 rounds (Bernstein, "ChaCha, a variant of Salsa20", 2008), keyed by the
-/// seed, with the row's id as the number of the stream. Normal numbers are made of uniform ones in pairs (Box and
-/// Muller, "A Note on the Generation of Random Normal Deviates", 1958).
+/// seed, with the row's id as the number of the stream.
 pub(super) struct Initial {
     generator: ChaCha8Rng,
     /// The id whose row is zero.
@@ -26,15 +24,7 @@ impl Initial {
         }
         let mut generator = self.generator.clone();
         generator.set_stream(id as u64);
-        let mut uniform = || f64::from(generator.next_u32()) / 2f64.powi(32);
-        for pair in row.chunks_mut(2) {
-            // Above 0, where the logarithm has none.
-            let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
-            let (sine, cosine) = (TAU * uniform()).sin_cos();
-            for (value, direction) in pair.iter_mut().zip([cosine, sine]) {
-                *value = (radius * direction) as f32;
-            }
-        }
+        row.fill_with(|| StandardNormal.sample(&mut generator));
     }
 }
 
@@ -71,7 +61,7 @@ mod tests {
             let error = (moment(power) - expected).abs();
             assert!(error < 5.0 * (variance / count).sqrt(), "moment {power}: {}", moment(power));
         }
-        // Neighbours in a pair, and the same place of rows that follow one another.
+        // Neighbours, and the same place of rows that follow one another.
         for lag in [1, 15] {
             let products = values.iter().zip(&values[lag..]).map(|(a, b)| f64::from(a * b)).sum::<f64>();
             assert!((products / count).abs() < 5.0 / count.sqrt(), "lag {lag}");
