@@ -25,6 +25,14 @@ interface Peer {
 
   end @5 (ending :Ending) -> ();
   # The mesh is over. The first such message counts; the receiver ends its own mesh with the same reason.
+
+  lend @6 (nonce :Data) -> (process :UInt32, address :UInt64);
+  # Puts `nonce`, 32 bytes, where the caller can find it: at `address` of process `process`, until it is asked again.
+  # A caller on the same host that reads it there knows that it can read the callee's memory, and whose that is.
+
+  sendBy @7 (form :UInt32) -> ();
+  # From now on the callee sends tensors that do not fit into a message in this form, one of those that both sides take,
+  # by its bit in `forms` of join.capnp.
 }
 
 struct Request {

@@ -101,10 +101,10 @@ interface Source {
 }
 
 struct Cma {
-  # Same host: read out of the sender's memory by process_vm_readv.
-  pid @0 :UInt32;
-  address @1 :UInt64;
-  pin @2 :Pin;
+  # Same host: read out of the sender's memory by process_vm_readv, if its process has proven itself (`Peer.lend`).
+  # Tensors only.
+  address @0 :UInt64;
+  pin @1 :Pin;
 }
 
 struct Shm {

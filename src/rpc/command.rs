@@ -1,13 +1,13 @@
 //! What other threads ask of the RPC thread.
 //!
-//! The queue of commands is bounded by what is in it: calls by their permits, `Forget` by the references that live,
+//! The queue of commands is bounded by what is in it: calls by their permits, `Forget` and `Unpin` by what lives,
 //! and the rest is sent a few times in the life of a mesh, or by threads that wait for the answer.
 
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::pending::Outcome;
+use super::pending::Answer;
 use super::rref::{ObjectId, RRef};
 use super::shared::Permit;
 use super::value::Message;
@@ -34,6 +34,10 @@ pub(crate) enum Command {
     Forget {
         key: u64,
     },
+    /// What this key pins has been read, or is not wanted.
+    Unpin {
+        key: u64,
+    },
     Barrier {
         name: String,
         reply: Reply,
@@ -56,7 +60,7 @@ pub(crate) enum Command {
     HeardDoing(Rank, oneshot::Sender<String>),
 }
 
-pub(crate) type Reply = oneshot::Sender<Outcome>;
+pub(crate) type Reply = oneshot::Sender<Answer>;
 
 pub(crate) struct Call {
     pub to: Rank,

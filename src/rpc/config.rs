@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use super::error::JoinError;
+use super::payload::Forms;
 use super::wire;
 use crate::topology::{Rank, WorldSize};
 
@@ -33,6 +34,8 @@ pub struct MeshConfig {
     /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
     /// of all replies of one peer that are fetched at a time. (Small ones come on top, see P-2 in `payload.rs`.)
     pub max_payload_bytes: u64,
+    /// How large tensors may travel; each connection takes the fastest that works.
+    pub forms: Forms,
 }
 
 impl MeshConfig {
@@ -52,6 +55,7 @@ impl MeshConfig {
             heartbeat: Duration::from_millis(500),
             lost_after: Duration::from_secs(5),
             max_payload_bytes: 4 << 30,
+            forms: Forms::ALL,
         }
     }
 

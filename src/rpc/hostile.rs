@@ -4,6 +4,7 @@ use capnp::message::{Builder, HeapAllocator, ReaderOptions};
 
 use super::codec::read_message;
 use super::error::{CallError, CallErrorKind};
+use super::payload::Lender;
 use super::wire::value_capnp::{DType, message, tensor};
 use super::wire::{INLINE_BYTES, MAX_DEPTH, MAX_DIMENSIONS, MAX_VALUES};
 
@@ -20,7 +21,7 @@ fn read_up_to(max_bytes: u64, write: impl FnOnce(message::Builder<'_>)) -> Resul
     let words = capnp::serialize::write_message_to_words(&builder);
     let reader =
         capnp::serialize::read_message(&mut words.as_slice(), ReaderOptions::new()).expect("well framed");
-    read_message(reader.get_root().expect("a struct"), max_bytes).map(|_| ())
+    read_message(reader.get_root().expect("a struct"), max_bytes, Lender::default()).map(|_| ())
 }
 
 /// Blobs that the message carries in itself.
@@ -169,7 +170,7 @@ fn an_unknown_dtype_is_refused() {
     words[at] = 200;
     let reader =
         capnp::serialize::read_message(&mut words.as_slice(), ReaderOptions::new()).expect("well framed");
-    let outcome = read_message(reader.get_root().expect("a struct"), LIMIT).map(|_| ());
+    let outcome = read_message(reader.get_root().expect("a struct"), LIMIT, Lender::default()).map(|_| ());
     assert_eq!(outcome.expect_err("refused").kind, CallErrorKind::BadValue);
 }
 
@@ -182,9 +183,11 @@ fn a_text_that_is_no_utf8_is_refused_when_it_is_complete() {
         text.set_len(2);
         text.init_payload().init_inline().set_data(&[0xff, 0xfe]);
     }
-    let draft = read_message(builder.get_root_as_reader().expect("a struct"), LIMIT).expect("read");
+    let reader = builder.get_root_as_reader().expect("a struct");
+    let draft = read_message(reader, LIMIT, Lender::default()).expect("read");
     let intake = super::payload::Intake::new(LIMIT);
-    let complete = draft.complete(&intake, async |_| unreachable!("no references"));
-    let error = super::pending::block_on(complete).expect("may block").expect_err("refused");
+    let complete =
+        draft.complete(&intake, async |_| unreachable!("no references"), |_| unreachable!("nothing is lent"));
+    let error = super::pending::block_on(complete).expect("may block").err().expect("refused");
     assert!(error.message.contains("UTF-8"), "{error}");
 }

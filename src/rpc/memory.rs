@@ -3,7 +3,10 @@
 #![allow(unsafe_code, reason = "libtorch gives a tensor's memory as a raw pointer only")]
 
 use std::collections::TryReserveError;
+use std::ffi::c_void;
+use std::io;
 
+use nix::libc;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Memory that a payload is read from. It owns its bytes, so they stay in place while it lives.
@@ -32,6 +35,14 @@ impl Bytes {
     pub fn of_tensor(tensor: Tensor) -> Result<Bytes, TchError> {
         readable(&tensor)?;
         Ok(Bytes::Tensor(tensor))
+    }
+
+    /// Where they lie.
+    pub fn address(&self) -> u64 {
+        match self {
+            Bytes::Vec(bytes) => bytes.as_ptr() as u64,
+            Bytes::Tensor(tensor) => tensor.data_ptr() as u64,
+        }
     }
 
     /// The bytes from `offset`, as many as `target` takes. False: they are not all there, and nothing was copied.
@@ -86,6 +97,32 @@ impl Room {
         Ok(Room::Vec { bytes, len })
     }
 
+    /// The same tensor once more, for whoever is to fill it.
+    ///
+    /// # Errors
+    /// It is not of a tensor.
+    pub fn again(&self) -> Result<Room, TchError> {
+        match self {
+            Room::Tensor(tensor) => Ok(Room::Tensor(tensor.shallow_clone())),
+            Room::Vec { .. } => Err(TchError::Shape("not a tensor".into())),
+        }
+    }
+
+    /// Fills `len` bytes of the tensor from `offset` on with those of another process, where its tensor begins at
+    /// `address` (`process_vm_readv(2)`).
+    ///
+    /// # Errors
+    /// This process may not read the other, it is gone, or it has no such memory.
+    pub fn read_from(&mut self, process: u32, address: u64, offset: usize, len: usize) -> io::Result<()> {
+        let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let inside = offset.checked_add(len).is_some_and(|end| byte_len(tensor).is_ok_and(|all| end <= all));
+        let from = address.checked_add(offset as u64).filter(|_| inside);
+        let from = from.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: `for_tensor` saw a contiguous CPU tensor of `byte_len` bytes, which live as long as `tensor` is held;
+        // nobody else reads or writes them before they are there; the piece is inside them.
+        unsafe { copy_from_process(process, from, tensor.data_ptr().cast::<u8>().add(offset), len) }
+    }
+
     /// False: it does not fit there, and nothing was copied.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let Some(end) = offset.checked_add(bytes.len()) else { return false };
@@ -118,6 +155,38 @@ impl Room {
         }
         true
     }
+}
+
+/// Fills `target` with the bytes at `address` of another process.
+///
+/// # Errors
+/// As [`Room::read_from`].
+pub(crate) fn peek(process: u32, address: u64, target: &mut [u8]) -> io::Result<()> {
+    // SAFETY: `target` is borrowed mutably.
+    unsafe { copy_from_process(process, address, target.as_mut_ptr(), target.len()) }
+}
+
+/// # Safety
+/// `into` points to `len` bytes that nobody else reads or writes meanwhile.
+unsafe fn copy_from_process(process: u32, address: u64, into: *mut u8, len: usize) -> io::Result<()> {
+    let process = i32::try_from(process).map_err(io::Error::other)?;
+    let address = usize::try_from(address).map_err(io::Error::other)?;
+    let mut read = 0;
+    while read < len {
+        let from = address.checked_add(read).ok_or(io::ErrorKind::InvalidInput)?;
+        let theirs = libc::iovec { iov_base: from as *mut c_void, iov_len: len - read };
+        // SAFETY: `read` is less than `len`, so this is inside; the kernel checks what `theirs` names.
+        let moved = unsafe {
+            let ours = libc::iovec { iov_base: into.add(read).cast(), iov_len: len - read };
+            libc::process_vm_readv(process, &ours, 1, &theirs, 1, 0)
+        };
+        match usize::try_from(moved) {
+            Err(_) => return Err(io::Error::last_os_error()),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(moved) => read += moved,
+        }
+    }
+    Ok(())
 }
 
 fn readable(tensor: &Tensor) -> Result<(), TchError> {

@@ -11,7 +11,7 @@ use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
 use super::methods::Methods;
 use super::net;
-use super::pending::{self, Outcome, Pending};
+use super::pending::{self, Answer, Pending};
 use super::rref::{Held, Objects, RRef};
 use super::shared::{End, Permit, Shared};
 use super::together::{self, Together};
@@ -121,7 +121,7 @@ impl Mesh {
         method: &str,
         message: Message,
         within: Duration,
-    ) -> Result<(Call, oneshot::Receiver<Outcome>), CallError> {
+    ) -> Result<(Call, oneshot::Receiver<Answer>), CallError> {
         let (permit, message) = self.admit(to, method, message)?;
         let (reply, answer) = oneshot::channel();
         self.0.shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);

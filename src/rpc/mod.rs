@@ -31,6 +31,7 @@ pub use config::MeshConfig;
 pub use error::{CallError, CallErrorKind, Cause, JoinError, LostRank, RefusalReason};
 pub use mesh::{LostWatch, Mesh, Peer};
 pub use methods::{Handler, Incoming, Methods};
+pub use payload::{Form, Forms};
 pub use pending::Pending;
 pub use rref::{ObjectId, Objects, RRef};
 pub use together::Together;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -12,14 +13,18 @@ use futures::future::{TryFutureExt as _, try_join_all};
 use tokio::sync::oneshot;
 
 use super::error::{CallError, CallErrorKind};
-use super::payload;
+use super::payload::{self, Arrived};
 use super::shared::Shared;
 use super::together;
 use super::value::Message;
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
+/// What a method returned.
 pub(crate) type Outcome = Result<Message, CallError>;
+
+/// What came of a call: who waits for it reads what is lent.
+pub(crate) type Answer = Result<Arrived, CallError>;
 
 /// The answer to a call. Await it on any executor, or [`wait`](Pending::wait). Dropping it means that the answer is not
 /// wanted; the method runs all the same.
@@ -31,7 +36,9 @@ pub struct Pending {
 }
 
 enum State {
-    Sent(oneshot::Receiver<Outcome>, Arc<Shared>),
+    Sent(oneshot::Receiver<Answer>, Arc<Shared>),
+    /// To be read.
+    Arrived(Arrived),
     /// None once it was given out.
     Failed(Option<CallError>),
 }
@@ -40,7 +47,7 @@ impl Pending {
     pub(crate) fn sent(
         rank: Rank,
         method: &str,
-        reply: oneshot::Receiver<Outcome>,
+        reply: oneshot::Receiver<Answer>,
         shared: Arc<Shared>,
     ) -> Pending {
         Pending { rank, method: method.into(), state: State::Sent(reply, shared) }
@@ -81,13 +88,28 @@ impl Future for Pending {
         let this = &mut *self;
         match &mut this.state {
             State::Sent(reply, shared) => match Pin::new(reply).poll(context) {
-                Poll::Ready(Ok(reply)) => Poll::Ready(reply),
+                Poll::Ready(Ok(Ok(arrived))) => {
+                    this.state = State::Arrived(arrived);
+                    self.poll(context)
+                }
+                Poll::Ready(Ok(Err(error))) => Poll::Ready(Err(error)),
                 // No RPC thread any more: it has said why.
                 Poll::Ready(Err(_)) => Poll::Ready(Err(shared.end_error(this.rank, &this.method))),
                 Poll::Pending => {
                     together::let_go();
                     payload::give_share_back();
                     Poll::Pending
+                }
+            },
+            State::Arrived(arrived) => loop {
+                match arrived.read_on() {
+                    Ok(Some(message)) => return Poll::Ready(Ok(message)),
+                    Err(error) => return Poll::Ready(Err(error)),
+                    Ok(None) if SERVES.get() => {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Ok(None) => {}
                 }
             },
             State::Failed(error) => Poll::Ready(Err(error.take().expect("polled after it was ready"))),
@@ -104,12 +126,42 @@ pub(crate) fn this_thread_serves() {
     SERVES.set(true);
 }
 
-struct Unpark(Thread);
+/// Wakes a thread that may be parked, or may be about to look.
+struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
+}
+
+/// A wait that was shorter was a short one.
+const SHORT: Duration = Duration::from_micros(400);
+
+/// After so many short waits in a row a thread looks for a while before it parks: waking it on a core that has gone to
+/// sleep takes as long as a call. A long wait, as in training, costs nothing of that.
+const SHORT_IN_A_ROW: u32 = 8;
+
+thread_local! {
+    static SHORT_WAITS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Looks out for `unpark` instead of parking, if this thread's waits are short. Leaves the core to whoever wants it.
+fn look_out(unpark: &Unpark, since: Instant) {
+    if SHORT_WAITS.get() < SHORT_IN_A_ROW {
+        return;
+    }
+    while !unpark.woken.load(Ordering::Acquire) && since.elapsed() < SHORT {
+        thread::yield_now();
+    }
+}
+
+fn note_wait(since: Instant) {
+    SHORT_WAITS.set(if since.elapsed() < SHORT { SHORT_WAITS.get().saturating_add(1) } else { 0 });
 }
 
 /// Blocks this thread on `future`.
@@ -128,19 +180,26 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, CallError> {
 
 /// Blocks this thread on `future` for at most `limit`.
 pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F::Output> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(unpark.clone());
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut _wait = None;
     let mut future = pin!(future);
     loop {
+        unpark.woken.store(false, Ordering::Release);
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }
         _wait.get_or_insert_with(|| span(Activity::Wait));
-        match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-            None => thread::park(),
-            Some(Duration::ZERO) => return None,
-            Some(left) => thread::park_timeout(left),
+        let since = Instant::now();
+        look_out(&unpark, since);
+        while !unpark.woken.load(Ordering::Acquire) {
+            match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => thread::park(),
+                Some(Duration::ZERO) => return None,
+                Some(left) => thread::park_timeout(left),
+            }
         }
+        note_wait(since);
     }
 }

@@ -26,6 +26,9 @@ pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;
 /// fetched; a copy of this size takes about 25.)
 pub(crate) const INLINE_BYTES: usize = 256 << 10;
 
+/// The same where tensors are read out of the sender's memory. (Beyond it the copies cost more than letting go.)
+pub(crate) const INLINE_BYTES_BESIDE_CMA: usize = 32 << 10;
+
 /// Bytes that a receiver asks for at a time. (Half of it costs a quarter more time, twice of it saves nothing.)
 pub(crate) const CHUNK_BYTES: usize = 128 << 10;
 
@@ -57,9 +60,6 @@ pub(crate) const MAX_TEXT_BYTES: usize = 8 << 10;
 
 /// Of a control message. Room for `MAX_VALUES` values and the inline bytes twice over; tensors do not travel in it.
 pub(crate) const MAX_MESSAGE_WORDS: usize = 1 << 20;
-
-/// Payload forms this version builds (bits of `Hello.forms`): inline.
-pub(crate) const FORMS: u32 = 1;
 
 /// `text` cut to at most `limit` bytes, at a character.
 pub(crate) fn clip(text: &str, limit: usize) -> &str {

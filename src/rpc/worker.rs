@@ -15,7 +15,7 @@ use tokio::task::LocalSet;
 
 use super::error::{CallError, CallErrorKind, without_frames};
 use super::methods::{Handler, Incoming};
-use super::payload::{self, Share};
+use super::payload::{self, Arrived, Share};
 use super::pending::{self, Outcome};
 use super::shared::{Permit, Shared};
 use crate::topology::Rank;
@@ -23,6 +23,8 @@ use crate::topology::Rank;
 pub(crate) struct Job {
     pub handler: Handler,
     pub incoming: Incoming,
+    /// Of which the message is missing.
+    pub arrived: Arrived,
     pub shared: Arc<Shared>,
     pub done: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
@@ -64,9 +66,18 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
 }
 
 async fn run(job: Job) {
-    let Job { handler, incoming, shared, done, permit, share } = job;
+    let Job { handler, mut incoming, mut arrived, shared, done, permit, share } = job;
     let caller = incoming.from;
-    let call = AssertUnwindSafe(async move { handler(incoming).await });
+    let call = AssertUnwindSafe(async move {
+        incoming.message = loop {
+            match arrived.read_on()? {
+                Some(message) => break message,
+                // The others of this peer have their turn.
+                None => tokio::task::yield_now().await,
+            }
+        };
+        handler(incoming).await
+    });
     let outcome = match payload::holding(share, call.catch_unwind()).await {
         Ok(outcome) => outcome,
         Err(panic) => Err(CallError::of_kind(

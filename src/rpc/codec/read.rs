@@ -5,7 +5,7 @@ use tch::Kind;
 use super::{Tally, bad, kind_of, too_large};
 use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
-use crate::rpc::payload::{Draft, Fetch, Fork, Part, Shape};
+use crate::rpc::payload::{Draft, Fetch, Fork, Lender, Loan, Part, Shape};
 use crate::rpc::rref::ObjectId;
 use crate::rpc::value::{ContextId, Value};
 use crate::rpc::wire::MAX_DIMENSIONS;
@@ -16,9 +16,13 @@ use crate::topology::Rank;
 ///
 /// # Errors
 /// `TooLarge` over a limit, `BadValue` for what the schema does not allow.
-pub(crate) fn read_message(from: message::Reader<'_>, max_payload_bytes: u64) -> Result<Draft, CallError> {
+pub(crate) fn read_message(
+    from: message::Reader<'_>,
+    max_payload_bytes: u64,
+    lender: Lender,
+) -> Result<Draft, CallError> {
     let _span = span(Activity::Payload);
-    let mut draft = Draft::default();
+    let mut draft = Draft { lender, ..Draft::default() };
     let mut tally = Tally::new(max_payload_bytes);
     if from.has_context() {
         let context = from.get_context()?;
@@ -112,10 +116,18 @@ fn read_payload(
     draft: &mut Draft,
     tally: &mut Tally,
 ) -> Result<usize, CallError> {
-    let payload::Inline(inside) = from.which()? else {
-        return Err(bad("a payload form that this connection did not agree on"));
+    let to_fetch = || usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")));
+    let inside = match (from.which()?, &shape, draft.lender.process) {
+        (payload::Inline(inside), ..) => inside?,
+        (payload::Cma(lent), Shape::Tensor(..), Some(process)) => {
+            let (lent, len) = (lent?, to_fetch()?);
+            let loan = Loan::Cma { process, address: lent.get_address() };
+            draft.fetches.push(Fetch::Lent { shape, len, loan, pin: lent.get_pin()? });
+            return Ok(draft.fetches.len() - 1);
+        }
+        _ => return Err(bad("a payload form that this connection did not agree on")),
     };
-    let fetch = match inside?.which()? {
+    let fetch = match inside.which()? {
         inline::Data(data) => {
             let data = data?;
             if data.len() as u64 != len {
@@ -126,10 +138,7 @@ fn read_payload(
             room.write(0, data);
             Fetch::Here(room)
         }
-        inline::Source(source) => {
-            let len = usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")))?;
-            Fetch::There { shape, len, source: source? }
-        }
+        inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
     };
     draft.fetches.push(fetch);
     Ok(draft.fetches.len() - 1)

@@ -4,18 +4,20 @@ use super::dtype_of;
 use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
 use crate::rpc::memory::{self, Bytes};
-use crate::rpc::payload::SourceServer;
+use crate::rpc::payload::{Form, PinServer, SourceServer};
 use crate::rpc::reaper::Reaper;
 use crate::rpc::rref::ReferenceServer;
 use crate::rpc::value::{Message, SentTensor, Value};
-use crate::rpc::wire::INLINE_BYTES;
 use crate::rpc::wire::value_capnp::{blob, message, payload, tensor, value};
+use crate::rpc::wire::{INLINE_BYTES, INLINE_BYTES_BESIDE_CMA};
 use crate::topology::Rank;
 
 /// What one message, or several that travel together, carry in themselves (C-2).
 pub(crate) struct Inside<'a> {
     /// Bytes.
     left: usize,
+    /// Of tensors that it does not carry.
+    form: Form,
     /// For what it does not carry.
     reaper: &'a Reaper,
     /// Whose objects' references travel without a fork.
@@ -23,8 +25,12 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    pub fn new(reaper: &Reaper) -> Inside<'_> {
-        Inside { left: INLINE_BYTES, reaper, known_to: None }
+    pub fn new(reaper: &Reaper, form: Form) -> Inside<'_> {
+        let left = match form {
+            Form::Inline => INLINE_BYTES,
+            Form::Cma => INLINE_BYTES_BESIDE_CMA,
+        };
+        Inside { left, form, reaper, known_to: None }
     }
 
     /// The writer keeps the references to objects of that rank until they have been looked up there.
@@ -104,11 +110,21 @@ fn write_tensor(
 }
 
 fn write_payload(to: payload::Builder<'_>, bytes: Bytes, len: usize, inside: &mut Inside<'_>) {
-    let mut to = to.init_inline();
     if len > inside.left {
-        to.set_source(capnp_rpc::new_client(SourceServer::new(bytes, len, inside.reaper)));
+        match (inside.form, &bytes) {
+            (Form::Cma, Bytes::Tensor(_)) => {
+                let mut to = to.init_cma();
+                to.set_address(bytes.address());
+                to.set_pin(capnp_rpc::new_client(PinServer::new(bytes, len, inside.reaper)));
+            }
+            _ => {
+                let source = SourceServer::new(bytes, len, inside.reaper);
+                to.init_inline().set_source(capnp_rpc::new_client(source));
+            }
+        }
         return;
     }
+    let to = to.init_inline();
     inside.left -= len;
     let copied = bytes.copy_to(0, to.init_data(len as u32));
     debug_assert!(copied, "`len` is the length of `bytes`");

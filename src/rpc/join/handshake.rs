@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::secret::{Key, same};
 use crate::rpc::error::RefusalReason;
+use crate::rpc::payload::Forms;
 use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, refusal};
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::topology::{Rank, WorldSize};
@@ -34,8 +35,8 @@ pub(crate) struct Introduction {
     pub role: String,
     /// `host:port` at which it accepts others.
     pub address: String,
-    /// Payload forms it can take, one bit each.
-    pub forms: u32,
+    /// Payload forms it can take.
+    pub forms: Forms,
 }
 
 /// Why somebody is sent away.
@@ -93,15 +94,17 @@ impl Introduction {
             self.name.as_bytes(),
             self.role.as_bytes(),
             self.address.as_bytes(),
-            &self.forms.to_le_bytes(),
+            &self.forms.0.to_le_bytes(),
         ])
     }
 }
 
-/// The accepting side. `admit` decides about a connector that knows the key.
+/// The accepting side. `admit` decides about a connector that knows the key; of the payload forms that it takes those
+/// are left that are among `own_forms`.
 pub(crate) async fn accept(
     stream: &mut TcpStream,
     key: &Key,
+    own_forms: Forms,
     admit: impl FnOnce(&Introduction) -> Result<(), Refusal>,
 ) -> Result<Introduction, Failure> {
     let own = nonce();
@@ -112,18 +115,18 @@ pub(crate) async fn accept(
     })
     .await?;
     let frame = receive(stream, MAX_FRAME_BYTES).await?;
-    let verdict = judge(&frame, key, &own).and_then(|(came, nonce)| {
+    let verdict = judge(&frame, key, &own).and_then(|(mut came, nonce)| {
+        came.forms = came.forms & own_forms;
         admit(&came).map_err(Failure::Refused)?;
         Ok((came, nonce))
     });
     match verdict {
         Ok((came, nonce)) => {
-            let forms = came.forms & wire::FORMS;
-            let proof = accepted(key, &nonce, &own, forms);
+            let proof = accepted(key, &nonce, &own, came.forms);
             send::<answer::Owned>(stream, |to| {
                 let mut to = to.init_accepted();
                 to.set_proof(&proof);
-                to.set_forms(forms);
+                to.set_forms(came.forms.0);
             })
             .await?;
             Ok(came)
@@ -160,7 +163,7 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
         name: text(hello.get_name()?, MAX_NAME_BYTES)?,
         role: text(hello.get_role()?, MAX_NAME_BYTES)?,
         address: text(hello.get_address()?, MAX_NAME_BYTES)?,
-        forms: hello.get_forms(),
+        forms: Forms(hello.get_forms()),
     };
     if !same(&came.mac(key, own, &nonce), hello.get_proof()?) {
         return Err(Failure::Refused(Refusal::new(
@@ -175,8 +178,12 @@ pub(crate) async fn refuse(stream: &mut TcpStream, refused: &Refusal) -> Result<
     send::<answer::Owned>(stream, |to| write_refusal(to.init_refused(), refused)).await
 }
 
-/// The connecting side.
-pub(crate) async fn introduce(stream: &mut TcpStream, key: &Key, me: &Introduction) -> Result<(), Failure> {
+/// The connecting side. Gives the payload forms that both take.
+pub(crate) async fn introduce(
+    stream: &mut TcpStream,
+    key: &Key,
+    me: &Introduction,
+) -> Result<Forms, Failure> {
     let frame = receive(stream, MAX_FRAME_BYTES).await?;
     let challenge: challenge::Reader<'_> = frame.get_root()?;
     if challenge.get_magic() != wire::MAGIC {
@@ -196,7 +203,7 @@ pub(crate) async fn introduce(stream: &mut TcpStream, key: &Key, me: &Introducti
         to.set_name(me.name.as_str());
         to.set_role(me.role.as_str());
         to.set_address(me.address.as_str());
-        to.set_forms(me.forms);
+        to.set_forms(me.forms.0);
         to.set_proof(&proof);
     })
     .await?;
@@ -205,18 +212,18 @@ pub(crate) async fn introduce(stream: &mut TcpStream, key: &Key, me: &Introducti
     match answer.which()? {
         answer::Refused(refused) => Err(Failure::Refused(read_refusal(refused?)?)),
         answer::Accepted(answer) => {
-            // This version has one form, which every version has: there is nothing to choose.
-            let expected = accepted(key, &own, &theirs, answer.get_forms());
+            let forms = Forms(answer.get_forms());
+            let expected = accepted(key, &own, &theirs, forms);
             match same(&expected, answer.get_proof()?) {
-                true => Ok(()),
+                true => Ok(forms & me.forms),
                 false => Err(Failure::Unproven),
             }
         }
     }
 }
 
-fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, forms: u32) -> [u8; 32] {
-    key.mac(&[b"accepted", connector, acceptor, &forms.to_le_bytes()])
+fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, forms: Forms) -> [u8; 32] {
+    key.mac(&[b"accepted", connector, acceptor, &forms.0.to_le_bytes()])
 }
 
 pub(super) fn write_refusal(mut to: refusal::Builder<'_>, refused: &Refusal) {

@@ -13,6 +13,7 @@ use super::{Joined, MAX_WORLD_BYTES, World, address, fits, introduction};
 use crate::rpc::config::MeshConfig;
 use crate::rpc::error::{JoinError, RefusalReason};
 use crate::rpc::mesh::Peer;
+use crate::rpc::payload::Forms;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -29,7 +30,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
     let key = Key::from_token(config.token.as_deref());
-    let Reached { mut stream, listener, me } = reach(&config, &key, deadline).await?;
+    let Reached { mut stream, listener, me, forms } = reach(&config, &key, deadline).await?;
     let left = |why: String| JoinError::MasterLeft { address: config.master.clone(), why };
     let frame = timeout_at((deadline + GRACE).into(), handshake::receive_frame(&mut stream, MAX_WORLD_BYTES))
         .await
@@ -45,7 +46,7 @@ pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World,
     let higher = accept_from_above(&config, &key, &listener);
     let both = timeout_at((deadline + GRACE).into(), futures::future::try_join(lower, higher));
     let (lower, higher) = both.await.map_err(|_| JoinError::Unconnected)??;
-    let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false }];
+    let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false, forms }];
     joined.extend(lower);
     joined.extend(higher);
     Ok(World { members, joined })
@@ -56,6 +57,7 @@ struct Reached {
     /// For the ranks above this one.
     listener: TcpListener,
     me: Introduction,
+    forms: Forms,
 }
 
 /// Tries until rank 0 has let this rank in, or will not.
@@ -86,8 +88,8 @@ async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
     let own: SocketAddr = stream.local_addr()?;
     let (listener, address) = address::listen_beside(own, config.token.is_some()).await?;
     let me = introduction(config, address);
-    handshake::introduce(&mut stream, key, &me).await?;
-    Ok(Reached { stream, listener, me })
+    let forms = handshake::introduce(&mut stream, key, &me).await?;
+    Ok(Reached { stream, listener, me, forms })
 }
 
 async fn connect(address: &str) -> std::io::Result<TcpStream> {
@@ -134,11 +136,11 @@ async fn connect_down(
         let mut stream = connect(&peer.address)
             .await
             .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
-        handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
+        let forms = handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
             Failure::Io(error) => unreached(format!("at {}: {error}", peer.address)),
             failure => failed(failure, config, peer.rank, &peer.address),
         })?;
-        joined.push(Joined { rank: peer.rank, stream, accepted: false });
+        joined.push(Joined { rank: peer.rank, stream, accepted: false, forms });
     }
     Ok(joined)
 }
@@ -158,7 +160,7 @@ async fn accept_from_above(
             source,
         })?;
         let _ = stream.set_nodelay(true);
-        let admitted = handshake::accept(&mut stream, key, |came| {
+        let admitted = handshake::accept(&mut stream, key, config.forms, |came| {
             fits(config, came)?;
             match expected.contains(&came.rank) {
                 true => Ok(()),
@@ -170,7 +172,7 @@ async fn accept_from_above(
         });
         if let Ok(came) = admitted.await {
             expected.remove(&came.rank);
-            joined.push(Joined { rank: came.rank, stream, accepted: true });
+            joined.push(Joined { rank: came.rank, stream, accepted: true, forms: came.forms });
         }
     }
     Ok(joined)

@@ -19,7 +19,7 @@ use self::handshake::{Introduction, Refusal};
 use super::config::MeshConfig;
 use super::error::{JoinError, RefusalReason};
 use super::mesh::Peer;
-use super::wire;
+use super::payload::Forms;
 use crate::topology::Rank;
 
 /// Connections that have not proven anything yet.
@@ -41,6 +41,8 @@ pub(crate) struct Joined {
     pub stream: TcpStream,
     /// Whether this rank is the one that accepted.
     pub accepted: bool,
+    /// The payload forms that both sides take.
+    pub forms: Forms,
 }
 
 pub(crate) async fn meet(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
@@ -59,7 +61,7 @@ fn introduction(config: &MeshConfig, address: String) -> Introduction {
         name: config.name.clone(),
         role: config.role.clone(),
         address,
-        forms: wire::FORMS,
+        forms: config.forms,
     }
 }
 

@@ -78,7 +78,7 @@ async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let (ask, asked) = oneshot::channel();
     let mut taken = None;
-    let admitted = handshake::accept(&mut stream, &hall.key, |came| {
+    let admitted = handshake::accept(&mut stream, &hall.key, hall.config.forms, |came| {
         hall.admit(came, ask)?;
         taken = Some(came.rank);
         Ok(())
@@ -178,7 +178,7 @@ impl Hall {
             let told =
                 handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
             told.await.map_err(|failure| left(format!("{failure:?}")))?;
-            joined.push(Joined { rank, stream, accepted: true });
+            joined.push(Joined { rank, stream, accepted: true, forms: came.forms });
         }
         Ok(World { members, joined })
     }
@@ -229,10 +229,11 @@ fn write_world(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::payload::Forms;
     use crate::topology::WorldSize;
 
     /// Rank 1 comes, and the connection is `cut` after it was challenged and before it says who it is.
-    async fn come(hall: &Rc<Hall>, cut: bool) -> Result<(), handshake::Failure> {
+    async fn come(hall: &Rc<Hall>, cut: bool) -> Result<Forms, handshake::Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (near, accepted) =
             tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;

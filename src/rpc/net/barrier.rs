@@ -10,7 +10,7 @@ use super::Net;
 use crate::rpc::codec;
 use crate::rpc::command::Reply;
 use crate::rpc::error::{CallError, CallErrorKind};
-use crate::rpc::value::Message;
+use crate::rpc::payload::Arrived;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::topology::{Rank, WorldSize};
 
@@ -93,7 +93,7 @@ impl Net {
             if let Err(error) = &outcome {
                 self.last_words(error).await;
             }
-            self.answer(number, outcome.map(|()| Message::default()));
+            self.answer(number, outcome.map(|()| Arrived::default()));
         });
     }
 

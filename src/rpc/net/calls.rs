@@ -19,20 +19,20 @@ use crate::rpc::command::{Call, NewObject, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
 use crate::rpc::methods::Incoming;
-use crate::rpc::payload::{Draft, Fork, Share};
-use crate::rpc::pending::Outcome;
+use crate::rpc::payload::{Arrived, Draft, Fork, Pinned, Share};
+use crate::rpc::pending::{Answer, Outcome};
 use crate::rpc::rref::{Held, ObjectId, RRef};
 use crate::rpc::shared::Permit;
 use crate::rpc::value::{Message, Value};
 use crate::rpc::wire::CALLS_TOGETHER;
 use crate::rpc::wire::peer_capnp::{reply, request};
-use crate::rpc::wire::value_capnp::reference;
+use crate::rpc::wire::value_capnp::{message, pin, reference};
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
 
 /// What a method is run with.
 pub(super) struct Request {
-    message: Message,
+    arrived: Arrived,
     permit: Option<Permit>,
     share: Option<Share>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Request {
 impl Request {
     /// Of this rank to itself: its tensors take no memory of their own.
     fn local(message: Message, permit: Option<Permit>) -> Request {
-        Request { message, permit, share: None }
+        Request { arrived: message.into(), permit, share: None }
     }
 }
 
@@ -74,9 +74,9 @@ impl Net {
             // They are answered together, so the longest deadline counts.
             let deadline = Instant::now() + within;
             match within_deadline(deadline, within, self.exchange(to, requests)).await {
-                Ok(outcomes) => {
-                    for (number, outcome) in numbers.into_iter().zip(outcomes) {
-                        self.answer(number, outcome);
+                Ok(answers) => {
+                    for (number, answer) in numbers.into_iter().zip(answers) {
+                        self.answer(number, answer);
                     }
                 }
                 Err(error) => {
@@ -113,39 +113,39 @@ impl Net {
         }
     }
 
-    pub(super) fn answer(&self, number: u64, outcome: Outcome) {
+    pub(super) fn answer(&self, number: u64, answer: Answer) {
         // Not there any more: the mesh has ended, and it has been answered with the reason.
         let Some(Waiting { to, method, reply, permit }) = self.waiting.borrow_mut().remove(&number) else {
             return;
         };
         drop(permit);
-        let _ = reply.send(outcome.map_err(|error| error.at(to, &method)));
+        let _ = reply.send(answer.map_err(|error| error.at(to, &method)));
         self.idle.notify_waiters();
     }
 
-    /// One message, there and back: an outcome for each request.
+    /// One message, there and back: an answer for each request.
     async fn exchange(
         self: &Rc<Net>,
         to: Rank,
         requests: Vec<(String, Message)>,
-    ) -> Result<Vec<Outcome>, CallError> {
+    ) -> Result<Vec<Answer>, CallError> {
         if to == self.rank() {
             let run = async |(method, message): (String, Message)| {
-                self.run(to, &method, Request::local(message, None)).await
+                self.run(to, &method, Request::local(message, None)).await.map(Arrived::from)
             };
             return Ok(future::join_all(requests.into_iter().map(run)).await);
         }
-        let (mut ready, mut outcomes) =
+        let (mut ready, mut all_settled) =
             (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
         for (method, message) in requests {
             let settled = self.settle(&message.values).await;
-            outcomes.push(settled.map(|()| ready.push((method, message))));
+            all_settled.push(settled.map(|()| ready.push((method, message))));
         }
         let link = self.link(to)?;
         let mut call = link.peer.call_request();
         let asked = ready.len();
         let mut written = call.get().init_requests(asked as u32);
-        let mut inside = Inside::new(&self.shared.reaper).known_to(to);
+        let mut inside = Inside::new(&self.shared.reaper, link.form.get()).known_to(to);
         // Held until the answer: then the callee has looked them up.
         let mut known = Vec::new();
         for (number, (method, message)) in (0..).zip(ready) {
@@ -162,15 +162,15 @@ impl Net {
         }
         let read = |reply: reply::Reader<'_>| -> Result<Draft, CallError> {
             match reply.which()? {
-                reply::Message(message) => codec::read_message(message?, self.shared.max_payload_bytes),
+                reply::Message(message) => self.read_message(message?, to),
                 reply::Failure(failure) => Err(codec::read_failure(failure?)?),
             }
         };
         let drafts: Vec<_> = replies.iter().map(read).collect();
         drop(response);
         let (link, mut drafts) = (self.link(to)?, drafts.into_iter());
-        let mut answers = Vec::with_capacity(outcomes.len());
-        for settled in outcomes {
+        let mut answers = Vec::with_capacity(all_settled.len());
+        for settled in all_settled {
             answers.push(match settled {
                 Ok(()) => self.receive_reply(&link, drafts.next().expect("counted")).await,
                 Err(error) => Err(error),
@@ -179,10 +179,14 @@ impl Net {
         Ok(answers)
     }
 
-    async fn receive_reply(self: &Rc<Net>, link: &Link, draft: Result<Draft, CallError>) -> Outcome {
+    async fn receive_reply(self: &Rc<Net>, link: &Link, draft: Result<Draft, CallError>) -> Answer {
         let draft = draft?;
         let _share = link.intake.share_for_reply(&draft).await;
         self.complete(link, draft).await
+    }
+
+    pub(super) fn read_message(&self, from: message::Reader<'_>, sender: Rank) -> Result<Draft, CallError> {
+        codec::read_message(from, self.shared.max_payload_bytes, self.link(sender)?.lender.get())
     }
 
     /// Fetches what a request from `from` left behind.
@@ -194,17 +198,27 @@ impl Net {
     ) -> Result<Request, CallError> {
         let link = self.link(from)?;
         let share = link.intake.share_for_request(&draft).await;
-        let message = self.complete(&link, draft).await?;
-        Ok(Request { message, permit: Some(permit), share })
+        let arrived = self.complete(&link, draft).await?;
+        Ok(Request { arrived, permit: Some(permit), share })
     }
 
-    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Outcome {
-        draft.complete(&link.intake, async |fork| self.adopt(link.rank, fork).await).await
+    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Answer {
+        let adopt = async |fork| self.adopt(link.rank, fork).await;
+        draft.complete(&link.intake, adopt, |pin| self.keep(pin)).await
+    }
+
+    /// Holds a pin until its guard is dropped.
+    fn keep(&self, pin: pin::Client) -> Result<Pinned, CallError> {
+        let mesh = self.mesh.upgrade();
+        let mesh = mesh.ok_or_else(|| CallError::of_kind(CallErrorKind::Shutdown, "the mesh has ended"))?;
+        let key = self.next_number();
+        self.pins.borrow_mut().insert(key, pin);
+        Ok(Pinned { key, commands: mesh.commands.clone() })
     }
 
     /// Runs a method of this rank on the thread that serves `from`.
     pub(super) async fn run(&self, from: Rank, method: &str, request: Request) -> Outcome {
-        let Request { message, permit, share } = request;
+        let Request { arrived, permit, share } = request;
         let offered = self.methods.borrow().as_ref().map(|methods| methods.get(method).cloned());
         let (Some(handler), Some(mesh)) = (offered, self.mesh.upgrade()) else {
             // The mesh ends, and who waits is told how.
@@ -217,7 +231,13 @@ impl Net {
         let (done, answer) = oneshot::channel();
         let job = Job {
             handler,
-            incoming: Incoming { from, method: method.into(), message, mesh: Mesh::from_inner(mesh) },
+            incoming: Incoming {
+                from,
+                method: method.into(),
+                message: Message::default(),
+                mesh: Mesh::from_inner(mesh),
+            },
+            arrived,
             shared: self.shared.clone(),
             done,
             permit,
@@ -290,7 +310,8 @@ impl Net {
         let link = self.link(to)?;
         let mut create = link.peer.create_request();
         id.write(create.get().init_id());
-        write_request(create.get().init_request(), method, message, &mut Inside::new(&self.shared.reaper))?;
+        let mut inside = Inside::new(&self.shared.reaper, link.form.get());
+        write_request(create.get().init_request(), method, message, &mut inside)?;
         let response = create.send().promise.await?;
         Ok(response.get()?.get_reference()?)
     }
@@ -303,7 +324,7 @@ impl Net {
             if let Err(error) = &outcome {
                 self.last_words(error).await;
             }
-            self.answer(number, outcome.map(|()| Message::default()));
+            self.answer(number, outcome.map(|()| Arrived::default()));
         });
     }
 

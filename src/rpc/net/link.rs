@@ -14,16 +14,16 @@ use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::twoparty::VatNetwork;
 use capnp_rpc::{Disconnector, RpcSystem};
 use futures::io::{AsyncRead, AsyncWrite, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::Net;
+use super::forms::Nonce;
 use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
 use crate::rpc::join::Joined;
-use crate::rpc::payload::Intake;
+use crate::rpc::payload::{Form, Forms, Intake, Lender};
 use crate::rpc::wire::peer_capnp::peer;
 use crate::rpc::wire::{self, MAX_DEPTH};
 use crate::topology::Rank;
@@ -35,6 +35,15 @@ pub(crate) struct Link {
     pub rank: Rank,
     pub peer: peer::Client,
     pub intake: Intake,
+    /// How large tensors go there, as the peer has asked for it.
+    pub form: Cell<Form>,
+    /// Who may lend tensors that come from there.
+    pub lender: Cell<Lender>,
+    /// The forms that both sides take.
+    pub forms: Forms,
+    pub same_host: bool,
+    /// What the peer is to find in this rank's memory.
+    shown: RefCell<Box<Nonce>>,
     /// Calls of this peer that are served.
     pub served: Arc<AtomicUsize>,
     /// When something last came from it.
@@ -54,9 +63,9 @@ pub(crate) struct Link {
 impl Net {
     /// Starts to talk and listen to a rank that has been let in.
     pub(super) fn connect(self: &Rc<Net>, joined: Joined) {
-        let Joined { rank, stream, accepted } = joined;
+        let rank = joined.rank;
         let (gone, wait) = oneshot::channel();
-        let link = Rc::new(Link::start(self, rank, stream, accepted, gone));
+        let link = Rc::new(Link::start(self, joined, gone));
         self.links.borrow_mut()[rank.index()] = Some(link);
         let net = self.clone();
         spawn_local(async move {
@@ -67,13 +76,10 @@ impl Net {
 }
 
 impl Link {
-    fn start(
-        net: &Rc<Net>,
-        rank: Rank,
-        stream: TcpStream,
-        accepted: bool,
-        gone: oneshot::Sender<String>,
-    ) -> Link {
+    fn start(net: &Rc<Net>, joined: Joined, gone: oneshot::Sender<String>) -> Link {
+        let Joined { rank, stream, accepted, forms } = joined;
+        let addresses = stream.peer_addr().ok().zip(stream.local_addr().ok());
+        let same_host = addresses.is_some_and(|(peer, local)| peer.ip() == local.ip());
         let last_heard = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
         let (read, write) = stream.into_split();
@@ -109,6 +115,11 @@ impl Link {
             rank,
             peer,
             intake: Intake::new(net.shared.max_payload_bytes),
+            form: Cell::new(Form::Inline),
+            lender: Cell::default(),
+            forms,
+            same_host,
+            shown: RefCell::default(),
             served: Arc::default(),
             last_heard,
             overslept: Cell::default(),
@@ -119,6 +130,13 @@ impl Link {
             writer: writer.abort_handle(),
             disconnector: RefCell::new(Some(disconnector)),
         }
+    }
+
+    /// Puts `nonce` where the peer can look for it.
+    pub fn show(&self, nonce: Nonce) -> u64 {
+        let mut shown = self.shown.borrow_mut();
+        *shown = Box::new(nonce);
+        shown.as_ptr() as u64
     }
 
     /// Writes out what is queued, for at most `limit`, then breaks the connection.

@@ -9,6 +9,7 @@
 mod barrier;
 mod calls;
 mod ending;
+mod forms;
 #[cfg(test)]
 mod hung;
 mod link;
@@ -39,7 +40,7 @@ use super::methods::Methods;
 use super::pending;
 use super::reaper::Reaper;
 use super::shared::{End, Permit, Shared};
-use super::wire::value_capnp::reference;
+use super::wire::value_capnp::{pin, reference};
 use super::worker::Worker;
 use crate::topology::Rank;
 
@@ -81,8 +82,12 @@ async fn run(
     }
     tokio::task::spawn_local(watch::keep_watch(net.clone()));
     tokio::task::spawn_local(net.clone().obey(queue));
-    // No rank calls another before all connections stand.
-    let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), net.arrive(JOINED)).await;
+    // No rank calls another before all connections stand, and know how tensors travel on them.
+    let ready = async {
+        net.choose_forms().await;
+        net.arrive(JOINED).await
+    };
+    let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), ready).await;
     let outcome = match joined {
         Ok(Ok(())) => Ok(mesh),
         Ok(Err(_)) | Err(_) => {
@@ -117,6 +122,8 @@ pub(crate) struct Net {
     workers: RefCell<HashMap<Rank, Worker>>,
     /// Capabilities behind the `RRef`s of this rank.
     held: RefCell<HashMap<u64, Holding>>,
+    /// What peers lend to this rank.
+    pins: RefCell<HashMap<u64, pin::Client>>,
     /// Calls that wait for their answer.
     waiting: RefCell<HashMap<u64, Waiting>>,
     barriers: RefCell<Barriers>,
@@ -149,6 +156,7 @@ impl Net {
             links: RefCell::new(world_size.ranks().map(|_| None).collect()),
             workers: RefCell::default(),
             held: RefCell::default(),
+            pins: RefCell::default(),
             waiting: RefCell::default(),
             barriers: RefCell::new(Barriers::new(world_size)),
             phase: Cell::new(Phase::Running),
@@ -204,6 +212,10 @@ impl Net {
                     // Out of the table first: what is dropped may end up in here again.
                     let held = self.held.borrow_mut().remove(&key);
                     drop(held);
+                }
+                Command::Unpin { key } => {
+                    let pin = self.pins.borrow_mut().remove(&key);
+                    drop(pin);
                 }
                 Command::Barrier { name, reply } => net.start_barrier(name, reply),
                 Command::Abort { reason, told } => {

@@ -9,6 +9,7 @@ use tokio::task::spawn_local;
 use super::Net;
 use super::calls::{fill, within_deadline};
 use super::ending;
+use super::forms;
 use crate::rpc::codec::{self, Inside};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::payload::Draft;
@@ -47,8 +48,13 @@ impl PeerServer {
 
     fn take(&self, net: &Net, request: request::Reader<'_>) -> Result<Taken, CallError> {
         let permit = self.admit(net)?;
-        let (method, draft) = read_request(request, net.shared.max_payload_bytes)?;
+        let (method, draft) = self.read_request(net, request)?;
         Ok(Taken { method, draft, permit })
+    }
+
+    fn read_request(&self, net: &Net, from: request::Reader<'_>) -> Result<(String, Draft), CallError> {
+        let method = codec::read_text(from.get_method()?, MAX_NAME_BYTES)?;
+        Ok((method, net.read_message(from.get_message()?, self.from)?))
     }
 
     async fn serve(&self, net: &Rc<Net>, taken: Result<Taken, CallError>) -> Outcome {
@@ -72,11 +78,6 @@ struct Taken {
 async fn in_time<T>(net: &Net, work: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
     let within = net.shared.rpc_timeout;
     within_deadline(Instant::now() + within, within, work).await
-}
-
-fn read_request(from: request::Reader<'_>, max_payload_bytes: u64) -> Result<(String, Draft), CallError> {
-    let method = codec::read_text(from.get_method()?, MAX_NAME_BYTES)?;
-    Ok((method, codec::read_message(from.get_message()?, max_payload_bytes)?))
 }
 
 fn refused(error: CallError) -> capnp::Error {
@@ -104,7 +105,7 @@ impl peer::Server for PeerServer {
             // The caller is told, or has been, why the mesh ends; an answer now would only say that it does.
             return std::future::pending().await;
         }
-        let mut inside = Inside::new(&net.shared.reaper);
+        let mut inside = Inside::new(&net.shared.reaper, net.link(self.from).map_err(refused)?.form.get());
         let mut replies = results.get().init_replies(outcomes.len() as u32);
         for (number, outcome) in (0..).zip(outcomes) {
             let mut reply = replies.reborrow().get(number);
@@ -132,7 +133,7 @@ impl peer::Server for PeerServer {
                 self.from, id.rank
             )));
         }
-        let request = read_request(params.get()?.get_request()?, net.shared.max_payload_bytes);
+        let request = self.read_request(&net, params.get()?.get_request()?);
         drop(params);
         let (method, draft) = request.map_err(refused)?;
         let rref = net.shared.objects.reserve(id);
@@ -188,6 +189,27 @@ impl peer::Server for PeerServer {
             codec::write_failure(results.get().init_failure(), &error);
         }
         Ok(())
+    }
+
+    async fn lend(
+        self: Rc<Self>,
+        params: peer::LendParams,
+        mut results: peer::LendResults,
+    ) -> Result<(), capnp::Error> {
+        let nonce = forms::nonce_of(params.get()?.get_nonce()?)?;
+        let address = self.net()?.link(self.from).map_err(refused)?.show(nonce);
+        results.get().set_process(std::process::id());
+        results.get().set_address(address);
+        Ok(())
+    }
+
+    async fn send_by(
+        self: Rc<Self>,
+        params: peer::SendByParams,
+        _: peer::SendByResults,
+    ) -> Result<(), capnp::Error> {
+        let link = self.net()?.link(self.from).map_err(refused)?;
+        link.send_by(params.get()?.get_form()).map_err(refused)
     }
 
     async fn end(self: Rc<Self>, params: peer::EndParams, _: peer::EndResults) -> Result<(), capnp::Error> {

@@ -1,0 +1,135 @@
+//! Tensors that their sender lends: the descriptor says where the bytes lie, and the thread of the receiver that needs
+//! them reads them there. The RPC thread only makes the room.
+//!
+//! P-6: a sender's bytes stay where they are while their [`PinServer`] lives. The receiver lets go of its pin when it
+//! has read them, or has dropped the message; a sender that gives up its call lets go of nothing.
+//! P-7: of another process's memory nothing is read but the one that has proven, over its own connection and from this
+//! host, that it is the peer: what its descriptors say of processes is not believed.
+
+use std::mem;
+
+use tokio::sync::mpsc;
+
+use crate::profile::{Activity, span};
+use crate::rpc::command::Command;
+use crate::rpc::error::{CallError, CallErrorKind};
+use crate::rpc::memory::{Bytes, Room};
+use crate::rpc::reaper::{self, Reaper};
+use crate::rpc::value::Message;
+use crate::rpc::wire::value_capnp::pin;
+
+/// Read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// From whom tensors of a connection may be read.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lender {
+    /// The peer's process, once it has proven that it is (P-7).
+    pub process: Option<u32>,
+}
+
+/// Where the bytes lie.
+pub(crate) enum Loan {
+    Cma { process: u32, address: u64 },
+}
+
+/// The sender's bytes while the receiver may read them.
+pub(crate) struct PinServer {
+    /// None only while it is dropped.
+    bytes: Option<Bytes>,
+    len: usize,
+    reaper: Reaper,
+}
+
+impl PinServer {
+    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> PinServer {
+        PinServer { bytes: Some(bytes), len, reaper: reaper.clone() }
+    }
+}
+
+impl Drop for PinServer {
+    fn drop(&mut self) {
+        if self.len >= reaper::LARGE_BYTES {
+            self.reaper.take(self.bytes.take());
+        }
+    }
+}
+
+impl pin::Server for PinServer {}
+
+/// A pin, which lives on the RPC thread under `key`.
+pub(crate) struct Pinned {
+    pub key: u64,
+    pub commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // Without a RPC thread there is nothing to let go of.
+        let _ = self.commands.send(Command::Unpin { key: self.key });
+    }
+}
+
+/// Room of a tensor whose bytes are still to be read.
+pub(crate) struct Unread {
+    room: Room,
+    len: usize,
+    /// Bytes, from the first on.
+    read: usize,
+    loan: Loan,
+    _pinned: Pinned,
+}
+
+impl Unread {
+    /// `room` is filled by [`Arrived::read_on`], and nobody looks at it before.
+    pub fn new(room: &Room, len: usize, loan: Loan, pinned: Pinned) -> Result<Unread, CallError> {
+        Ok(Unread { room: room.again()?, len, read: 0, loan, _pinned: pinned })
+    }
+
+    /// Reads the next `PIECE_BYTES`. True: that was all.
+    fn read_on(&mut self) -> Result<bool, CallError> {
+        let Loan::Cma { process, address } = self.loan;
+        let piece = PIECE_BYTES.min(self.len - self.read);
+        self.room.read_from(process, address, self.read, piece).map_err(|error| {
+            CallError::of_kind(
+                CallErrorKind::BadValue,
+                format_args!("{} bytes of process {process} cannot be read: {error}", self.len),
+            )
+        })?;
+        self.read += piece;
+        Ok(self.read == self.len)
+    }
+}
+
+/// A message as it came, of which tensors may still have to be read.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    message: Message,
+    unread: Vec<Unread>,
+}
+
+impl Arrived {
+    pub fn new(message: Message, unread: Vec<Unread>) -> Arrived {
+        Arrived { message, unread }
+    }
+
+    /// Reads a piece of what is lent, which takes less than a millisecond, or gives the message when all is there. For
+    /// the thread that needs it; one that serves others does so between the pieces.
+    pub fn read_on(&mut self) -> Result<Option<Message>, CallError> {
+        let Some(last) = self.unread.last_mut() else { return Ok(Some(mem::take(&mut self.message))) };
+        let _span = span(Activity::Payload);
+        if last.read_on()? {
+            self.unread.pop();
+        }
+        match self.unread.is_empty() {
+            true => Ok(Some(mem::take(&mut self.message))),
+            false => Ok(None),
+        }
+    }
+}
+
+impl From<Message> for Arrived {
+    fn from(message: Message) -> Arrived {
+        Arrived { message, unread: Vec::new() }
+    }
+}

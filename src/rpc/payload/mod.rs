@@ -1,0 +1,183 @@
+//! Payloads: how the bytes of tensors, texts and bytes travel. The form that a message's descriptor names is one of
+//! those that its connection has settled on ([`Form`]); here is the receiver's side of all of them.
+
+mod form;
+mod intake;
+mod lent;
+mod pieces;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tch::{Kind, Tensor};
+
+pub use self::form::{Form, Forms};
+pub(crate) use self::intake::{Intake, Share, give_share_back, holding};
+pub(crate) use self::lent::{Arrived, Lender, Loan, PinServer, Pinned, Unread};
+pub(crate) use self::pieces::SourceServer;
+use super::error::{CallError, CallErrorKind};
+use super::memory::Room;
+use super::rref::{ObjectId, RRef};
+use super::value::{ContextId, Message, SentTensor, Value};
+use super::wire::READS_IN_FLIGHT;
+use super::wire::value_capnp::{pin, reference, source};
+use crate::topology::Rank;
+
+/// A message as read, of which some parts may still have to be fetched.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub values: Vec<Part>,
+    pub context: Option<ContextId>,
+    pub fetches: Vec<Fetch>,
+    pub forks: Vec<Fork>,
+    /// Who may lend what is to be fetched.
+    pub lender: Lender,
+    /// Of all payloads.
+    pub bytes: u64,
+}
+
+/// A value; the numbers point into `fetches` and `forks`.
+pub(crate) enum Part {
+    Ready(Value),
+    Text(usize),
+    Bytes(usize),
+    Tensor { fetch: usize, edge: Option<u64> },
+    Ref(usize),
+    List(Vec<Part>),
+}
+
+pub(crate) enum Fetch {
+    Here(Room),
+    Pieces { shape: Shape, len: usize, source: source::Client },
+    Lent { shape: Shape, len: usize, loan: Loan, pin: pin::Client },
+}
+
+/// What the bytes of a payload become.
+pub(crate) enum Shape {
+    Bytes,
+    Tensor(Kind, Vec<i64>),
+}
+
+/// A reference that came in a message, while `held` keeps its sender's. None: the sender keeps it until it is answered.
+pub(crate) struct Fork {
+    pub owner: Rank,
+    pub id: ObjectId,
+    pub held: Option<reference::Client>,
+}
+
+impl Shape {
+    /// Room for `len` bytes, which is what a tensor of this shape takes.
+    pub fn room(&self, len: usize) -> Result<Room, CallError> {
+        let no_memory = |what: String| CallError::of_kind(CallErrorKind::TooLarge, what);
+        match self {
+            Shape::Bytes => Room::for_bytes(len)
+                .map_err(|error| no_memory(format!("no memory for {len} bytes that came: {error}"))),
+            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape)
+                .map_err(|error| no_memory(format!("no memory for a tensor of shape {shape:?}: {error}"))),
+        }
+    }
+}
+
+impl Draft {
+    /// It takes no memory but that of the message.
+    fn is_whole(&self) -> bool {
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_)))
+    }
+
+    /// Nothing of it must be fetched.
+    fn is_fetched(&self) -> bool {
+        self.fetches.iter().all(|fetch| !matches!(fetch, Fetch::Pieces { .. }))
+    }
+
+    /// Fetches what is missing, but for what is lent. `adopt` makes a fork a reference of this rank, `keep` holds a pin
+    /// until its guard is dropped. The caller holds a share for what is fetched.
+    pub async fn complete<F, K>(self, intake: &Intake, adopt: F, keep: K) -> Result<Arrived, CallError>
+    where
+        F: AsyncFn(Fork) -> Result<RRef, CallError>,
+        K: Fn(pin::Client) -> Result<Pinned, CallError>,
+    {
+        let whole = self.is_whole();
+        let Draft { values, context, fetches, forks, .. } = self;
+        let mut rooms = Vec::with_capacity(fetches.len());
+        let mut unread = Vec::new();
+        if whole {
+            for fetch in fetches {
+                rooms.push(Some(fetch.complete(intake, &keep).await?.0));
+            }
+        } else {
+            let all =
+                stream::iter(fetches).map(|fetch| fetch.complete(intake, &keep)).buffered(READS_IN_FLIGHT);
+            for (room, to_read) in all.try_collect::<Vec<_>>().await? {
+                rooms.push(Some(room));
+                unread.extend(to_read);
+            }
+        }
+        let mut rrefs = Vec::with_capacity(forks.len());
+        for fork in forks {
+            rrefs.push(Some(adopt(fork).await?));
+        }
+        let values = assemble(values, &mut rooms, &mut rrefs)?;
+        Ok(Arrived::new(Message { values, context }, unread))
+    }
+}
+
+impl Fetch {
+    async fn complete<K>(self, intake: &Intake, keep: &K) -> Result<(Room, Option<Unread>), CallError>
+    where
+        K: Fn(pin::Client) -> Result<Pinned, CallError>,
+    {
+        match self {
+            Fetch::Here(room) => Ok((room, None)),
+            Fetch::Pieces { shape, len, source } => {
+                Ok((pieces::read(source, shape.room(len)?, len, intake).await?, None))
+            }
+            Fetch::Lent { shape, len, loan, pin } => {
+                let room = shape.room(len)?;
+                let unread = Unread::new(&room, len, loan, keep(pin)?)?;
+                Ok((room, Some(unread)))
+            }
+        }
+    }
+}
+
+fn assemble(
+    parts: Vec<Part>,
+    rooms: &mut [Option<Room>],
+    rrefs: &mut [Option<RRef>],
+) -> Result<Vec<Value>, CallError> {
+    parts.into_iter().map(|part| assemble_one(part, rooms, rrefs)).collect()
+}
+
+fn assemble_one(
+    part: Part,
+    rooms: &mut [Option<Room>],
+    rrefs: &mut [Option<RRef>],
+) -> Result<Value, CallError> {
+    Ok(match part {
+        Part::Ready(value) => value,
+        Part::Text(fetch) => {
+            let text = String::from_utf8(bytes(rooms[fetch].take()));
+            Value::Text(
+                text.map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?,
+            )
+        }
+        Part::Bytes(fetch) => Value::Bytes(bytes(rooms[fetch].take())),
+        Part::Tensor { fetch, edge } => {
+            Value::Tensor(SentTensor { tensor: tensor(rooms[fetch].take()), edge })
+        }
+        Part::Ref(fork) => Value::RRef(rrefs[fork].take().expect("each fork is of one value")),
+        Part::List(parts) => Value::List(assemble(parts, rooms, rrefs)?),
+    })
+}
+
+fn bytes(room: Option<Room>) -> Vec<u8> {
+    match room {
+        Some(Room::Vec { bytes, .. }) => bytes,
+        _ => unreachable!("a blob's room is bytes, and each is of one value"),
+    }
+}
+
+fn tensor(room: Option<Room>) -> Tensor {
+    match room {
+        Some(Room::Tensor(tensor)) => tensor,
+        _ => unreachable!("a tensor's room is a tensor, and each is of one value"),
+    }
+}
