@@ -30,6 +30,10 @@ interface Peer {
   # Puts `nonce`, 32 bytes, where the caller can find it: at `address` of process `process`, until it is asked again.
   # A caller on the same host that reads it there knows that it can read the callee's memory, and whose that is.
 
+  dial @8 (port :UInt16, token :Data) -> ();
+  # Connects to this port of the caller's host, where it waits for 32 bytes, `token`; after these the callee sends there
+  # the tensors that go by `Transfer`. A connection has one second connection in each direction.
+
   sendBy @7 (form :UInt32) -> ();
   # From now on the callee sends tensors that do not fit into a message in this form, one of those that both sides take,
   # by its bit in `forms` of join.capnp.

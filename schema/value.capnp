@@ -115,13 +115,20 @@ struct Shm {
 }
 
 struct Bulk {
-  # Another host: on the connection's second socket, announced by this number in its stream.
-  transfer @0 :UInt64;
-  pin @1 :Pin;
+  # Another host: on a second connection (`Peer.dial`). Tensors only.
+  transfer @0 :Transfer;
 }
 
 interface Pin {}
 # Keeps the sender's bytes in place until it is released.
+
+interface Transfer {
+  # Keeps the sender's bytes in place, too.
+
+  start @0 (number :UInt64) -> ();
+  # Sends them: on the second connection come `number`, the number of bytes, both little-endian, and the bytes. Answers
+  # when they are queued. Once for each payload; a receiver has at most 8 under way.
+}
 
 struct ObjectRef {
   # An object that lives on rank `owner`. The sender holds its own reference at least as long as `fork` is held, so

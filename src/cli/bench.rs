@@ -9,7 +9,7 @@ use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArg
 use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
-use crate::rpc::{Mesh, MeshConfig};
+use crate::rpc::{Forms, Mesh, MeshConfig};
 use crate::runner::launch::{self, Forked};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
 use crate::topology::{Rank, WorldSize};
@@ -57,9 +57,10 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     };
     look.start_logs(None);
     tch::set_num_threads(1);
-    let config =
-        MeshConfig { listen: local.listen, ..MeshConfig::new(local.rank, WorldSize(2), master.to_string()) };
-    let mesh = Mesh::join(config, call_times::methods()).map_err(anyhow::Error::from)?;
+    let usual = MeshConfig::new(local.rank, WorldSize(2), master.to_string());
+    let forms = args.form.map_or(usual.forms, Forms::only);
+    let mesh = Mesh::join(MeshConfig { listen: local.listen, forms, ..usual }, call_times::methods())
+        .map_err(anyhow::Error::from)?;
     if local.rank == Rank(0) {
         let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();
         let times = call_times::measure(&mesh, &sizes)?;

@@ -5,6 +5,8 @@
 use std::collections::TryReserveError;
 use std::ffi::c_void;
 use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 
 use nix::libc;
 use tch::{Device, Kind, TchError, Tensor};
@@ -43,6 +45,25 @@ impl Bytes {
             Bytes::Vec(bytes) => bytes.as_ptr() as u64,
             Bytes::Tensor(tensor) => tensor.data_ptr() as u64,
         }
+    }
+
+    /// Writes the first `len` of them to `socket`. What is said of writers in `copy_to` holds here, too.
+    ///
+    /// # Errors
+    /// They are not all there, or the connection is gone.
+    pub fn send(&self, socket: &TcpStream, len: usize) -> io::Result<()> {
+        let there = match self {
+            Bytes::Vec(bytes) => bytes.len(),
+            Bytes::Tensor(tensor) => byte_len(tensor).map_err(io::Error::other)?,
+        };
+        if len > there {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let from = self.address() as *const u8;
+        // SAFETY: `len` bytes start there, and live as long as `self`; the kernel only reads them.
+        all(len, |done| unsafe {
+            libc::send(socket.as_raw_fd(), from.add(done).cast(), len - done, libc::MSG_NOSIGNAL)
+        })
     }
 
     /// The bytes from `offset`, as many as `target` takes. False: they are not all there, and nothing was copied.
@@ -108,6 +129,22 @@ impl Room {
         }
     }
 
+    /// Fills the tensor with the next `len` bytes of `socket`.
+    ///
+    /// # Errors
+    /// They are more than the tensor takes, or the connection is gone.
+    pub fn receive(&mut self, socket: &TcpStream, len: usize) -> io::Result<()> {
+        let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        if byte_len(tensor).map_err(io::Error::other)? < len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let into = tensor.data_ptr().cast::<u8>();
+        // SAFETY: as in `read_from`.
+        all(len, |done| unsafe {
+            libc::recv(socket.as_raw_fd(), into.add(done).cast(), len - done, libc::MSG_WAITALL)
+        })
+    }
+
     /// Fills `len` bytes of the tensor from `offset` on with those of another process, where its tensor begins at
     /// `address` (`process_vm_readv(2)`).
     ///
@@ -171,19 +208,28 @@ pub(crate) fn peek(process: u32, address: u64, target: &mut [u8]) -> io::Result<
 unsafe fn copy_from_process(process: u32, address: u64, into: *mut u8, len: usize) -> io::Result<()> {
     let process = i32::try_from(process).map_err(io::Error::other)?;
     let address = usize::try_from(address).map_err(io::Error::other)?;
-    let mut read = 0;
-    while read < len {
-        let from = address.checked_add(read).ok_or(io::ErrorKind::InvalidInput)?;
-        let theirs = libc::iovec { iov_base: from as *mut c_void, iov_len: len - read };
-        // SAFETY: `read` is less than `len`, so this is inside; the kernel checks what `theirs` names.
-        let moved = unsafe {
-            let ours = libc::iovec { iov_base: into.add(read).cast(), iov_len: len - read };
+    address.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
+    all(len, |done| {
+        let theirs = libc::iovec { iov_base: (address + done) as *mut c_void, iov_len: len - done };
+        // SAFETY: `done` is less than `len`, so this is inside; the kernel checks what `theirs` names.
+        unsafe {
+            let ours = libc::iovec { iov_base: into.add(done).cast(), iov_len: len - done };
             libc::process_vm_readv(process, &ours, 1, &theirs, 1, 0)
-        };
-        match usize::try_from(moved) {
-            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    })
+}
+
+/// Moves `len` bytes by a system call that may move fewer: `some` is told how many are done.
+fn all(len: usize, some: impl Fn(usize) -> isize) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        match usize::try_from(some(done)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(moved) => read += moved,
+            Ok(moved) => done += moved,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
         }
     }
     Ok(())

@@ -11,6 +11,7 @@ use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
 use super::methods::Methods;
 use super::net;
+use super::payload::Form;
 use super::pending::{self, Answer, Pending};
 use super::rref::{Held, Objects, RRef};
 use super::shared::{End, Permit, Shared};
@@ -242,6 +243,13 @@ impl Mesh {
     pub fn context_bytes_sent(&self) -> Vec<u64> {
         let counters = self.0.shared.counters.iter();
         counters.map(|counters| counters.context_bytes_sent.load(Ordering::Relaxed)).collect()
+    }
+
+    /// How tensors go to `rank` that do not fit into a message. To this rank itself they do not travel.
+    pub fn form_to(&self, rank: Rank) -> Form {
+        let counters = self.0.shared.counters.get(rank.index());
+        let form = counters.and_then(|counters| counters.form.get().copied());
+        form.unwrap_or(Form::Inline)
     }
 
     #[cfg(test)]

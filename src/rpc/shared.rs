@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -11,6 +11,7 @@ use super::codec;
 use super::command::Call;
 use super::config::MeshConfig;
 use super::error::{CallError, CallErrorKind, LostRank};
+use super::payload::Form;
 use super::reaper::Reaper;
 use super::rref::Objects;
 use super::value::Message;
@@ -52,6 +53,8 @@ pub(crate) struct Counters {
     pub payload_bytes_sent: AtomicU64,
     /// Of these, what belongs to an autograd context.
     pub context_bytes_sent: AtomicU64,
+    /// How large tensors go there, once it has asked for a form.
+    pub form: OnceLock<Form>,
     /// Calls to it that wait for their answer.
     waiting: Arc<AtomicUsize>,
 }

@@ -38,6 +38,8 @@ pub struct CallTimes {
     /// Small calls while a tensor of 64 MiB is on its way, in microseconds.
     pub small_beside_large: Times,
     pub rates: Vec<Rate>,
+    /// How those tensors travel that do not fit into a message.
+    pub form: String,
     pub tensors: Vec<TensorTimes>,
 }
 
@@ -90,7 +92,13 @@ pub fn measure(mesh: &Mesh, sizes: &[u64]) -> Result<CallTimes> {
         let timed = tensor_times(mesh, bytes).with_context(|| format!("a tensor of {bytes} bytes"))?;
         tensors.push(timed);
     }
-    Ok(CallTimes { small, small_beside_large: beside_large(mesh)?, rates, tensors })
+    Ok(CallTimes {
+        small,
+        small_beside_large: beside_large(mesh)?,
+        rates,
+        form: mesh.form_to(CALLEE).to_string(),
+        tensors,
+    })
 }
 
 fn call_small(mesh: &Mesh) -> Pending {
@@ -190,7 +198,11 @@ impl fmt::Display for CallTimes {
         write!(
             f,
             "\n{:<28} {:>10} {:>10} {:>10} {:>8}",
-            "tensor, bytes", "median us", "p99 us", "least us", "GB/s"
+            format!("tensor, bytes (by {})", self.form),
+            "median us",
+            "p99 us",
+            "least us",
+            "GB/s"
         )?;
         for TensorTimes { bytes, times: Times { median_us, p99_us, least_us }, gb_per_s } in &self.tensors {
             let bytes = thousands(*bytes);

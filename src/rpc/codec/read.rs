@@ -117,28 +117,29 @@ fn read_payload(
     tally: &mut Tally,
 ) -> Result<usize, CallError> {
     let to_fetch = || usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")));
-    let inside = match (from.which()?, &shape, draft.lender.process) {
-        (payload::Inline(inside), ..) => inside?,
-        (payload::Cma(lent), Shape::Tensor(..), Some(process)) => {
+    let fetch = match (from.which()?, &shape, draft.lender) {
+        (payload::Inline(inside), ..) => match inside?.which()? {
+            inline::Data(data) => {
+                let data = data?;
+                if data.len() as u64 != len {
+                    return Err(bad(format_args!("{len} bytes announced, {} came", data.len())));
+                }
+                tally.inline(data.len())?;
+                let mut room = shape.room(data.len())?;
+                room.write(0, data);
+                Fetch::Here(room)
+            }
+            inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
+        },
+        (payload::Cma(lent), Shape::Tensor(..), Lender { process: Some(process), .. }) => {
             let (lent, len) = (lent?, to_fetch()?);
             let loan = Loan::Cma { process, address: lent.get_address() };
-            draft.fetches.push(Fetch::Lent { shape, len, loan, pin: lent.get_pin()? });
-            return Ok(draft.fetches.len() - 1);
+            Fetch::Lent { shape, len, loan, pin: lent.get_pin()? }
+        }
+        (payload::Bulk(sent), Shape::Tensor(..), Lender { bulk: true, .. }) => {
+            Fetch::Bulk { shape, len: to_fetch()?, transfer: sent?.get_transfer()? }
         }
         _ => return Err(bad("a payload form that this connection did not agree on")),
-    };
-    let fetch = match inside.which()? {
-        inline::Data(data) => {
-            let data = data?;
-            if data.len() as u64 != len {
-                return Err(bad(format_args!("{len} bytes announced, {} came", data.len())));
-            }
-            tally.inline(data.len())?;
-            let mut room = shape.room(data.len())?;
-            room.write(0, data);
-            Fetch::Here(room)
-        }
-        inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
     };
     draft.fetches.push(fetch);
     Ok(draft.fetches.len() - 1)

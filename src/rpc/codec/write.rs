@@ -4,7 +4,7 @@ use super::dtype_of;
 use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
 use crate::rpc::memory::{self, Bytes};
-use crate::rpc::payload::{Form, PinServer, SourceServer};
+use crate::rpc::payload::{PinServer, Sending, SourceServer, TransferServer};
 use crate::rpc::reaper::Reaper;
 use crate::rpc::rref::ReferenceServer;
 use crate::rpc::value::{Message, SentTensor, Value};
@@ -17,7 +17,7 @@ pub(crate) struct Inside<'a> {
     /// Bytes.
     left: usize,
     /// Of tensors that it does not carry.
-    form: Form,
+    by: Sending,
     /// For what it does not carry.
     reaper: &'a Reaper,
     /// Whose objects' references travel without a fork.
@@ -25,12 +25,12 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    pub fn new(reaper: &Reaper, form: Form) -> Inside<'_> {
-        let left = match form {
-            Form::Inline => INLINE_BYTES,
-            Form::Cma => INLINE_BYTES_BESIDE_CMA,
+    pub fn new(reaper: &Reaper, by: Sending) -> Inside<'_> {
+        let left = match by {
+            Sending::Inline | Sending::Bulk(_) => INLINE_BYTES,
+            Sending::Cma => INLINE_BYTES_BESIDE_CMA,
         };
-        Inside { left, form, reaper, known_to: None }
+        Inside { left, by, reaper, known_to: None }
     }
 
     /// The writer keeps the references to objects of that rank until they have been looked up there.
@@ -111,11 +111,15 @@ fn write_tensor(
 
 fn write_payload(to: payload::Builder<'_>, bytes: Bytes, len: usize, inside: &mut Inside<'_>) {
     if len > inside.left {
-        match (inside.form, &bytes) {
-            (Form::Cma, Bytes::Tensor(_)) => {
+        match (&inside.by, &bytes) {
+            (Sending::Cma, Bytes::Tensor(_)) => {
                 let mut to = to.init_cma();
                 to.set_address(bytes.address());
                 to.set_pin(capnp_rpc::new_client(PinServer::new(bytes, len, inside.reaper)));
+            }
+            (Sending::Bulk(by), Bytes::Tensor(_)) => {
+                let transfer = TransferServer::new(bytes, len, by.clone());
+                to.init_bulk().set_transfer(capnp_rpc::new_client(transfer));
             }
             _ => {
                 let source = SourceServer::new(bytes, len, inside.reaper);

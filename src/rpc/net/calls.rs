@@ -145,7 +145,7 @@ impl Net {
         let mut call = link.peer.call_request();
         let asked = ready.len();
         let mut written = call.get().init_requests(asked as u32);
-        let mut inside = Inside::new(&self.shared.reaper, link.form.get()).known_to(to);
+        let mut inside = link.inside(&self.shared.reaper).known_to(to);
         // Held until the answer: then the callee has looked them up.
         let mut known = Vec::new();
         for (number, (method, message)) in (0..).zip(ready) {
@@ -310,7 +310,7 @@ impl Net {
         let link = self.link(to)?;
         let mut create = link.peer.create_request();
         id.write(create.get().init_id());
-        let mut inside = Inside::new(&self.shared.reaper, link.form.get());
+        let mut inside = link.inside(&self.shared.reaper);
         write_request(create.get().init_request(), method, message, &mut inside)?;
         let response = create.send().promise.await?;
         Ok(response.get()?.get_reference()?)

@@ -3,16 +3,27 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{self, join_all};
 use rand::TryRng;
 use rand::rngs::SysRng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use super::Net;
 use super::link::Link;
 use crate::rpc::error::{CallError, CallErrorKind};
+use crate::rpc::join::same;
 use crate::rpc::memory;
-use crate::rpc::payload::{Form, Lender};
+use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Sending};
+
+/// For the second connection to stand.
+const DIAL_LIMIT: Duration = Duration::from_secs(3);
+
+/// For a stranger to say who it is.
+const TOKEN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Random bytes that only the peer has been told.
 pub(super) type Nonce = [u8; 32];
@@ -49,24 +60,26 @@ impl Net {
 
 /// Makes this rank ready to take tensors of the peer in this form, if they can come in it.
 async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
-    match form {
-        Form::Inline => Ok(()),
-        Form::Cma => {
-            let process = proven_process(link).await?;
-            link.lender.set(Lender { process: Some(process) });
-            Ok(())
+    let lender = match form {
+        Form::Inline => Lender::default(),
+        Form::Cma => Lender { process: Some(proven_process(link).await?), ..Lender::default() },
+        Form::Bulk => {
+            let incoming = second_connection(link).await?;
+            *link.intake.bulk.borrow_mut() = Some(Rc::new(incoming));
+            Lender { bulk: true, ..Lender::default() }
         }
-    }
+    };
+    link.lender.set(lender);
+    Ok(())
 }
 
 /// The process of the peer, if this rank can read its memory (P-7).
 async fn proven_process(link: &Link) -> Result<u32, CallError> {
     let no = |why: &str| CallError::failed(why);
-    if !link.same_host {
+    if link.ends.is_none_or(|(peer, own)| peer != own) {
         return Err(no("it is on another host"));
     }
-    let mut nonce = Nonce::default();
-    SysRng.try_fill_bytes(&mut nonce).map_err(CallError::failed)?;
+    let nonce = nonce()?;
     let mut request = link.peer.lend_request();
     request.get().set_nonce(&nonce);
     let response = request.send().promise.await?;
@@ -91,15 +104,80 @@ pub(super) fn nonce_of(bytes: &[u8]) -> Result<Nonce, capnp::Error> {
     bytes.try_into().map_err(|_| capnp::Error::failed(format!("a nonce of {} bytes", bytes.len())))
 }
 
+fn nonce() -> Result<Nonce, CallError> {
+    let mut nonce = Nonce::default();
+    SysRng.try_fill_bytes(&mut nonce).map_err(CallError::failed)?;
+    Ok(nonce)
+}
+
+/// Waits where the peer is to connect to. Nobody else knows the token.
+async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
+    let (_, own) = link.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
+    let listener = TcpListener::bind((own, 0)).await.map_err(CallError::failed)?;
+    let token = nonce()?;
+    let mut request = link.peer.dial_request();
+    request.get().set_port(listener.local_addr().map_err(CallError::failed)?.port());
+    request.get().set_token(&token);
+    let dialed = async { Ok(drop(request.send().promise.await?)) };
+    let both = future::try_join(dialed, admit(&listener, &token));
+    let ((), stream) = timeout(DIAL_LIMIT, both).await.unwrap_or_else(|_| {
+        Err(CallError::failed(format_args!("no second connection came within {DIAL_LIMIT:?}")))
+    })?;
+    Incoming::start(blocking(stream)?, link.rank).map_err(CallError::failed)
+}
+
+/// The connection that brings the token.
+async fn admit(listener: &TcpListener, token: &Nonce) -> Result<TcpStream, CallError> {
+    loop {
+        let (mut stream, _) = listener.accept().await.map_err(CallError::failed)?;
+        let mut brought = Nonce::default();
+        let read = timeout(TOKEN_LIMIT, stream.read_exact(&mut brought)).await;
+        if matches!(read, Ok(Ok(_))) && same(token, &brought) {
+            return Ok(stream);
+        }
+    }
+}
+
+/// For a thread of its own.
+fn blocking(stream: TcpStream) -> Result<std::net::TcpStream, CallError> {
+    let stream = stream.into_std().map_err(CallError::failed)?;
+    stream.set_nonblocking(false).map_err(CallError::failed)?;
+    stream.set_nodelay(true).map_err(CallError::failed)?;
+    Ok(stream)
+}
+
 impl Link {
+    /// Makes the second connection for what this rank sends.
+    pub async fn dial(&self, port: u16, token: Nonce) -> Result<(), CallError> {
+        let (peer, _) = self.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
+        let connect = async {
+            let mut stream = TcpStream::connect((peer, port)).await?;
+            stream.write_all(&token).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let stream = timeout(DIAL_LIMIT, connect).await.map_err(CallError::failed)?;
+        let stream = stream.map_err(|error| CallError::failed(format_args!("{peer}:{port}: {error}")))?;
+        let outgoing = Outgoing::start(blocking(stream)?, self.rank).map_err(CallError::failed)?;
+        *self.dialed.borrow_mut() = Some(Rc::new(outgoing));
+        Ok(())
+    }
+
     /// Sends tensors as the peer has asked for it.
-    pub fn send_by(&self, form: u32) -> Result<(), CallError> {
+    pub fn send_by(&self, form: u32) -> Result<Form, CallError> {
         let asked = Form::BY_SPEED.into_iter().find(|known| known.bit() == form && self.forms.has(*known));
-        let asked = asked.ok_or_else(|| {
-            let message = format_args!("form {form} is not one that both sides take");
+        let ready = asked.and_then(|form| {
+            let sending = match form {
+                Form::Inline => Sending::Inline,
+                Form::Cma => Sending::Cma,
+                Form::Bulk => Sending::Bulk(self.dialed.borrow().clone()?),
+            };
+            Some((form, sending))
+        });
+        let (form, sending) = ready.ok_or_else(|| {
+            let message = format_args!("form {form} is not one that both sides have made ready");
             CallError::of_kind(CallErrorKind::BadValue, message)
         })?;
-        self.form.set(asked);
-        Ok(())
+        *self.sending.borrow_mut() = sending;
+        Ok(form)
     }
 }

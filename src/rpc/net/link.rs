@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,8 +23,10 @@ use super::Net;
 use super::forms::Nonce;
 use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
+use crate::rpc::codec::Inside;
 use crate::rpc::join::Joined;
-use crate::rpc::payload::{Form, Forms, Intake, Lender};
+use crate::rpc::payload::{Forms, Intake, Lender, Outgoing, Sending};
+use crate::rpc::reaper::Reaper;
 use crate::rpc::wire::peer_capnp::peer;
 use crate::rpc::wire::{self, MAX_DEPTH};
 use crate::topology::Rank;
@@ -36,12 +39,15 @@ pub(crate) struct Link {
     pub peer: peer::Client,
     pub intake: Intake,
     /// How large tensors go there, as the peer has asked for it.
-    pub form: Cell<Form>,
+    pub sending: RefCell<Sending>,
     /// Who may lend tensors that come from there.
     pub lender: Cell<Lender>,
     /// The forms that both sides take.
     pub forms: Forms,
-    pub same_host: bool,
+    /// The second connection for what goes there, if the peer has asked for one.
+    pub dialed: RefCell<Option<Rc<Outgoing>>>,
+    /// Where the peer is, and this rank as the peer sees it.
+    pub ends: Option<(IpAddr, IpAddr)>,
     /// What the peer is to find in this rank's memory.
     shown: RefCell<Box<Nonce>>,
     /// Calls of this peer that are served.
@@ -78,8 +84,8 @@ impl Net {
 impl Link {
     fn start(net: &Rc<Net>, joined: Joined, gone: oneshot::Sender<String>) -> Link {
         let Joined { rank, stream, accepted, forms } = joined;
-        let addresses = stream.peer_addr().ok().zip(stream.local_addr().ok());
-        let same_host = addresses.is_some_and(|(peer, local)| peer.ip() == local.ip());
+        let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+        let ends = ends.map(|(peer, own)| (peer.ip(), own.ip()));
         let last_heard = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
         let (read, write) = stream.into_split();
@@ -115,10 +121,11 @@ impl Link {
             rank,
             peer,
             intake: Intake::new(net.shared.max_payload_bytes),
-            form: Cell::new(Form::Inline),
+            sending: RefCell::default(),
             lender: Cell::default(),
             forms,
-            same_host,
+            dialed: RefCell::default(),
+            ends,
             shown: RefCell::default(),
             served: Arc::default(),
             last_heard,
@@ -130,6 +137,10 @@ impl Link {
             writer: writer.abort_handle(),
             disconnector: RefCell::new(Some(disconnector)),
         }
+    }
+
+    pub fn inside<'a>(&self, reaper: &'a Reaper) -> Inside<'a> {
+        Inside::new(reaper, self.sending.borrow().clone())
     }
 
     /// Puts `nonce` where the peer can look for it.

@@ -10,7 +10,7 @@ use super::Net;
 use super::calls::{fill, within_deadline};
 use super::ending;
 use super::forms;
-use crate::rpc::codec::{self, Inside};
+use crate::rpc::codec;
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::payload::Draft;
 use crate::rpc::pending::Outcome;
@@ -105,7 +105,7 @@ impl peer::Server for PeerServer {
             // The caller is told, or has been, why the mesh ends; an answer now would only say that it does.
             return std::future::pending().await;
         }
-        let mut inside = Inside::new(&net.shared.reaper, net.link(self.from).map_err(refused)?.form.get());
+        let mut inside = net.link(self.from).map_err(refused)?.inside(&net.shared.reaper);
         let mut replies = results.get().init_replies(outcomes.len() as u32);
         for (number, outcome) in (0..).zip(outcomes) {
             let mut reply = replies.reborrow().get(number);
@@ -203,13 +203,29 @@ impl peer::Server for PeerServer {
         Ok(())
     }
 
+    async fn dial(
+        self: Rc<Self>,
+        params: peer::DialParams,
+        _: peer::DialResults,
+    ) -> Result<(), capnp::Error> {
+        let (port, token) = {
+            let params = params.get()?;
+            (params.get_port(), forms::nonce_of(params.get_token()?)?)
+        };
+        let link = self.net()?.link(self.from).map_err(refused)?;
+        link.dial(port, token).await.map_err(refused)
+    }
+
     async fn send_by(
         self: Rc<Self>,
         params: peer::SendByParams,
         _: peer::SendByResults,
     ) -> Result<(), capnp::Error> {
-        let link = self.net()?.link(self.from).map_err(refused)?;
-        link.send_by(params.get()?.get_form()).map_err(refused)
+        let net = self.net()?;
+        let form = net.link(self.from).and_then(|link| link.send_by(params.get()?.get_form()));
+        // Once: it is settled before the first call.
+        let _ = net.shared.counters[self.from.index()].form.set(form.map_err(refused)?);
+        Ok(())
     }
 
     async fn end(self: Rc<Self>, params: peer::EndParams, _: peer::EndResults) -> Result<(), capnp::Error> {

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::ops::BitAnd;
+use std::rc::Rc;
+
+use super::bulk::Outgoing;
 
 /// How the bytes of a tensor that does not fit into a message reach another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +13,17 @@ pub enum Form {
     Inline,
     /// Same host: the receiver reads them out of the sender's memory (`process_vm_readv`).
     Cma,
+    /// On a second connection, out of the one tensor's memory and into the other's.
+    Bulk,
+}
+
+/// How a rank sends the large tensors of one connection.
+#[derive(Clone, Default)]
+pub(crate) enum Sending {
+    #[default]
+    Inline,
+    Cma,
+    Bulk(Rc<Outgoing>),
 }
 
 /// Forms that a rank, or a connection, takes.
@@ -17,20 +31,24 @@ pub enum Form {
 pub struct Forms(pub(crate) u32);
 
 impl Form {
+    /// As people write them.
+    pub const NAMES: [(&str, Form); 3] = [("cma", Form::Cma), ("bulk", Form::Bulk), ("inline", Form::Inline)];
+
     /// The best first.
-    pub(crate) const BY_SPEED: [Form; 1] = [Form::Cma];
+    pub(crate) const BY_SPEED: [Form; 2] = [Form::Cma, Form::Bulk];
 
     /// As in `Hello.forms`.
     pub(crate) fn bit(self) -> u32 {
         match self {
             Form::Inline => 1,
             Form::Cma => 2,
+            Form::Bulk => 8,
         }
     }
 }
 
 impl Forms {
-    pub const ALL: Forms = Forms(1 | 2);
+    pub const ALL: Forms = Forms(1 | 2 | 8);
 
     /// `form`, and `Inline`, which all ranks take.
     pub fn only(form: Form) -> Forms {
@@ -52,9 +70,7 @@ impl BitAnd for Forms {
 
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Form::Inline => "inline",
-            Form::Cma => "cma",
-        })
+        let known = Form::NAMES.iter().find(|(_, form)| form == self);
+        f.write_str(known.expect("each has a name").0)
     }
 }

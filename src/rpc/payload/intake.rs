@@ -12,17 +12,20 @@
 //! that come with a later request of the same peer for which the rest is too small, the request's deadline ends it.)
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task_local;
 
-use super::Draft;
+use super::{Draft, Incoming};
 use crate::rpc::wire::READS_IN_FLIGHT;
 
 /// What one peer may take of this rank at a time.
 pub(crate) struct Intake {
     pub(super) reads: Semaphore,
+    /// The second connection, if tensors come by one.
+    pub bulk: RefCell<Option<Rc<Incoming>>>,
     /// Memory for requests and for replies, in KiB, as much for each.
     requests: Arc<Semaphore>,
     replies: Arc<Semaphore>,
@@ -51,7 +54,13 @@ impl Intake {
     pub fn new(max_payload_bytes: u64) -> Intake {
         let memory_kib = u32::try_from(max_payload_bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let memory = || Arc::new(Semaphore::new(memory_kib as usize));
-        Intake { reads: Semaphore::new(READS_IN_FLIGHT), requests: memory(), replies: memory(), memory_kib }
+        Intake {
+            reads: Semaphore::new(READS_IN_FLIGHT),
+            bulk: RefCell::default(),
+            requests: memory(),
+            replies: memory(),
+            memory_kib,
+        }
     }
 
     /// Memory for a request, to be held until it has been served (P-2).

@@ -21,11 +21,13 @@ use crate::rpc::wire::value_capnp::pin;
 /// Read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// From whom tensors of a connection may be read.
+/// How tensors of a connection may come.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Lender {
-    /// The peer's process, once it has proven that it is (P-7).
+    /// Out of the peer's process, once it has proven that it is (P-7).
     pub process: Option<u32>,
+    /// On its second connection.
+    pub bulk: bool,
 }
 
 /// Where the bytes lie.

@@ -1,6 +1,7 @@
 //! Payloads: how the bytes of tensors, texts and bytes travel. The form that a message's descriptor names is one of
 //! those that its connection has settled on ([`Form`]); here is the receiver's side of all of them.
 
+mod bulk;
 mod form;
 mod intake;
 mod lent;
@@ -9,6 +10,8 @@ mod pieces;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tch::{Kind, Tensor};
 
+pub(crate) use self::bulk::{Incoming, Outgoing, TransferServer};
+pub(crate) use self::form::Sending;
 pub use self::form::{Form, Forms};
 pub(crate) use self::intake::{Intake, Share, give_share_back, holding};
 pub(crate) use self::lent::{Arrived, Lender, Loan, PinServer, Pinned, Unread};
@@ -18,7 +21,7 @@ use super::memory::Room;
 use super::rref::{ObjectId, RRef};
 use super::value::{ContextId, Message, SentTensor, Value};
 use super::wire::READS_IN_FLIGHT;
-use super::wire::value_capnp::{pin, reference, source};
+use super::wire::value_capnp::{pin, reference, source, transfer};
 use crate::topology::Rank;
 
 /// A message as read, of which some parts may still have to be fetched.
@@ -48,6 +51,7 @@ pub(crate) enum Fetch {
     Here(Room),
     Pieces { shape: Shape, len: usize, source: source::Client },
     Lent { shape: Shape, len: usize, loan: Loan, pin: pin::Client },
+    Bulk { shape: Shape, len: usize, transfer: transfer::Client },
 }
 
 /// What the bytes of a payload become.
@@ -84,7 +88,7 @@ impl Draft {
 
     /// Nothing of it must be fetched.
     fn is_fetched(&self) -> bool {
-        self.fetches.iter().all(|fetch| !matches!(fetch, Fetch::Pieces { .. }))
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_) | Fetch::Lent { .. }))
     }
 
     /// Fetches what is missing, but for what is lent. `adopt` makes a fork a reference of this rank, `keep` holds a pin
@@ -128,6 +132,11 @@ impl Fetch {
             Fetch::Here(room) => Ok((room, None)),
             Fetch::Pieces { shape, len, source } => {
                 Ok((pieces::read(source, shape.room(len)?, len, intake).await?, None))
+            }
+            Fetch::Bulk { shape, len, transfer } => {
+                let incoming = intake.bulk.borrow().clone();
+                let incoming = incoming.expect("a message that names the form is refused without it");
+                Ok((incoming.receive(shape.room(len)?, len, transfer).await?, None))
             }
             Fetch::Lent { shape, len, loan, pin } => {
                 let room = shape.room(len)?;
