@@ -82,7 +82,7 @@ Examples:
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),
-    /// Measure a job's step in one process, calls between ranks, or collectives
+    /// Measure a job's step in one process, its data, calls between ranks, or collectives
     #[command(subcommand)]
     Bench(BenchCommand),
 }
@@ -240,6 +240,12 @@ Examples:
   pstrain bench collectives
   pstrain bench collectives --world-size 4 --operations all_reduce,all_gather --sizes 4K,1M,64M --dtypes f32,bf16")]
     Collectives(BenchCollectivesArgs),
+    /// Fetch a job's training data and do nothing with it: what its data plug-in gives
+    #[command(after_help = "\
+Examples:
+  pstrain bench data
+  pstrain bench data jobs/mnist_ps.toml --steps 2000 --json")]
+    Data(BenchStepArgs),
 }
 
 #[derive(Args)]
@@ -312,7 +318,7 @@ impl std::str::FromStr for Size {
 pub struct BenchStepArgs {
     /// The job file; without one, the built-in `digits_ps`
     pub job: Option<PathBuf>,
-    /// Steps to take; 0 is all that one trainer would
+    /// Steps to take, or batches to fetch; 0 is all of one trainer
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub steps: u64,
     #[command(flatten)]

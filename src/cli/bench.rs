@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use c10d::{Options, ProcessGroup, Store};
+use serde::Serialize;
 
 use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArgs};
 use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
+use crate::job::Resolved;
 use crate::rpc::{Forms, Mesh, MeshConfig};
 use crate::runner::launch::{self, Forked};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
@@ -17,19 +19,29 @@ use crate::topology::{Rank, WorldSize};
 pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure> {
     match command {
         BenchCommand::Step(args) => step(&args, look),
+        BenchCommand::Data(args) => data(&args, look),
         BenchCommand::Rpc(args) => rpc(&args, look),
         BenchCommand::Collectives(args) => collectives(&args, look),
     }
 }
 
-fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
+/// The job, which trains something.
+fn training_of(args: &BenchStepArgs, look: logs::Wanted) -> Result<Resolved, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     look.start_logs(None);
+    match resolved.job.training() {
+        Some(_) => Ok(resolved),
+        None => Err(Failure::usage(
+            "this job trains no model\n  hint: `pstrain bench collectives` measures what it does",
+        )),
+    }
+}
+
+fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
+    let resolved = training_of(args, look)?;
     let job = &resolved.job;
-    let training = job.training().ok_or_else(|| {
-        Failure::usage("this job trains no model\n  hint: `pstrain bench step` measures a step of training")
-    })?;
+    let training = job.training().expect("just seen");
     let devices = devices::first(job.cluster.num_gpus, 0);
     let report = one_process::measure(training, &data_root(job)?, &devices, args.steps)?;
     let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
@@ -38,6 +50,31 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
         report.steps
     );
     stdout::result(&report, shown, args.json)?;
+    Ok(DONE)
+}
+
+/// What a data plug-in gives when nobody does anything with it.
+#[derive(Serialize)]
+struct DataRate {
+    batches: u64,
+    samples_per_s: f64,
+    batches_per_s: f64,
+}
+
+fn data(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
+    let resolved = training_of(args, look)?;
+    let training = resolved.job.training().expect("just seen");
+    let report = one_process::measure_data(training, &data_root(&resolved.job)?, args.steps)?;
+    let rate = DataRate {
+        batches: report.steps,
+        samples_per_s: report.samples_per_s,
+        batches_per_s: report.steps_per_s,
+    };
+    let shown = format!(
+        "data  {:.0} samples/s in batches of {}, {:.0} batches/s over {}",
+        rate.samples_per_s, training.train.batch_size, rate.batches_per_s, rate.batches
+    );
+    stdout::result(&rate, shown, args.json)?;
     Ok(DONE)
 }
 

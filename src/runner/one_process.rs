@@ -1,4 +1,4 @@
-//! The job's model in one process, without any call: the reference for numbers and for speed.
+//! The job's model, or its data alone, in one process and without any call: the reference for numbers and for speed.
 
 use std::path::Path;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use tch::Tensor;
 
-use super::loader::Schedule;
+use super::loader::{Batch, Schedule};
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
 use crate::autograd::optimizer::Optimizer;
@@ -88,18 +88,37 @@ fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
 /// When the data cannot be read or a step fails.
 pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
     let host = Host::new(None)?;
-    let split = Split::open(&host, job, root, &job.data.train).context("the training data")?;
+    let mut all = OneProcess::new(job, &host, devices)?;
+    walk(job, root, &host, steps, |batch| all.step(batch.data, batch.step))
+}
+
+/// Fetches the first trainer's batches and does nothing with them. `steps` = 0: all.
+///
+/// # Errors
+/// When the data fails.
+pub fn measure_data(job: &Training, root: &Path, steps: u64) -> Result<TrainerReport> {
+    walk(job, root, &Host::new(None)?, steps, |_| Ok(0.0))
+}
+
+/// `step` gives the loss of a batch of the first trainer's.
+fn walk(
+    job: &Training,
+    root: &Path,
+    host: &Host,
+    steps: u64,
+    mut step: impl FnMut(Batch<Samples>) -> Result<f64>,
+) -> Result<TrainerReport> {
+    let split = Split::open(host, job, root, &job.data.train).context("the training data")?;
     let mut job = job.clone();
     job.train.steps = if steps == 0 { job.train.steps } else { steps };
     job.train.trainers.ranks.truncate(1);
     let schedule = Schedule::for_training(&job, split.samples(), 0)?;
-    let mut all = OneProcess::new(&job, &host, devices)?;
     let mut throughput = Throughput::start(Instant::now());
     let mut loss = f64::NAN;
     for batch in split.fetch(&job, root, schedule)? {
         let batch = batch.context("the training data")?;
         let (samples, waited) = (batch.data.count, batch.waited);
-        loss = all.step(batch.data, batch.step)?;
+        loss = step(batch)?;
         throughput.step(Instant::now(), samples, waited);
     }
     Ok(throughput.report(Instant::now(), Rank(0), loss))
