@@ -34,6 +34,10 @@ interface Peer {
   # Connects to this port of the caller's host, where it waits for 32 bytes, `token`; after these the callee sends there
   # the tensors that go by `Transfer`. A connection has one second connection in each direction.
 
+  map @9 (process :UInt32, file :UInt32, nonce :Data) -> ();
+  # The caller shares memory: it is file descriptor `file` of its process `process`, sealed against growing and
+  # shrinking, eight slots of 256 KiB, and begins with `nonce`, 32 bytes. From now on the callee writes there.
+
   sendBy @7 (form :UInt32) -> ();
   # From now on the callee sends tensors that do not fit into a message in this form, one of those that both sides take,
   # by its bit in `forms` of join.capnp.

@@ -98,6 +98,9 @@ interface Source {
   read @0 (offset :UInt64, len :UInt32) -> (data :Data);
   # Exactly `len` bytes from `offset`. `len` is at most 256 KiB, and a receiver has at most 8 reads of one payload
   # under way, so that a small call never waits behind a large tensor.
+
+  readTo @1 (offset :UInt64, len :UInt32, slot :UInt32) -> ();
+  # The same, into a slot of the memory that the receiver has shared.
 }
 
 struct Cma {
@@ -108,10 +111,8 @@ struct Cma {
 }
 
 struct Shm {
-  # Same host: a range of a segment that the sender has shared with this connection.
-  segment @0 :UInt32;
-  offset @1 :UInt64;
-  pin @2 :Pin;
+  # Same host: read in pieces, through memory that the receiver has shared (`Peer.map`). Tensors only.
+  source @0 :Source;
 }
 
 struct Bulk {

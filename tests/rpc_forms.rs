@@ -16,7 +16,7 @@ use support::{LIMIT, config, echo, listener, message, one};
 use tch::{Device, Kind, Tensor};
 
 const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
-const ALL: [Form; 3] = [Form::Cma, Form::Bulk, Form::Inline];
+const ALL: [Form; 4] = [Form::Cma, Form::Shm, Form::Bulk, Form::Inline];
 
 /// Rank 1, when this program was started to be it.
 #[test]

@@ -4,10 +4,12 @@
 
 use std::collections::TryReserveError;
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
+use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -43,6 +45,14 @@ impl Bytes {
         Ok(Bytes::Tensor(tensor))
     }
 
+    fn has(&self, offset: usize, len: usize) -> bool {
+        let there = match self {
+            Bytes::Vec(bytes) => bytes.len(),
+            Bytes::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
+        };
+        offset.checked_add(len).is_some_and(|end| end <= there)
+    }
+
     /// Where they lie.
     pub fn address(&self) -> u64 {
         match self {
@@ -56,11 +66,7 @@ impl Bytes {
     /// # Errors
     /// They are not all there, or the connection is gone.
     pub fn send(&self, socket: &TcpStream, len: usize) -> io::Result<()> {
-        let there = match self {
-            Bytes::Vec(bytes) => bytes.len(),
-            Bytes::Tensor(tensor) => byte_len(tensor).map_err(io::Error::other)?,
-        };
-        if len > there {
+        if !self.has(0, len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let from = self.address() as *const u8;
@@ -239,6 +245,67 @@ fn all(len: usize, some: impl Fn(usize) -> isize) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Memory that another process may read and write at any time: what is copied out of it is whatever was there.
+pub(crate) struct SharedMemory {
+    map: MmapRaw,
+}
+
+impl SharedMemory {
+    /// The first `len` bytes of `file`, which are there and stay there.
+    ///
+    /// # Errors
+    /// The system cannot map it.
+    pub fn map(file: &File, len: usize) -> io::Result<SharedMemory> {
+        Ok(SharedMemory { map: MmapOptions::new().len(len).map_raw(file)? })
+    }
+
+    /// Puts `bytes` at the beginning, as many as there is room for.
+    pub fn fill(&self, bytes: &[u8]) {
+        let len = bytes.len().min(self.map.len());
+        // SAFETY: `len` bytes are mapped, and `bytes` is memory of this process alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr(), len) };
+    }
+
+    pub fn begins_with(&self, bytes: &[u8]) -> bool {
+        let mut found = vec![0; bytes.len().min(self.map.len())];
+        // SAFETY: as many bytes are mapped, and `found` is memory of this process alone.
+        unsafe { std::ptr::copy_nonoverlapping(self.map.as_ptr(), found.as_mut_ptr(), found.len()) };
+        found == bytes
+    }
+
+    /// Puts `len` of `bytes` from `offset` on at `at`. False: they are not all there, or do not fit.
+    pub fn put(&self, at: usize, bytes: &Bytes, offset: usize, len: usize) -> bool {
+        if !self.has(at, len) || !bytes.has(offset, len) {
+            return false;
+        }
+        // SAFETY: both pieces are inside; `self` is mapped and `bytes` lives meanwhile; they are different memory.
+        unsafe {
+            let from = (bytes.address() as *const u8).add(offset);
+            std::ptr::copy_nonoverlapping(from, self.map.as_mut_ptr().add(at), len);
+        }
+        true
+    }
+
+    /// Fills `len` bytes of `room` from `offset` on with those at `at`. False: they do not fit there.
+    pub fn take(&self, at: usize, room: &mut Room, offset: usize, len: usize) -> bool {
+        let Room::Tensor(tensor) = room else { return false };
+        let inside = offset.checked_add(len).is_some_and(|end| byte_len(tensor).is_ok_and(|all| end <= all));
+        if !inside || !self.has(at, len) {
+            return false;
+        }
+        // SAFETY: as in `put`; for the tensor see `Room::write`.
+        unsafe {
+            let into = tensor.data_ptr().cast::<u8>().add(offset);
+            std::ptr::copy_nonoverlapping(self.map.as_ptr().add(at), into, len);
+        }
+        true
+    }
+
+    fn has(&self, at: usize, len: usize) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.map.len())
+    }
 }
 
 fn readable(tensor: &Tensor) -> Result<(), TchError> {

@@ -129,12 +129,17 @@ fn read_payload(
                 room.write(0, data);
                 Fetch::Here(room)
             }
-            inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
+            inline::Source(source) => {
+                Fetch::Pieces { shape, len: to_fetch()?, source: source?, shared: false }
+            }
         },
         (payload::Cma(lent), Shape::Tensor(..), Lender { process: Some(process), .. }) => {
             let (lent, len) = (lent?, to_fetch()?);
             let loan = Loan::Cma { process, address: lent.get_address() };
             Fetch::Lent { shape, len, loan, pin: lent.get_pin()? }
+        }
+        (payload::Shm(sent), Shape::Tensor(..), Lender { shm: true, .. }) => {
+            Fetch::Pieces { shape, len: to_fetch()?, source: sent?.get_source()?, shared: true }
         }
         (payload::Bulk(sent), Shape::Tensor(..), Lender { bulk: true, .. }) => {
             Fetch::Bulk { shape, len: to_fetch()?, transfer: sent?.get_transfer()? }

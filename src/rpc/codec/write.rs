@@ -27,7 +27,7 @@ pub(crate) struct Inside<'a> {
 impl Inside<'_> {
     pub fn new(reaper: &Reaper, by: Sending) -> Inside<'_> {
         let left = match by {
-            Sending::Inline | Sending::Bulk(_) => INLINE_BYTES,
+            Sending::Inline | Sending::Shm(_) | Sending::Bulk(_) => INLINE_BYTES,
             Sending::Cma => INLINE_BYTES_BESIDE_CMA,
         };
         Inside { left, by, reaper, known_to: None }
@@ -117,12 +117,16 @@ fn write_payload(to: payload::Builder<'_>, bytes: Bytes, len: usize, inside: &mu
                 to.set_address(bytes.address());
                 to.set_pin(capnp_rpc::new_client(PinServer::new(bytes, len, inside.reaper)));
             }
+            (Sending::Shm(segment), Bytes::Tensor(_)) => {
+                let source = SourceServer::new(bytes, len, inside.reaper, Some(segment.clone()));
+                to.init_shm().set_source(capnp_rpc::new_client(source));
+            }
             (Sending::Bulk(by), Bytes::Tensor(_)) => {
                 let transfer = TransferServer::new(bytes, len, by.clone());
                 to.init_bulk().set_transfer(capnp_rpc::new_client(transfer));
             }
             _ => {
-                let source = SourceServer::new(bytes, len, inside.reaper);
+                let source = SourceServer::new(bytes, len, inside.reaper, None);
                 to.init_inline().set_source(capnp_rpc::new_client(source));
             }
         }

@@ -17,7 +17,7 @@ use super::link::Link;
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::join::same;
 use crate::rpc::memory;
-use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Sending};
+use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Segment, Sending};
 
 /// For the second connection to stand.
 const DIAL_LIMIT: Duration = Duration::from_secs(3);
@@ -63,6 +63,11 @@ async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
     let lender = match form {
         Form::Inline => Lender::default(),
         Form::Cma => Lender { process: Some(proven_process(link).await?), ..Lender::default() },
+        Form::Shm => {
+            let segment = shared_memory(link).await?;
+            *link.intake.segment.borrow_mut() = Some(Rc::new(segment));
+            Lender { shm: true, ..Lender::default() }
+        }
         Form::Bulk => {
             let incoming = second_connection(link).await?;
             *link.intake.bulk.borrow_mut() = Some(Rc::new(incoming));
@@ -76,9 +81,7 @@ async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
 /// The process of the peer, if this rank can read its memory (P-7).
 async fn proven_process(link: &Link) -> Result<u32, CallError> {
     let no = |why: &str| CallError::failed(why);
-    if link.ends.is_none_or(|(peer, own)| peer != own) {
-        return Err(no("it is on another host"));
-    }
+    on_this_host(link)?;
     let nonce = nonce()?;
     let mut request = link.peer.lend_request();
     request.get().set_nonce(&nonce);
@@ -94,6 +97,26 @@ async fn proven_process(link: &Link) -> Result<u32, CallError> {
         true => Ok(process),
         false => Err(no("something else is in its memory")),
     }
+}
+
+fn on_this_host(link: &Link) -> Result<(), CallError> {
+    match link.ends.is_some_and(|(peer, own)| peer == own) {
+        true => Ok(()),
+        false => Err(CallError::failed("it is on another host")),
+    }
+}
+
+/// Memory that the peer has found.
+async fn shared_memory(link: &Link) -> Result<Segment, CallError> {
+    on_this_host(link)?;
+    let nonce = nonce()?;
+    let segment = Segment::create(&nonce).map_err(CallError::failed)?;
+    let mut request = link.peer.map_request();
+    request.get().set_process(std::process::id());
+    request.get().set_file(segment.file());
+    request.get().set_nonce(&nonce);
+    request.send().promise.await?;
+    Ok(segment)
 }
 
 fn refused(error: io::Error) -> CallError {
@@ -162,6 +185,15 @@ impl Link {
         Ok(())
     }
 
+    /// Finds the memory that the peer shares.
+    pub fn map(&self, process: u32, file: u32, nonce: Nonce) -> Result<(), CallError> {
+        on_this_host(self)?;
+        let segment = Segment::open(process, file, &nonce)
+            .map_err(|error| CallError::failed(format_args!("file {file} of process {process}: {error}")))?;
+        *self.mapped.borrow_mut() = Some(Rc::new(segment));
+        Ok(())
+    }
+
     /// Sends tensors as the peer has asked for it.
     pub fn send_by(&self, form: u32) -> Result<Form, CallError> {
         let asked = Form::BY_SPEED.into_iter().find(|known| known.bit() == form && self.forms.has(*known));
@@ -169,6 +201,7 @@ impl Link {
             let sending = match form {
                 Form::Inline => Sending::Inline,
                 Form::Cma => Sending::Cma,
+                Form::Shm => Sending::Shm(self.mapped.borrow().clone()?),
                 Form::Bulk => Sending::Bulk(self.dialed.borrow().clone()?),
             };
             Some((form, sending))

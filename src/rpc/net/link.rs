@@ -25,7 +25,7 @@ use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
 use crate::rpc::codec::Inside;
 use crate::rpc::join::Joined;
-use crate::rpc::payload::{Forms, Intake, Lender, Outgoing, Sending};
+use crate::rpc::payload::{Forms, Intake, Lender, Outgoing, Segment, Sending};
 use crate::rpc::reaper::Reaper;
 use crate::rpc::wire::peer_capnp::peer;
 use crate::rpc::wire::{self, MAX_DEPTH};
@@ -44,6 +44,8 @@ pub(crate) struct Link {
     pub lender: Cell<Lender>,
     /// The forms that both sides take.
     pub forms: Forms,
+    /// Memory that the peer shares with this rank, if it has.
+    pub mapped: RefCell<Option<Rc<Segment>>>,
     /// The second connection for what goes there, if the peer has asked for one.
     pub dialed: RefCell<Option<Rc<Outgoing>>>,
     /// Where the peer is, and this rank as the peer sees it.
@@ -124,6 +126,7 @@ impl Link {
             sending: RefCell::default(),
             lender: Cell::default(),
             forms,
+            mapped: RefCell::default(),
             dialed: RefCell::default(),
             ends,
             shown: RefCell::default(),

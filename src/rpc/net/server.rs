@@ -216,6 +216,13 @@ impl peer::Server for PeerServer {
         link.dial(port, token).await.map_err(refused)
     }
 
+    async fn map(self: Rc<Self>, params: peer::MapParams, _: peer::MapResults) -> Result<(), capnp::Error> {
+        let params = params.get()?;
+        let nonce = forms::nonce_of(params.get_nonce()?)?;
+        let link = self.net()?.link(self.from).map_err(refused)?;
+        link.map(params.get_process(), params.get_file(), nonce).map_err(refused)
+    }
+
     async fn send_by(
         self: Rc<Self>,
         params: peer::SendByParams,

@@ -5,6 +5,7 @@ use std::ops::BitAnd;
 use std::rc::Rc;
 
 use super::bulk::Outgoing;
+use super::shm::Segment;
 
 /// How the bytes of a tensor that does not fit into a message reach another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub enum Form {
     Inline,
     /// Same host: the receiver reads them out of the sender's memory (`process_vm_readv`).
     Cma,
+    /// Same host: in pieces, through memory that both share.
+    Shm,
     /// On a second connection, out of the one tensor's memory and into the other's.
     Bulk,
 }
@@ -23,6 +26,7 @@ pub(crate) enum Sending {
     #[default]
     Inline,
     Cma,
+    Shm(Rc<Segment>),
     Bulk(Rc<Outgoing>),
 }
 
@@ -32,23 +36,25 @@ pub struct Forms(pub(crate) u32);
 
 impl Form {
     /// As people write them.
-    pub const NAMES: [(&str, Form); 3] = [("cma", Form::Cma), ("bulk", Form::Bulk), ("inline", Form::Inline)];
+    pub const NAMES: [(&str, Form); 4] =
+        [("cma", Form::Cma), ("shm", Form::Shm), ("bulk", Form::Bulk), ("inline", Form::Inline)];
 
     /// The best first.
-    pub(crate) const BY_SPEED: [Form; 2] = [Form::Cma, Form::Bulk];
+    pub(crate) const BY_SPEED: [Form; 3] = [Form::Cma, Form::Shm, Form::Bulk];
 
     /// As in `Hello.forms`.
     pub(crate) fn bit(self) -> u32 {
         match self {
             Form::Inline => 1,
             Form::Cma => 2,
+            Form::Shm => 4,
             Form::Bulk => 8,
         }
     }
 }
 
 impl Forms {
-    pub const ALL: Forms = Forms(1 | 2 | 8);
+    pub const ALL: Forms = Forms(1 | 2 | 4 | 8);
 
     /// `form`, and `Inline`, which all ranks take.
     pub fn only(form: Form) -> Forms {

@@ -18,12 +18,14 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task_local;
 
-use super::{Draft, Incoming};
+use super::{Draft, Incoming, Segment};
 use crate::rpc::wire::READS_IN_FLIGHT;
 
 /// What one peer may take of this rank at a time.
 pub(crate) struct Intake {
     pub(super) reads: Semaphore,
+    /// The shared memory, if tensors come through it.
+    pub segment: RefCell<Option<Rc<Segment>>>,
     /// The second connection, if tensors come by one.
     pub bulk: RefCell<Option<Rc<Incoming>>>,
     /// Memory for requests and for replies, in KiB, as much for each.
@@ -56,6 +58,7 @@ impl Intake {
         let memory = || Arc::new(Semaphore::new(memory_kib as usize));
         Intake {
             reads: Semaphore::new(READS_IN_FLIGHT),
+            segment: RefCell::default(),
             bulk: RefCell::default(),
             requests: memory(),
             replies: memory(),

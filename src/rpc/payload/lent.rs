@@ -26,6 +26,8 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct Lender {
     /// Out of the peer's process, once it has proven that it is (P-7).
     pub process: Option<u32>,
+    /// Through memory that this rank has shared with it.
+    pub shm: bool,
     /// On its second connection.
     pub bulk: bool,
 }

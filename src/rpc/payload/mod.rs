@@ -6,6 +6,7 @@ mod form;
 mod intake;
 mod lent;
 mod pieces;
+mod shm;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tch::{Kind, Tensor};
@@ -16,6 +17,7 @@ pub use self::form::{Form, Forms};
 pub(crate) use self::intake::{Intake, Share, give_share_back, holding};
 pub(crate) use self::lent::{Arrived, Lender, Loan, PinServer, Pinned, Unread};
 pub(crate) use self::pieces::SourceServer;
+pub(crate) use self::shm::Segment;
 use super::error::{CallError, CallErrorKind};
 use super::memory::Room;
 use super::rref::{ObjectId, RRef};
@@ -49,7 +51,7 @@ pub(crate) enum Part {
 
 pub(crate) enum Fetch {
     Here(Room),
-    Pieces { shape: Shape, len: usize, source: source::Client },
+    Pieces { shape: Shape, len: usize, source: source::Client, shared: bool },
     Lent { shape: Shape, len: usize, loan: Loan, pin: pin::Client },
     Bulk { shape: Shape, len: usize, transfer: transfer::Client },
 }
@@ -130,8 +132,9 @@ impl Fetch {
     {
         match self {
             Fetch::Here(room) => Ok((room, None)),
-            Fetch::Pieces { shape, len, source } => {
-                Ok((pieces::read(source, shape.room(len)?, len, intake).await?, None))
+            Fetch::Pieces { shape, len, source, shared } => {
+                let segment = intake.segment.borrow().clone().filter(|_| shared);
+                Ok((pieces::read(source, shape.room(len)?, len, intake, segment).await?, None))
             }
             Fetch::Bulk { shape, len, transfer } => {
                 let incoming = intake.bulk.borrow().clone();

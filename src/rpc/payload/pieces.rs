@@ -8,8 +8,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use futures::stream::{self, TryStreamExt};
+use tokio::task::spawn_local;
 
 use super::intake::Intake;
+use super::shm::{Segment, Slot};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::memory::{Bytes, Room};
 use crate::rpc::reaper::{self, Reaper};
@@ -22,11 +24,22 @@ pub(crate) struct SourceServer {
     bytes: Option<Bytes>,
     len: usize,
     reaper: Reaper,
+    /// Memory that the receiver has shared.
+    segment: Option<Rc<Segment>>,
 }
 
 impl SourceServer {
-    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> SourceServer {
-        SourceServer { bytes: Some(bytes), len, reaper: reaper.clone() }
+    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper, segment: Option<Rc<Segment>>) -> SourceServer {
+        SourceServer { bytes: Some(bytes), len, reaper: reaper.clone(), segment }
+    }
+
+    /// The bytes, and where the piece begins, if it is inside them.
+    fn piece(&self, offset: u64, len: usize) -> Result<(&Bytes, usize), capnp::Error> {
+        let at = usize::try_from(offset).ok().filter(|offset| *offset <= self.len);
+        match at.filter(|at| len <= MAX_CHUNK_BYTES && len <= self.len - at) {
+            Some(at) => Ok((self.bytes.as_ref().expect("not dropped"), at)),
+            None => Err(capnp::Error::failed(format!("no {len} bytes at {offset} of {}", self.len))),
+        }
     }
 }
 
@@ -48,30 +61,49 @@ impl source::Server for SourceServer {
             let params = params.get()?;
             (params.get_offset(), params.get_len() as usize)
         };
-        let offset = usize::try_from(offset).ok().filter(|offset| *offset <= self.len);
-        let Some(offset) = offset.filter(|offset| len <= MAX_CHUNK_BYTES && len <= self.len - offset) else {
-            return Err(capnp::Error::failed(format!("no {len} bytes at {offset:?} of {}", self.len)));
-        };
-        let bytes = self.bytes.as_ref().expect("not dropped");
+        let (bytes, offset) = self.piece(offset, len)?;
         bytes.copy_to(offset, results.get().init_data(len as u32));
         Ok(())
     }
+
+    async fn read_to(
+        self: Rc<Self>,
+        params: source::ReadToParams,
+        _: source::ReadToResults,
+    ) -> Result<(), capnp::Error> {
+        let params = params.get()?;
+        let len = params.get_len() as usize;
+        let (bytes, offset) = self.piece(params.get_offset(), len)?;
+        let put = self.segment.as_ref().zip(Segment::offset(params.get_slot()));
+        match put.is_some_and(|(segment, at)| segment.memory.put(at, bytes, offset, len)) {
+            true => Ok(()),
+            false => Err(capnp::Error::failed(format!("there is no slot {}", params.get_slot()))),
+        }
+    }
 }
 
-/// Fills `room` with the `len` bytes of `source`.
+/// Fills `room` with the `len` bytes of `source`, through `segment` if there is one.
 pub(super) async fn read(
     source: source::Client,
     room: Room,
     len: usize,
     intake: &Intake,
+    segment: Option<Rc<Segment>>,
 ) -> Result<Room, CallError> {
     let room = RefCell::new(room);
-    stream::iter((0..len).step_by(CHUNK_BYTES).map(Ok::<usize, CallError>))
+    let chunk = if segment.is_some() { MAX_CHUNK_BYTES } else { CHUNK_BYTES };
+    stream::iter((0..len).step_by(chunk).map(Ok::<usize, CallError>))
         .try_for_each_concurrent(READS_IN_FLIGHT, |offset| {
-            let (source, room) = (&source, &room);
+            let (source, room, segment) = (&source, &room, segment.clone());
+            let len = chunk.min(len - offset);
             async move {
-                let _one = intake.reads.acquire().await;
-                read_piece(source, room, offset, CHUNK_BYTES.min(len - offset)).await
+                match segment {
+                    Some(segment) => read_shared(source, room, offset, len, segment).await,
+                    None => {
+                        let _one = intake.reads.acquire().await;
+                        read_piece(source, room, offset, len).await
+                    }
+                }
             }
         })
         .await?;
@@ -96,4 +128,29 @@ async fn read_piece(
         ));
     }
     Ok(())
+}
+
+async fn read_shared(
+    source: &source::Client,
+    room: &RefCell<Room>,
+    offset: usize,
+    len: usize,
+    segment: Rc<Segment>,
+) -> Result<(), CallError> {
+    let slot = segment.take().await;
+    let mut request = source.read_to_request();
+    request.get().set_offset(offset as u64);
+    request.get().set_len(len as u32);
+    request.get().set_slot(slot.number);
+    // A task of its own: the sender writes there until it answers, though the read be given up.
+    let answered = spawn_local(async move {
+        request.send().promise.await?;
+        Ok::<Slot, capnp::Error>(slot)
+    });
+    let slot = answered.await.map_err(CallError::failed)??;
+    let at = Segment::offset(slot.number).expect("one of its own");
+    match slot.segment.memory.take(at, &mut room.borrow_mut(), offset, len) {
+        true => Ok(()),
+        false => Err(CallError::failed("a piece that is not inside its tensor")),
+    }
 }
