@@ -1,11 +1,9 @@
-//! Calls: sending them, running them, and the references that travel in them.
+//! Calls: sending them, running them, answering them.
 
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use futures::future;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
@@ -13,20 +11,20 @@ use tokio::time::timeout_at;
 
 use super::ending::REASON_LIMIT;
 use super::link::Link;
+use super::references::collect_rrefs;
 use super::{Net, Waiting};
 use crate::rpc::codec::{self, Inside};
-use crate::rpc::command::{Call, NewObject, Reply};
+use crate::rpc::command::{Call, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
 use crate::rpc::methods::Incoming;
-use crate::rpc::payload::{Arrived, Draft, Fork, Pinned, Share};
+use crate::rpc::payload::{Arrived, Draft, Pinned, Share};
 use crate::rpc::pending::{Answer, Outcome};
-use crate::rpc::rref::{Held, ObjectId, RRef};
 use crate::rpc::shared::Permit;
-use crate::rpc::value::{Message, Value};
+use crate::rpc::value::Message;
 use crate::rpc::wire::CALLS_TOGETHER;
 use crate::rpc::wire::peer_capnp::{reply, request};
-use crate::rpc::wire::value_capnp::{message, pin, reference};
+use crate::rpc::wire::value_capnp::{message, pin};
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
 
@@ -39,7 +37,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Of this rank to itself: its tensors take no memory of their own.
-    fn local(message: Message, permit: Option<Permit>) -> Request {
+    pub(super) fn local(message: Message, permit: Option<Permit>) -> Request {
         Request { arrived: message.into(), permit, share: None }
     }
 }
@@ -264,132 +262,9 @@ impl Net {
         }
         Ok(())
     }
-
-    pub(super) fn start_create(
-        self: Rc<Net>,
-        to: Rank,
-        method: String,
-        message: Message,
-        object: NewObject,
-        permit: Permit,
-    ) {
-        let within = self.shared.rpc_timeout;
-        let deadline = Instant::now() + within;
-        match object {
-            NewObject::Here(rref) => {
-                spawn_local(async move {
-                    let running = self.run(to, &method, Request::local(message, Some(permit)));
-                    let outcome = within_deadline(deadline, within, running).await;
-                    fill(&rref, self.rank(), &method, outcome).await;
-                });
-            }
-            NewObject::There { id, key } => {
-                let net = self.clone();
-                let creation = async move {
-                    let creating = net.create(to, id, &method, message);
-                    let outcome = within_deadline(deadline, within, creating).await;
-                    drop(permit);
-                    outcome.map_err(|error| error.at(to, &method))
-                };
-                let creation = creation.boxed_local().shared();
-                self.held.borrow_mut().insert(key, creation.clone());
-                spawn_local(creation);
-            }
-        }
-    }
-
-    /// Answers when the owner has the object, not when it is filled.
-    async fn create(
-        self: &Rc<Net>,
-        to: Rank,
-        id: ObjectId,
-        method: &str,
-        message: Message,
-    ) -> Result<reference::Client, CallError> {
-        self.settle(&message.values).await?;
-        let link = self.link(to)?;
-        let mut create = link.peer.create_request();
-        id.write(create.get().init_id());
-        let mut inside = link.inside(&self.shared.reaper);
-        write_request(create.get().init_request(), method, message, &mut inside)?;
-        let response = create.send().promise.await?;
-        Ok(response.get()?.get_reference()?)
-    }
-
-    pub(super) fn start_filled(self: Rc<Net>, rref: RRef, reply: Reply, within: Duration) {
-        let Some(number) = self.wait_for(rref.owner(), "filled", reply, None) else { return };
-        spawn_local(async move {
-            let deadline = Instant::now() + within;
-            let outcome = within_deadline(deadline, within, self.filled(&rref)).await;
-            if let Err(error) = &outcome {
-                self.last_words(error).await;
-            }
-            self.answer(number, outcome.map(|()| Arrived::default()));
-        });
-    }
-
-    async fn filled(&self, rref: &RRef) -> Result<(), CallError> {
-        rref.sendable()?;
-        let Some(key) = rref.key() else { return rref.filled().await };
-        let reference = self.reference(key).await?;
-        let response = reference.filled_request().send().promise.await?;
-        let response = response.get()?;
-        match response.has_failure() {
-            true => Err(codec::read_failure(response.get_failure()?)?),
-            false => Ok(()),
-        }
-    }
-
-    /// The capability behind an `RRef`, once its owner has the object.
-    async fn reference(&self, key: u64) -> Result<reference::Client, CallError> {
-        let held = self.held.borrow().get(&key).cloned();
-        held.ok_or_else(|| CallError::of_kind(CallErrorKind::Gone, "the reference was let go"))?.await
-    }
-
-    /// Waits until the owners have the objects whose references are about to travel.
-    pub(super) async fn settle(&self, values: &[Value]) -> Result<(), CallError> {
-        let mut keys = Vec::new();
-        collect_rrefs(values, &mut |rref| keys.extend(rref.key()));
-        for key in keys {
-            self.reference(key).await?;
-        }
-        Ok(())
-    }
-
-    /// Makes a fork that came from `from` a reference of this rank's own.
-    async fn adopt(self: &Rc<Net>, from: Rank, fork: Fork) -> Result<RRef, CallError> {
-        let Fork { owner, id, held } = fork;
-        let gone =
-            || CallError::of_kind(CallErrorKind::Gone, format_args!("rank {owner} has no object {id:?}"));
-        if owner == self.rank() {
-            return self.shared.objects.get(id).ok_or_else(gone);
-        }
-        let reference = match (owner == from, held) {
-            (true, Some(held)) => held,
-            (true, None) => {
-                return Err(CallError::of_kind(
-                    CallErrorKind::BadValue,
-                    format_args!("rank {from} sent a reference to its object {id:?} that holds nothing"),
-                ));
-            }
-            (false, held) => {
-                let link = self.link(owner)?;
-                let mut retain = link.peer.retain_request();
-                id.write(retain.get().init_id());
-                let response = retain.send().promise.await?;
-                let own = response.get()?.get_reference()?;
-                drop(held);
-                own
-            }
-        };
-        let key = ObjectId::RECEIVED | self.next_number();
-        self.held.borrow_mut().insert(key, future::ready(Ok(reference)).boxed_local().shared());
-        let commands = self.mesh.upgrade().ok_or_else(gone)?.commands.clone();
-        Ok(RRef::there(Held { owner, id, key, commands, failed: None }))
-    }
 }
 
-fn write_request(
+pub(super) fn write_request(
     mut to: request::Builder<'_>,
     method: &str,
     message: Message,
@@ -397,34 +272,6 @@ fn write_request(
 ) -> Result<(), CallError> {
     to.set_method(method);
     codec::write_message(to.init_message(), message, inside)
-}
-
-fn collect_rrefs(values: &[Value], take: &mut impl FnMut(&RRef)) {
-    for value in values {
-        match value {
-            Value::RRef(rref) => take(rref),
-            Value::List(values) => collect_rrefs(values, take),
-            _ => {}
-        }
-    }
-}
-
-/// Gives an object what its method returned.
-pub(super) async fn fill(rref: &RRef, rank: Rank, method: &str, outcome: Outcome) {
-    match outcome {
-        Err(error) => rref.fill(Err(error.at(rank, method))),
-        Ok(mut message) => {
-            if let [Value::RRef(returned)] = message.values.as_slice()
-                && returned.owner() == rref.owner()
-            {
-                // The object of that reference, under one more name.
-                let _ = returned.filled().await;
-                return rref.fill(returned.content().expect("filled"));
-            }
-            message.values.shrink_to_fit();
-            rref.fill(Ok(Arc::new(Mutex::new(message))));
-        }
-    }
 }
 
 pub(super) async fn within_deadline<T>(

@@ -14,6 +14,7 @@ mod forms;
 mod hung;
 mod link;
 mod outbox;
+mod references;
 mod server;
 mod watch;
 

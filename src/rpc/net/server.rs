@@ -7,9 +7,10 @@ use futures::future::join_all;
 use tokio::task::spawn_local;
 
 use super::Net;
-use super::calls::{fill, within_deadline};
+use super::calls::within_deadline;
 use super::ending;
 use super::forms;
+use super::references::fill;
 use crate::rpc::codec;
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::payload::Draft;

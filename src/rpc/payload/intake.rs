@@ -1,7 +1,7 @@
 //! What one peer may take of this rank's memory at a time.
 //!
 //! P-2: room for a payload is made only after the message has passed its limits, and what one peer's requests take at
-//! a time is bounded: a request whose payloads must be fetched waits for a share of `max_payload_bytes` first, and the
+//! a time is bounded: a request whose payloads must be fetched or read waits for a share of `max_payload_bytes` first, and the
 //! share goes back when the request's handler has ended, or awaits an answer (P-5). One that carries all in itself takes a
 //! share too, but waits for none: of those there are at most `CALLS_IN_FLIGHT`, each of `INLINE_BYTES` (C-2).
 //! P-4: a reply waits for no request. Its share is of another `max_payload_bytes`, and is held while it is fetched
