@@ -38,6 +38,11 @@ pub(crate) enum Command {
     Unpin {
         key: u64,
     },
+    /// Nothing can be read of what a rank lends.
+    Unreadable {
+        rank: Rank,
+        why: String,
+    },
     Barrier {
         name: String,
         reply: Reply,

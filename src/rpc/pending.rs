@@ -38,7 +38,9 @@ pub struct Pending {
 enum State {
     Sent(oneshot::Receiver<Answer>, Arc<Shared>),
     /// To be read.
-    Arrived(Arrived),
+    Arrived(Arrived, Arc<Shared>),
+    /// It could not be read, so the mesh ends, and that says why.
+    Ending(Pin<Box<dyn Future<Output = CallError> + Send>>),
     /// None once it was given out.
     Failed(Option<CallError>),
 }
@@ -89,7 +91,7 @@ impl Future for Pending {
         match &mut this.state {
             State::Sent(reply, shared) => match Pin::new(reply).poll(context) {
                 Poll::Ready(Ok(Ok(arrived))) => {
-                    this.state = State::Arrived(arrived);
+                    this.state = State::Arrived(arrived, shared.clone());
                     self.poll(context)
                 }
                 Poll::Ready(Ok(Err(error))) => Poll::Ready(Err(error)),
@@ -101,10 +103,17 @@ impl Future for Pending {
                     Poll::Pending
                 }
             },
-            State::Arrived(arrived) => loop {
+            State::Arrived(arrived, shared) => loop {
                 match arrived.read_on() {
                     Ok(Some(message)) => return Poll::Ready(Ok(message)),
-                    Err(error) => return Poll::Ready(Err(error)),
+                    Err(_) => {
+                        let (rank, method, shared) = (this.rank, this.method.clone(), shared.clone());
+                        this.state = State::Ending(Box::pin(async move {
+                            let _ = shared.end.subscribe().wait_for(Option::is_some).await;
+                            shared.end_error(rank, &method)
+                        }));
+                        return self.poll(context);
+                    }
                     Ok(None) if SERVES.get() => {
                         context.waker().wake_by_ref();
                         return Poll::Pending;
@@ -112,6 +121,7 @@ impl Future for Pending {
                     Ok(None) => {}
                 }
             },
+            State::Ending(reason) => reason.as_mut().poll(context).map(Err),
             State::Failed(error) => Poll::Ready(Err(error.take().expect("polled after it was ready"))),
         }
     }

@@ -17,9 +17,9 @@ use super::run_folder::RunFolder;
 use super::signals::{self, Signals};
 use super::tour::{self, Guide, Tour};
 use super::training::TrainingRank;
-use crate::job::{Collectives, Job, Work};
+use crate::job::{Collectives, Job, Payload, Work};
 use crate::parallel::Groups;
-use crate::rpc::{Cause, JoinError, LostRank, Mesh, MeshConfig, Methods};
+use crate::rpc::{Cause, Form, Forms, JoinError, LostRank, Mesh, MeshConfig, Methods};
 use crate::topology::Rank;
 
 /// What a rank starts with.
@@ -201,6 +201,16 @@ pub fn rank_name(job: &Job, rank: Rank) -> String {
     format!("{}{rank}", job.role_of(rank).name)
 }
 
+fn forms(payload: Payload) -> Forms {
+    match payload {
+        Payload::Auto => Forms::ALL,
+        Payload::Cma => Forms::only(Form::Cma),
+        Payload::Shm => Forms::only(Form::Shm),
+        Payload::Bulk => Forms::only(Form::Bulk),
+        Payload::Inline => Forms::only(Form::Inline),
+    }
+}
+
 fn mesh_config(start: &mut RankStart) -> MeshConfig {
     let cluster = &start.job.cluster;
     MeshConfig {
@@ -213,6 +223,7 @@ fn mesh_config(start: &mut RankStart) -> MeshConfig {
         join_timeout: cluster.join_timeout,
         heartbeat: cluster.heartbeat,
         lost_after: cluster.lost_after,
+        forms: forms(cluster.payload),
         ..MeshConfig::new(start.rank, cluster.world_size, start.master.clone())
     }
 }

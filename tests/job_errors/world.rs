@@ -154,6 +154,11 @@ fn two_ways_to_rank_0_have_to_agree() {
       from: option --set cluster.init=tcp://nowhere
       hint: use "env://", "tcp://HOST:PORT" or "file:///PATH", for example "tcp://10.0.0.1:29500"
     "#);
+    insta::assert_snapshot!(set(&["cluster.payload=shared"]), @r#"
+    error: job `x.toml`: `cluster.payload` = "shared" is none of auto, cma, shm, bulk or inline
+      from: option --set cluster.payload=shared
+      hint: for example "auto"
+    "#);
     insta::assert_snapshot!(set(&["cluster.backend=ncl", "cluster.lost_after_ms=600"]), @r#"
     error: job `x.toml`: `cluster.backend` = "ncl" is none of auto, gloo, nccl or mpi
       from: option --set cluster.backend=ncl

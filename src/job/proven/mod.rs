@@ -40,6 +40,7 @@ pub struct Cluster {
     pub world_size: WorldSize,
     pub init: Init,
     pub backend: Backend,
+    pub payload: Payload,
     /// Host and port at which rank 0 listens. An IPv6 address stands without brackets.
     pub master_addr: String,
     pub master_port: u16,
@@ -65,6 +66,22 @@ pub enum Init {
     Tcp,
     /// `file://PATH`: a file that all ranks can reach, in which rank 0 says where it listens.
     File(PathBuf),
+}
+
+/// How large tensors travel between ranks, where they can; else inline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Payload {
+    /// The fastest that works between two ranks.
+    Auto,
+    /// Read out of the sender's memory; same host.
+    Cma,
+    /// Through shared memory; same host.
+    Shm,
+    /// On a second connection.
+    Bulk,
+    /// On the connection of the calls.
+    Inline,
 }
 
 /// What carries collectives.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use figment::value::Value;
 
 use super::super::error::{JobError, Origin};
-use super::super::proven::{Backend, Cluster, Init};
+use super::super::proven::{Backend, Cluster, Init, Payload};
 use super::super::read::{Item, Table};
 use crate::topology::{Rank, Role, WorldSize};
 
@@ -20,6 +20,13 @@ pub(super) struct Read {
 const MOST_RANKS: i64 = 4096;
 const BACKENDS: [(&str, Backend); 4] =
     [("auto", Backend::Auto), ("gloo", Backend::Gloo), ("nccl", Backend::Nccl), ("mpi", Backend::Mpi)];
+const PAYLOADS: [(&str, Payload); 5] = [
+    ("auto", Payload::Auto),
+    ("cma", Payload::Cma),
+    ("shm", Payload::Shm),
+    ("bulk", Payload::Bulk),
+    ("inline", Payload::Inline),
+];
 const DAY_MS: i64 = 86_400_000;
 
 pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
@@ -29,6 +36,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
     let init = t.get("init").and_then(|item| init(&item, &t));
     let num_gpus = t.get("num_gpus").and_then(|item| item.integer(0..=64));
     let backend = t.get("backend").and_then(|item| backend(&item, num_gpus?));
+    let payload = t.get("payload").and_then(|item| item.choice(&PAYLOADS));
     let times = times(&t);
     t.finish();
 
@@ -39,6 +47,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
             world_size: world_size?,
             init,
             backend: backend?,
+            payload: payload?,
             master_addr,
             master_port,
             num_gpus: num_gpus? as u32,

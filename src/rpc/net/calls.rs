@@ -202,16 +202,16 @@ impl Net {
 
     async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Answer {
         let adopt = async |fork| self.adopt(link.rank, fork).await;
-        draft.complete(&link.intake, adopt, |pin| self.keep(pin)).await
+        draft.complete(&link.intake, adopt, |pin| self.keep(pin, link.rank)).await
     }
 
-    /// Holds a pin until its guard is dropped.
-    fn keep(&self, pin: pin::Client) -> Result<Pinned, CallError> {
+    /// Holds a pin of rank `of` until its guard is dropped.
+    fn keep(&self, pin: pin::Client, of: Rank) -> Result<Pinned, CallError> {
         let mesh = self.mesh.upgrade();
         let mesh = mesh.ok_or_else(|| CallError::of_kind(CallErrorKind::Shutdown, "the mesh has ended"))?;
         let key = self.next_number();
         self.pins.borrow_mut().insert(key, pin);
-        Ok(Pinned { key, commands: mesh.commands.clone() })
+        Ok(Pinned { key, of, commands: mesh.commands.clone() })
     }
 
     /// Runs a method of this rank on the thread that serves `from`.

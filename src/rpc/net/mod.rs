@@ -218,6 +218,9 @@ impl Net {
                     let pin = self.pins.borrow_mut().remove(&key);
                     drop(pin);
                 }
+                Command::Unreadable { rank, why } => {
+                    tokio::task::spawn_local(async move { net.disconnected(rank, why).await });
+                }
                 Command::Barrier { name, reply } => net.start_barrier(name, reply),
                 Command::Abort { reason, told } => {
                     tokio::task::spawn_local(async move {

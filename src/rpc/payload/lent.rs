@@ -17,6 +17,7 @@ use crate::rpc::memory::{Bytes, Room};
 use crate::rpc::reaper::{self, Reaper};
 use crate::rpc::value::Message;
 use crate::rpc::wire::value_capnp::pin;
+use crate::topology::Rank;
 
 /// Read at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -61,9 +62,10 @@ impl Drop for PinServer {
 
 impl pin::Server for PinServer {}
 
-/// A pin, which lives on the RPC thread under `key`.
+/// A pin of rank `of`, which lives on the RPC thread under `key`.
 pub(crate) struct Pinned {
     pub key: u64,
+    pub of: Rank,
     pub commands: mpsc::UnboundedSender<Command>,
 }
 
@@ -81,13 +83,13 @@ pub(crate) struct Unread {
     /// Bytes, from the first on.
     read: usize,
     loan: Loan,
-    _pinned: Pinned,
+    pinned: Pinned,
 }
 
 impl Unread {
     /// `room` is filled by [`Arrived::read_on`], and nobody looks at it before.
     pub fn new(room: &Room, len: usize, loan: Loan, pinned: Pinned) -> Result<Unread, CallError> {
-        Ok(Unread { room: room.again()?, len, read: 0, loan, _pinned: pinned })
+        Ok(Unread { room: room.again()?, len, read: 0, loan, pinned })
     }
 
     /// Reads the next `PIECE_BYTES`. True: that was all.
@@ -95,10 +97,11 @@ impl Unread {
         let Loan::Cma { process, address } = self.loan;
         let piece = PIECE_BYTES.min(self.len - self.read);
         self.room.read_from(process, address, self.read, piece).map_err(|error| {
-            CallError::of_kind(
-                CallErrorKind::BadValue,
-                format_args!("{} bytes of process {process} cannot be read: {error}", self.len),
-            )
+            // It has ended, most likely, and its connection is about to say so.
+            let why = format!("its memory cannot be read: {error}");
+            let lost = CallError::of_kind(CallErrorKind::Lost, &why);
+            let _ = self.pinned.commands.send(Command::Unreadable { rank: self.pinned.of, why });
+            lost
         })?;
         self.read += piece;
         Ok(self.read == self.len)
@@ -119,6 +122,9 @@ impl Arrived {
 
     /// Reads a piece of what is lent, which takes less than a millisecond, or gives the message when all is there. For
     /// the thread that needs it; one that serves others does so between the pieces.
+    ///
+    /// # Errors
+    /// `Lost` when it cannot be read; the mesh ends with this.
     pub fn read_on(&mut self) -> Result<Option<Message>, CallError> {
         let Some(last) = self.unread.last_mut() else { return Ok(Some(mem::take(&mut self.message))) };
         let _span = span(Activity::Payload);
