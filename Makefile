@@ -27,12 +27,10 @@ lint: setup
 	cd plugins && cargo fmt --all --check
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-# DATA is a folder with MNIST's files: `target/debug/pstrain data fetch mnist` gets them.
+# All benchmarks, beside PyTorch's, in about 45 minutes; docs/performance.md gets the tables. DATA is a folder with MNIST's
+# files: `target/debug/pstrain data fetch mnist` gets them. INTEROP_PYTHON may name a Python with PyTorch.
 bench: build
-	bench/parameter_server.py --data $(or $(DATA),data/mnist)
-	bench/ddp.py --data $(or $(DATA),data/mnist)
-	bench/all_reduce.py
-	bench/recommender.py
+	bench/all.py --data $(or $(DATA),data/mnist)
 
 # Ranks in Rust and in Python in one group; sets up a Python with PyTorch once.
 interop: build

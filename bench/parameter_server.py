@@ -1,38 +1,44 @@
 #!/usr/bin/env python3
-"""Steps per second of the parameter-server job with one trainer, against the same model in one process.
+"""Steps per second of parameter-server jobs, beside the same model in one process and beside PyTorch's RPC.
 
-    bench/parameter_server.py --data DIR_WITH_MNIST [--rounds 5] [--peer "python3 torch_ps.py --world-size 2 ..."]
+    bench/parameter_server.py [--data DIR] [--python PYTHON] [--rounds 5] [--scale 1.0]
 
-A peer is any command that prints a line with `N steps/s`; it may be given several times.
+Steps are those of all trainers together.
 """
-import argparse
-import json
-from pathlib import Path
+from side_by_side import ROOT, arguments, bench, in_turns, parse, peer, settings, spawn
+from report import ratio, table
 
-from side_by_side import PSTRAIN, ROOT, in_turns, output, peer, show, spawn
+CONV, MLP = ROOT / "jobs/mnist_ps.toml", ROOT / "bench/jobs/mlp_ps.toml"
+# Name, job, model of the peer, trainers, steps of each of ours, and of each of the peer's.
+CASES = [("ConvNet, one trainer", CONV, "conv", 1, 300, 150), ("ConvNet, three trainers", CONV, "conv", 3, 120, 70),
+         ("784-128-10, one trainer", MLP, "mlp", 1, 4000, 1500), ("784-128-10, three trainers", MLP, "mlp", 3, 2000, 800)]
 
-JOB = ROOT / "jobs/mnist_ps.toml"
+
+def case(args, job, model, trainers, steps, peer_steps):
+    values = [f"data.root={args.data}", "train.epochs=1000"]
+    world_size = trainers + 1
+
+    def of_peer():
+        return peer(args.python, "torch_ps.py", "--world-size", world_size, "--model", model, "--steps", peer_steps,
+                    "--data", args.data)["steps_per_s"]
+
+    return {
+        "one process": lambda: bench("step", job, "--steps", steps, *settings(values))["steps_per_s"],
+        "pstrain": lambda: spawn(job, world_size, [*values, f"train.steps={steps}"])["steps_per_s"],
+        "PyTorch": of_peer,
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, type=Path, help="folder with MNIST's IDX files")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--peer", action="append", default=[], help="a command to measure beside")
-    args = parser.parse_args()
-    data = f"data.root={args.data.resolve()}"
-
-    def one_process():
-        told = output(PSTRAIN, "bench", "step", JOB, "--steps", args.steps, "--set", data, "--json")
-        return json.loads(told)["steps_per_s"]
-
-    def parameter_server():
-        return spawn(JOB, 2, [data, f"train.steps={args.steps}"])["steps_per_s"]
-
-    subjects = {"one process": one_process, "parameter server": parameter_server}
-    subjects.update({command: peer(command) for command in args.peer})
-    show(in_turns(subjects, args.rounds), "one process")
+    parser = arguments(__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of steps")
+    args = parse(parser)
+    rows = []
+    for name, job, model, trainers, *steps in CASES:
+        scaled = [max(int(count * args.scale), 30) for count in steps]
+        alone, ours, theirs = in_turns(case(args, job, model, trainers, *scaled), args.rounds).values()
+        rows.append([name, alone, ours, theirs, ratio(ours, alone), ratio(ours, theirs)])
+    print(table(["steps/s", "one process", "`pstrain`", "PyTorch", "of one process", "ours/theirs"], rows))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,20 @@
 #!/usr/bin/env python3
 """Look-ups and updates per second of an embedding table on a server, two trainers with a replicated dense layer.
 
-    bench/recommender.py [--rounds 5] [--steps 1000] [--servers 1] [--python PYTHON_WITH_TORCH] [--peer-steps 200]
+    bench/recommender.py [--python PYTHON] [--rounds 5] [--steps 1000] [--servers 1] [--peer-steps 200]
 
-A step of a trainer looks up the rows of 512 ids (64 bags of 8, drawn evenly from all rows), and updates them. With
-`--python` the hybrid of PyTorch's tutorial, bench/peers/torch_hybrid.py, is measured in turns with it, at the same shape.
+A step of a trainer looks up the rows of 512 ids (64 bags of 8, drawn evenly from all rows), and updates them. Beside it,
+at the same shape, the hybrid of PyTorch's tutorial: bench/peers/torch_hybrid.py.
 """
-import argparse
 import random
-import statistics
 import struct
 import tempfile
 from pathlib import Path
 
-from side_by_side import ROOT, in_turns, peer, show, spawn
+from side_by_side import arguments, in_turns, parse, peer, spawn
+from report import ratio, table
 
 BAGS, LENGTH, CLASSES = 64, 8, 8
-PEER = ROOT / "bench/peers/torch_hybrid.py"
 JOB = """name = "bench"
 [roles]
 trainer = 2
@@ -61,34 +59,32 @@ def write(root, rows, batches):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = arguments(__doc__, data=False)
     parser.add_argument("--steps", type=int, default=1000, help="of each trainer")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--shards", default="rows", choices=["rows", "hash"])
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adagrad"])
-    parser.add_argument("--python", help="a Python with torch: measures the peer beside it")
     parser.add_argument("--peer-steps", type=int, default=200)
-    args = parser.parse_args()
+    args = parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root, args.rows, 400)
         job = root / "bench.toml"
         job.write_text(JOB.format(servers=args.servers, shards=args.shards, rows=args.rows, dim=args.dim, root=root,
                                   optimizer=args.optimizer, length=LENGTH, classes=CLASSES, bags=BAGS))
-        ours = f"pstrain, {args.servers} server(s)"
+        options = {"rows": args.rows, "dim": args.dim, "bags": BAGS, "length": LENGTH, "classes": CLASSES,
+                   "optimizer": args.optimizer, "steps": args.peer_steps}
+        given = [part for name, value in options.items() for part in (f"--{name}", value)]
         # Steps of both trainers together.
-        subjects = {ours: lambda: spawn(job, 2 + args.servers, [f"train.steps={args.steps}"])["steps_per_s"]}
-        if args.python:
-            command = (f"{args.python} {PEER} --rows {args.rows} --dim {args.dim} --bags {BAGS} --length {LENGTH} "
-                       f"--classes {CLASSES} --optimizer {args.optimizer} --steps {args.peer_steps}")
-            subjects[command] = peer(command)
-        values = in_turns(subjects, args.rounds)
-    show(values, ours)
-    for name, measured in values.items():
-        print(f"{statistics.median(measured) * BAGS * LENGTH:12,.0f} look-ups/s, and as many updates/s  {name}")
+        ours, theirs = in_turns({
+            "pstrain": lambda: spawn(job, 2 + args.servers, [f"train.steps={args.steps}"])["steps_per_s"],
+            "PyTorch": lambda: peer(args.python, "torch_hybrid.py", *given),
+        }, args.rounds).values()
+    rows = [[name, rate, rate * BAGS * LENGTH, ratio(rate, theirs)]
+            for name, rate in (("`pstrain`", ours), ("PyTorch", theirs))]
+    print(table(["", "steps/s", "look-ups/s, and as many updates/s", "of PyTorch's"], rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Prints the steps of both trainers together, without the first 20 of each: `N ste
 """
 import argparse
 import os
-import socket
 import time
 
 import torch
@@ -23,6 +22,8 @@ from torch.distributed.nn import RemoteModule
 from torch.distributed.optim import DistributedOptimizer
 from torch.distributed.rpc import RRef, TensorPipeRpcBackendOptions
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from common import free_port
 
 TRAINERS, MASTER, SERVER = 2, 2, 3
 WARM_UP = 20
@@ -79,12 +80,6 @@ def run_worker(rank, args, port, rpc_port):
                    for trainer in range(TRAINERS)]
         print(f"{sum(future.wait() for future in futures):.1f} steps/s", flush=True)
     rpc.shutdown()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def main():
