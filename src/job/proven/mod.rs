@@ -1,6 +1,8 @@
 //! The job as proven: every value present, every name resolved, nothing left to check.
 
 mod collectives;
+mod data;
+mod module;
 mod pull_push;
 mod training;
 
@@ -10,6 +12,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use collectives::*;
+pub use data::*;
+pub use module::*;
 pub use pull_push::*;
 pub use training::*;
 

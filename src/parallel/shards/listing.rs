@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::autograd::Autograd;
 use crate::parallel::server::exactly;
@@ -14,8 +14,12 @@ pub struct Listing {
     autograd: Arc<Autograd>,
     list: RRef,
     rows: u64,
+    /// Of a row.
+    dim: i64,
     /// Rows taken so far.
     taken: u64,
+    /// The id of the last of them.
+    last: Option<i64>,
 }
 
 /// Some of an owner's rows.
@@ -27,11 +31,11 @@ pub struct Piece {
 }
 
 impl Listing {
-    pub(super) fn of(autograd: &Arc<Autograd>, shard: &RRef) -> Result<Listing> {
+    pub(super) fn of(autograd: &Arc<Autograd>, shard: &RRef, dim: i64) -> Result<Listing> {
         let answer = autograd.call(shard.owner(), "shard.list", vec![shard.clone().into()], None).wait()?;
         let [list, rows] = exactly(answer)?;
         let (list, rows) = (list.into_rref()?, u64::try_from(rows.into_int()?)?);
-        Ok(Listing { autograd: autograd.clone(), list, rows, taken: 0 })
+        Ok(Listing { autograd: autograd.clone(), list, rows, dim, taken: 0, last: None })
     }
 
     /// In all.
@@ -51,16 +55,23 @@ impl Listing {
         let answer = self.autograd.call(self.list.owner(), "shard.piece", values, None).wait()?;
         let [ids, rows] = exactly(answer)?;
         let (ids, rows) = (ids.into_tensor()?, rows.into_tensor()?);
-        let count = ids.numel() as u64;
-        let sound =
-            count > 0 && count <= self.rows - self.taken && rows.size().first() == Some(&(count as i64));
+        let (count, left) = (ids.numel() as u64, self.rows - self.taken);
+        let (owner, shapes) = (self.list.owner(), (ids.size(), rows.size()));
+        let sound = ids.f_kind()? == Kind::Int64
+            && rows.f_kind()? == Kind::Float
+            && (1..=left).contains(&count)
+            && shapes == (vec![count as i64], vec![count as i64, self.dim]);
         ensure!(
             sound,
-            "{count} ids came with rows of shape {:?}, {} are left",
-            rows.size(),
-            self.rows - self.taken
+            "rank {owner} sent ids and rows of shapes {shapes:?}; {left} rows of {} numbers are left",
+            self.dim
         );
+        let list = Vec::<i64>::try_from(&ids)?;
+        let ascending =
+            list.is_sorted_by(|one, next| one < next) && self.last.is_none_or(|last| last < list[0]);
+        ensure!(ascending, "rank {owner} sent rows out of order, after row {:?}", self.last);
         self.taken += count;
+        self.last = list.last().copied();
         Ok(Some(Piece { ids, rows }))
     }
 }

@@ -120,7 +120,7 @@ impl ShardedModule {
     /// # Errors
     /// When a call fails.
     pub fn listings(&self) -> Result<Vec<Listing>> {
-        self.shards.iter().map(|shard| Listing::of(&self.autograd, shard)).collect()
+        self.shards.iter().map(|shard| Listing::of(&self.autograd, shard, self.table.dim)).collect()
     }
 
     fn ask(&self, context: Option<&Context>, ids: &Tensor, after: u64) -> Result<LookingUp> {

@@ -1,0 +1,92 @@
+//! The data of a job, and the plug-ins that read it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Data {
+    pub root: DataRoot,
+    pub plugin: PluginRef,
+    /// Parameters of the plug-in for each split, as JSON objects.
+    pub train: serde_json::Value,
+    pub test: Option<serde_json::Value>,
+    /// Names of the fields that go into the model and into the loss. None: the plug-in's first and second.
+    pub input: Option<String>,
+    pub target: Option<String>,
+    pub normalize: Option<Normalize>,
+    pub partition: Partition,
+    pub shuffle: bool,
+    pub drop_last: bool,
+    /// Batches fetched ahead, per trainer.
+    pub prefetch: usize,
+    /// Threads that fetch, per trainer.
+    pub threads: usize,
+}
+
+/// The folder that the dataset plug-in may read; nothing else is visible to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum DataRoot {
+    /// Relative to the current folder, as in a PyTorch script.
+    Folder(PathBuf),
+    /// `builtin:NAME`: data inside the binary, which the runner unpacks.
+    Builtin(String),
+    /// The plug-in makes its samples itself and sees no files.
+    Nothing,
+}
+
+/// `(x / scale - mean) / std`, per channel (the first dimension of a sample) or for all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Normalize {
+    pub scale: f64,
+    pub mean: Vec<f64>,
+    pub std: Vec<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Partition {
+    /// One pass over the data is shared by all trainers, each its part.
+    Split,
+    /// Each trainer goes through all of the data.
+    Whole,
+    /// Each trainer keeps its part for the whole run: these fractions of the data, one for each trainer.
+    Fractions(Vec<f64>),
+}
+
+/// Where a plug-in comes from. A file's path is relative to the current folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum PluginRef {
+    /// One that is inside the binary.
+    Builtin(String),
+    /// A `.wasm` file.
+    File(PathBuf),
+}
+
+/// What a plug-in may use. On by default.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PluginLimits {
+    /// Of one call into the guest.
+    pub time: Duration,
+    /// Of opening: reading headers, building indexes.
+    pub open_time: Duration,
+    pub memory_bytes: u64,
+    /// Bytes that one batch may hand over.
+    pub batch_bytes: u64,
+    /// Files, streams and tensors that an instance holds at one time.
+    pub max_files: usize,
+}
+
+/// What a job allows that says nothing else, for plug-ins that are tried outside of one.
+impl Default for PluginLimits {
+    fn default() -> PluginLimits {
+        PluginLimits {
+            time: Duration::from_secs(5),
+            open_time: Duration::from_secs(60),
+            memory_bytes: 512 << 20,
+            batch_bytes: 256 << 20,
+            max_files: 4096,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One module of a job: what it is made of, and where it is placed.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::super::layer::Layer;
+use super::super::shape::{self, Signal};
+use super::super::shards::Cut;
+use crate::topology::{Rank, Role};
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModuleSpec {
+    /// Of a stage: its module's, with the stage's number.
+    pub name: String,
+    pub stage: Option<Stage>,
+    /// The role that owns the parameters.
+    pub place: Role,
+    pub placement: Placement,
+    pub devices: Devices,
+    /// Shape of one sample, without the batch dimension.
+    pub input: Vec<i64>,
+    pub input_dtype: InputDtype,
+    pub made_of: MadeOf,
+    /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
+    /// current folder.
+    pub weights: Option<PathBuf>,
+    /// Between forward and backward only the input is kept; the backward begins with another forward.
+    pub recompute: bool,
+}
+
+/// Which part this is of a module that is placed on several roles, one after another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    pub module: String,
+    /// From 0.
+    pub number: u32,
+    /// The layers of the stages before. Their first parameters are drawn before this one's, as in the whole module.
+    pub earlier: Vec<Layer>,
+    /// Of the stages behind.
+    pub later: Vec<Layer>,
+}
+
+/// `[pipeline]`: how the batches of one step pass the modules.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pipeline {
+    /// Parts of a trainer's batch.
+    pub micro_batches: u32,
+    pub schedule: PipelineSchedule,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PipelineSchedule {
+    /// All forwards, then all backwards ("GPipe", Huang et al., NeurIPS 2019).
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// A backward as soon as there is one to do ("PipeDream", Narayanan et al., SOSP 2019).
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeOf {
+    Layers(Vec<Layer>),
+    TorchScript(TorchScript),
+}
+
+/// A module made by `torch.jit.script` or `torch.jit.trace`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TorchScript {
+    /// Relative to the current folder.
+    pub file: PathBuf,
+    /// One sample of what it gives: the job says so, because libtorch alone can open the file.
+    pub output: Signal,
+}
+
+impl ModuleSpec {
+    /// One sample of what it takes.
+    pub fn input(&self) -> Signal {
+        Signal::new(&self.input, self.input_dtype)
+    }
+
+    /// One sample of what it gives.
+    pub fn output(&self) -> Option<Signal> {
+        match &self.made_of {
+            MadeOf::Layers(layers) => shape::infer(layers, &self.input()).output().cloned(),
+            MadeOf::TorchScript(script) => Some(script.output.clone()),
+        }
+    }
+
+    pub fn torchscript(&self) -> Option<&TorchScript> {
+        match &self.made_of {
+            MadeOf::Layers(_) => None,
+            MadeOf::TorchScript(script) => Some(script),
+        }
+    }
+
+    /// None of TorchScript.
+    pub fn layers(&self) -> &[Layer] {
+        match &self.made_of {
+            MadeOf::Layers(layers) => layers,
+            MadeOf::TorchScript(_) => &[],
+        }
+    }
+}
+
+/// How a module is trained, which follows from where it is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Hosted by another rank than the trainers, which they call. On a role of several ranks each hosts a replica for
+    /// its share of the trainers, and the replicas' gradients are averaged.
+    Remote,
+    /// On the trainers themselves, a replica on each, whose gradients are averaged.
+    Replicas,
+    /// A table of rows that is cut over the ranks of a role, which the trainers ask for the rows they need.
+    Shards(Cut),
+    /// Its parameters are on the ranks of a role, a part on each; trainers pull them, compute it and push gradients.
+    Caller,
+}
+
+/// `[replicas]`: how the gradients of replicas become their average.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Replicas {
+    pub average: Average,
+    /// Buckets of `ddp`, in bytes: gradients that travel together. The first is smaller, so that it leaves early.
+    pub bucket_cap_bytes: u64,
+    pub first_bucket_bytes: u64,
+    /// Some parameters get no gradient in some steps.
+    pub find_unused_parameters: bool,
+    pub gradient_as_bucket_view: bool,
+    /// Running statistics are those of the first replica.
+    pub broadcast_buffers: bool,
+    pub hook: Hook,
+    /// Also compute the average by the built-in all-reduce, and report how far apart they are.
+    pub compare: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Average {
+    /// c10d's Reducer: buckets, while the backward still runs.
+    Ddp,
+    /// One all-reduce of all gradients, after the backward.
+    AllReduce,
+    /// As `AllReduce`, by a ring made of send and receive.
+    Ring,
+}
+
+/// What `ddp` does to a bucket on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hook {
+    None,
+    Fp16,
+    Bf16,
+    /// Low-rank compression with error feedback, after `start` steps of plain averaging.
+    PowerSgd {
+        rank: u32,
+        start: u64,
+    },
+}
+
+/// How a module's layers are split over the GPUs of its rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Devices {
+    /// All layers on the first device.
+    One,
+    /// As many parts as GPUs (at most this many), of about equal parameter bytes.
+    Count(u32),
+    /// A new device starts at each of the named top-level layers.
+    At(Vec<String>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputDtype {
+    Float32,
+    Int64,
+}
+
+impl ModuleSpec {
+    /// As the job file names the module that this is, or is a stage of.
+    pub fn written_name(&self) -> &str {
+        self.stage.as_ref().map_or(&self.name, |stage| &stage.module)
+    }
+
+    /// Of the whole module that this is, or is a stage of. None of TorchScript.
+    pub fn whole_layers(&self) -> Vec<Layer> {
+        let (earlier, later) =
+            self.stage.as_ref().map_or((&[][..], &[][..]), |stage| (&stage.earlier, &stage.later));
+        [earlier, self.layers(), later].concat()
+    }
+
+    /// Is it the first stage of its module, or all of it?
+    pub(super) fn begins_module(&self) -> bool {
+        self.stage.as_ref().is_none_or(|stage| stage.number == 0)
+    }
+
+    /// Which rank the `position`-th trainer calls, where the module is [`Placement::Remote`].
+    pub fn host_of(&self, position: usize) -> Rank {
+        self.place.ranks[position % self.place.ranks.len()]
+    }
+
+    /// Has it several copies whose gradients are averaged?
+    pub fn is_replicated(&self) -> bool {
+        match self.placement {
+            Placement::Remote => self.place.ranks.len() > 1,
+            Placement::Replicas => true,
+            // Each row, each parameter is on one rank.
+            Placement::Shards(_) | Placement::Caller => false,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The same numbers as one process's, however many owners there are.
+
+use super::*;
+
+/// Different rows that the samples may ask for.
+const KNOWN: i64 = 40;
+const STEPS: u64 = 20;
+/// Of each trainer: of different sizes.
+const BATCHES: [i64; 2] = [12, 4];
+/// Ids in a sample.
+const LENGTH: i64 = 6;
+
+/// Which of the known rows a trainer's batch asks for: always the same ones, some of them several times; a negative one is none.
+fn asked(step: u64, trainer: u32, least: i64) -> Tensor {
+    let size = BATCHES[trainer as usize] * LENGTH;
+    let number = |at: i64| {
+        let mixed = job::shards::mix((step << 32) ^ ((u64::from(trainer)) << 24) ^ at as u64);
+        // The squares of a small range: low ones come often.
+        (mixed % 7 * (mixed >> 8) % KNOWN as u64) as i64 - i64::from(mixed >> 60 == 0) * KNOWN
+    };
+    let numbers: Vec<i64> = (0..size).map(|at| number(at).max(least)).collect();
+    Tensor::from_slice(&numbers).view([-1, LENGTH])
+}
+
+/// What a run or its reference comes to: the loss of each step over both trainers' samples, and the known rows.
+struct Outcome {
+    losses: Vec<f64>,
+    rows: Vec<Vec<f32>>,
+}
+
+/// A way to cut a table, with a layer that has something of its own to get wrong.
+#[derive(Clone, Copy)]
+enum Case {
+    /// Bags with empty places.
+    Rows,
+    /// Ids that are far apart, the first of which is padding.
+    Hash,
+}
+
+impl Case {
+    fn spec(self, owners: u32) -> ModuleSpec {
+        match self {
+            Case::Rows => {
+                let layer = format!(
+                    r#"{{ type = "embedding_bag", num_embeddings = {KNOWN}, embedding_dim = {DIM} }}"#
+                );
+                sharded("rows", owners, "[6]", &layer)
+            }
+            Case::Hash => {
+                let layer = format!(
+                    r#"{{ type = "embedding", num_embeddings = {KNOWN}, embedding_dim = {DIM}, padding_idx = 0 }}"#
+                );
+                sharded("hash", owners, "[6]", &layer)
+            }
+        }
+    }
+
+    /// From the numbers of known rows to ids.
+    fn ids(self, numbers: &Tensor) -> Tensor {
+        match self {
+            Case::Rows => numbers.shallow_clone(),
+            Case::Hash => numbers * 1_000_000_000_039i64,
+        }
+    }
+
+    fn asked(self, step: u64, trainer: u32) -> Tensor {
+        asked(step, trainer, if matches!(self, Case::Rows) { -1 } else { 0 })
+    }
+
+    /// The layer's output by plain operations.
+    fn output(self, table: &Tensor, numbers: &Tensor) -> Tensor {
+        let rows = table.index_select(0, &numbers.clamp_min(0).view(-1)).view([-1, LENGTH, DIM]);
+        match self {
+            Case::Hash => rows,
+            Case::Rows => {
+                let there = numbers.ge(0).unsqueeze(-1);
+                let counts = there.sum_dim_intlist([1].as_slice(), false, Kind::Float).clamp_min(1);
+                (rows * &there).sum_dim_intlist([1].as_slice(), false, Kind::Float) / counts
+            }
+        }
+    }
+}
+
+fn known() -> Tensor {
+    Tensor::arange(KNOWN, (Kind::Int64, Device::Cpu))
+}
+
+fn with_owners(case: Case, owners: u32, optimizer: &OptimizerSpec) -> Outcome {
+    let world = World::start(&case.spec(owners), Consistency::Bsp);
+    let losses = world.train(
+        move |rank, mut trainer| {
+            let step = |step| trainer.step(&case.ids(&case.asked(step, rank)), loss).0;
+            let losses: Vec<f64> = (0..STEPS).map(step).collect();
+            trainer.module.leave().unwrap();
+            losses
+        },
+        optimizer,
+    );
+    let mean = |(one, other): (&f64, &f64)| (12.0 * one + 4.0 * other) / 16.0;
+    let losses = losses[0].iter().zip(&losses[1]).map(mean).collect();
+    let rows = world.rows();
+    let ids = Vec::<i64>::try_from(case.ids(&known())).unwrap();
+    let rows = ids.iter().filter_map(|id| rows.get(id).cloned()).collect();
+    world.end();
+    Outcome { losses, rows }
+}
+
+/// The rows before any step, as evaluation sees them.
+fn initial_rows(case: Case) -> Tensor {
+    let world = World::start(&case.spec(2), Consistency::Bsp);
+    let rows = world.module(0).predict(&case.ids(&known()).unsqueeze(-1)).unwrap().view([KNOWN, DIM]);
+    world.end();
+    rows
+}
+
+/// torch's rules written down: `SGD`, `Adagrad`, and `SparseAdam` on the rows that have gradients.
+fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
+    let table = initial_rows(case).set_requires_grad(true);
+    let [mut sums, mut means, mut squares] =
+        [0.1, 0.0, 0.0].map(|first| Tensor::full([KNOWN, DIM], first, FLOAT));
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let numbers = Tensor::cat(&[case.asked(step, 0), case.asked(step, 1)], 0);
+        let loss = loss(&case.output(&table, &numbers));
+        losses.push(loss.double_value(&[]));
+        let gradient = Tensor::run_backward(&[&loss], &[&table], false, false).swap_remove(0);
+        let touched = Tensor::zeros([KNOWN, 1], FLOAT).index_fill(0, &numbers.clamp_min(0).view(-1), 1.0);
+        let padded = matches!(case, Case::Hash);
+        let count = (step + 1) as f64;
+        no_grad(|| {
+            if padded {
+                let _ = gradient.select(0, 0).zero_();
+            }
+            let change = match *optimizer {
+                OptimizerSpec::Sgd { lr, .. } => &gradient * lr,
+                OptimizerSpec::Adagrad { lr, lr_decay, eps, .. } => {
+                    sums += &gradient * &gradient;
+                    &gradient / (sums.sqrt() + eps) * (lr / (1.0 + (count - 1.0) * lr_decay))
+                }
+                OptimizerSpec::Adam { lr, betas: [first, second], eps, .. } => {
+                    // An empty place of a bag touches no row; its gradient is zero, as is that of the row it stands for here.
+                    let touched = touched * gradient.abs().amax([1].as_slice(), true).gt(0.0);
+                    means += (&gradient - &means) * (1.0 - first) * &touched;
+                    squares += (&gradient * &gradient - &squares) * (1.0 - second) * &touched;
+                    let rate = lr * (1.0 - second.powf(count)).sqrt() / (1.0 - first.powf(count));
+                    &means / (squares.sqrt() + eps) * rate * touched
+                }
+                _ => unreachable!("three are tested"),
+            };
+            let _ = table.detach().g_sub_(&change);
+        });
+    }
+    Outcome { losses, rows: Vec::try_from(table.detach()).unwrap() }
+}
+
+fn assert_owners_do_not_matter(case: Case, optimizer: &OptimizerSpec) {
+    let one = with_owners(case, 1, optimizer);
+    for owners in [2, 3] {
+        let more = with_owners(case, owners, optimizer);
+        assert_eq!(more.losses, one.losses, "{owners} owners, {optimizer:?}: the same bits");
+        assert_eq!(more.rows, one.rows, "{owners} owners, {optimizer:?}: the same bits");
+    }
+    let expected = one_process(case, optimizer);
+    assert!(expected.losses[STEPS as usize - 1] < 0.8 * expected.losses[0], "{:?}", expected.losses);
+    for (step, (ours, theirs)) in one.losses.iter().zip(&expected.losses).enumerate() {
+        assert!(
+            (ours - theirs).abs() < 1e-5 * theirs.max(1.0),
+            "{optimizer:?}, step {step}: {ours}, {theirs}"
+        );
+    }
+    assert_eq!(one.rows.len(), KNOWN as usize, "each row was asked for");
+    for (row, (ours, theirs)) in one.rows.iter().zip(&expected.rows).enumerate() {
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            assert!((ours - theirs).abs() < 1e-5, "{optimizer:?}, row {row}: {ours}, {theirs}");
+        }
+    }
+}
+
+#[test]
+fn ranges_of_rows_on_one_two_and_three_ranks_train_as_one_table_in_one_process() {
+    for optimizer in [sgd(0.5), adagrad(), adam()] {
+        assert_owners_do_not_matter(Case::Rows, &optimizer);
+    }
+}
+
+#[test]
+fn hashed_rows_on_one_two_and_three_ranks_train_as_one_table_in_one_process() {
+    for optimizer in [sgd(0.5), adagrad(), adam()] {
+        assert_owners_do_not_matter(Case::Hash, &optimizer);
+    }
+}

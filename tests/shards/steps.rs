@@ -1,0 +1,161 @@
+//! What travels, how steps meet, and what owners refuse.
+
+use super::*;
+
+// ---- What travels ----
+
+#[test]
+fn bytes_grow_with_the_rows_of_a_batch_and_not_with_the_table() {
+    let sent = |rows: i64, ids: i64| -> u64 {
+        let world = World::start(&sharded("rows", 2, "[1]", &embedding(rows)), Consistency::Async);
+        world.train(
+            move |rank, mut trainer| {
+                // As many at each end of the table.
+                let half = Tensor::arange(ids / 2, (Kind::Int64, Device::Cpu));
+                let ids = Tensor::cat(&[&half, &(&half + (rows - ids / 2))], 0).unsqueeze(-1);
+                for _ in 0..3 + rank {
+                    trainer.step(&ids, loss);
+                }
+            },
+            &sgd(0.1),
+        );
+        let sent = world.meshes.iter().flat_map(|mesh| mesh.payload_bytes_sent()).sum();
+        world.end();
+        sent
+    };
+    let (small, large) = (sent(1_000, 64), sent(10_000_000, 64));
+    assert_eq!(small, large, "a table of ten thousand times the rows");
+    // 7 steps; a row travels as an id, as numbers, and as their gradients.
+    let row = 8 + 2 * 4 * DIM as u64;
+    assert_eq!(sent(1_000, 128) - small, 7 * 64 * row);
+}
+
+// ---- How steps meet ----
+
+#[test]
+fn no_update_of_fifty_asynchronous_steps_of_two_trainers_is_lost() {
+    const STEPS: i64 = 50;
+    const ROWS: i64 = 30;
+    for shards in ["rows", "hash"] {
+        let world = World::start(&sharded(shards, 2, "[1]", &embedding(ROWS)), Consistency::Async);
+        let all = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
+        let before = world.module(0).predict(&all).unwrap();
+        world.train(
+            move |_, mut trainer| {
+                let ids = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
+                for _ in 0..STEPS {
+                    // Its gradient is 1 for each number, whatever the row holds by then.
+                    trainer.step(&ids, |rows| rows.sum(Kind::Float));
+                }
+            },
+            &sgd(0.125),
+        );
+        for server in &world.servers[TRAINERS as usize..] {
+            assert_eq!(server.shards()[0].updates().0, 100, "{shards}");
+        }
+        let after = world.module(0).predict(&all).unwrap();
+        let difference: Tensor = before - after - 2.0 * STEPS as f64 * 0.125;
+        assert!(difference.abs().max().double_value(&[]) < 1e-4, "{shards}");
+        world.end();
+    }
+}
+
+#[test]
+fn an_update_never_breaks_the_backward_of_another_trainer_and_counts_as_its_staleness() {
+    let world = World::start(&sharded("rows", 2, "[1]", &embedding(10)), Consistency::Async);
+    let trainer = |rank: u32| Trainer {
+        autograd: world.autograds[rank as usize].clone(),
+        module: world.module(rank),
+        optimizer: world.optimizer(rank, &sgd(0.1)),
+    };
+    let (mut slow, mut fast) = (trainer(0), trainer(1));
+    let ids = Tensor::from_slice(&[1i64, 2, 9]).unsqueeze(-1);
+    let context = slow.autograd.context();
+    let output = slow.module.forward(&context, &ids).unwrap();
+    let read = output.detach().copy();
+    assert_eq!(fast.step(&ids, |rows| rows.square().sum(Kind::Float)).1, 0);
+    // The gradient of a square is twice what was read.
+    assert_eq!(slow.finish(&context, &output.square().sum(Kind::Float), 3), 1);
+    let expected: Tensor = &read - 0.1 * 2.0 * &read * 2.0;
+    let difference = (world.module(0).predict(&ids).unwrap() - expected).abs().max().double_value(&[]);
+    assert!(difference < 1e-6, "{difference}");
+    drop((context, slow, fast));
+    world.end();
+}
+
+#[test]
+fn evaluation_sees_the_first_values_of_rows_and_makes_none() {
+    let world = World::start(&sharded("hash", 2, "[1]", &embedding(10)), Consistency::Async);
+    let (seen, unseen) =
+        (Tensor::from_slice(&[5i64, 1 << 40]).unsqueeze(-1), Tensor::from_slice(&[77i64]).unsqueeze(-1));
+    let module = world.module(0);
+    let first = module.predict(&seen).unwrap();
+    let _ = module.predict(&unseen).unwrap();
+    assert!(world.rows().is_empty());
+    let context = world.autograds[0].context();
+    assert_eq!(module.forward(&context, &seen).unwrap().detach(), first);
+    assert_eq!(world.rows().into_keys().collect::<Vec<_>>(), [5, 1 << 40]);
+    drop((context, module));
+    world.end();
+}
+
+// ---- What is refused ----
+
+#[test]
+fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
+    let world = World::start(&sharded("rows", 2, "[1]", &embedding(10)), Consistency::Async);
+    let module = world.module(0);
+    let said = |ids: &[i64]| {
+        let context = world.autograds[0].context();
+        format!("{:#}", module.forward(&context, &Tensor::from_slice(ids).unsqueeze(-1)).unwrap_err())
+    };
+    assert!(said(&[3, 10]).starts_with("module `table`: id 10 is not below num_embeddings = 10\n"));
+    assert!(said(&[-2]).starts_with("module `table`: id -2 is negative\n"));
+    drop(module);
+    world.end();
+}
+
+#[test]
+fn a_table_that_is_full_says_so_and_makes_no_row() {
+    let world = World::start(&sharded("hash", 1, "[1]", &embedding(3)), Consistency::Async);
+    let module = world.module(0);
+    let look_up = |ids: &[i64]| {
+        let context = world.autograds[0].context();
+        module.forward(&context, &Tensor::from_slice(ids).unsqueeze(-1))
+    };
+    let _ = look_up(&[1, 2]).unwrap();
+    let said = format!("{:#}", look_up(&[1, 2, 300, 400]).unwrap_err());
+    let expected = "module `table`: there is no room for the row of id 400: this rank holds num_embeddings = 3 rows at most";
+    assert!(said.contains(expected), "{said}");
+    assert_eq!(world.rows().len(), 2);
+    let _ = look_up(&[2, 300]).unwrap();
+    drop(module);
+    world.end();
+}
+
+#[test]
+fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
+    let world = World::start(&sharded("rows", 2, "[1]", &embedding(10)), Consistency::Async);
+    let module = world.module(0);
+    let said = |method: &str, values: Vec<Value>| {
+        let values = std::iter::once(module.shards()[0].clone().into()).chain(values).collect();
+        world.autograds[0].call(Rank(2), method, values, None).wait().unwrap_err().message
+    };
+    let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];
+    assert!(
+        said("shard.rows", ids(&[7])).contains("id 7 is not among the rows of this rank, from 0 to below 5")
+    );
+    assert!(said("shard.rows", ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
+    assert!(said("shard.rows", ids(&[2, 1])).contains("ids are to ascend"));
+    assert!(said("shard.rows", ids(&[1, 1])).contains("ids are to ascend"));
+    assert!(
+        said("shard.rows", vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
+            .contains("ids are int64 [n]")
+    );
+    let momentum = r#"{"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}"#;
+    assert!(
+        said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")
+    );
+    drop(module);
+    world.end();
+}
