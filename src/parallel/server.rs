@@ -32,6 +32,7 @@ use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::optimizer::OptimizerSpec;
 use crate::model::Mode;
 use crate::rpc::{CallError, CallErrorKind, Mesh, Methods, Value};
+use crate::topology::Rank;
 
 /// The modules placed on this rank, each made once for all who call it here, when the first of them asks for it.
 pub struct ModuleServer {
@@ -93,7 +94,9 @@ impl ModuleServer {
         serve(autograd, methods, "optimizer.create", |scope, values| {
             create_optimizer(scope, values).boxed_local()
         });
-        serve(autograd, methods, "optimizer.step", |scope, values| step(scope, values).boxed_local());
+        serve(autograd, methods, "optimizer.step", |scope, values| {
+            step::<HostedOptimizer>(scope, values).boxed_local()
+        });
     }
 
     /// The modules made so far.
@@ -197,8 +200,8 @@ async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
 
 async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
     let mut values = values.into_iter();
-    let options = values.next().context("`optimizer.create` takes options and parameters")?.into_text()?;
-    let spec: OptimizerSpec = serde_json::from_str(&options).context("the optimizer's options")?;
+    let options = values.next().context("`optimizer.create` takes options and parameters")?;
+    let spec = optimizer_options(options)?;
     let mut given: BTreeMap<String, (Arc<HostedModule>, Vec<usize>)> = BTreeMap::new();
     for value in values {
         let parameter = local::<Parameter>(value).await?;
@@ -223,30 +226,46 @@ async fn create_optimizer(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>
     Ok(vec![rref.into()])
 }
 
-async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
-    let [optimizer, backward, samples] = exactly(values)?;
-    let optimizer = local::<HostedOptimizer>(optimizer).await?;
-    let taken = step_of(&scope, &optimizer, backward, samples).await;
+/// What a trainer's step updates on this rank.
+pub(super) trait Stepped: Send + Sync + 'static {
+    /// Gives the staleness of the update. `samples` = None: the step is skipped.
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64>;
+
+    /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
+    fn give_up(&self, trainer: Rank, reason: &str);
+}
+
+impl Stepped for HostedOptimizer {
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64> {
+        let mut staleness = 0;
+        for module in &self.modules {
+            staleness = staleness.max(module.step(context, trainer, samples).await?.staleness);
+        }
+        Ok(staleness)
+    }
+
+    fn give_up(&self, trainer: Rank, reason: &str) {
+        self.modules.iter().for_each(|module| module.fail(trainer, reason));
+    }
+}
+
+pub(super) async fn step<T: Stepped>(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
+    let [stepped, backward, samples] = exactly(values)?;
+    let stepped = local::<T>(stepped).await?;
+    let taking = async {
+        let context = scope.state.as_ref().context("a step needs a context")?;
+        let samples = settled(&scope, context, backward, samples).await?;
+        stepped.take(context, scope.from, samples).await
+    };
+    let taken = taking.await;
     if let Err(error) = &taken {
-        let reason = format!("{error:#}");
-        optimizer.modules.iter().for_each(|module| module.fail(scope.from, &reason));
+        stepped.give_up(scope.from, &format!("{error:#}"));
     }
     Ok(vec![Value::Int(taken? as i64)])
 }
 
-/// Gives the staleness.
-async fn step_of(scope: &Scope, of: &HostedOptimizer, backward: Value, samples: Value) -> Result<u64> {
-    let context = scope.state.as_ref().context("`optimizer.step` needs a context")?;
-    let samples = settled(scope, context, backward, samples).await?;
-    let mut staleness = 0;
-    for module in &of.modules {
-        staleness = staleness.max(module.step(context, scope.from, samples).await?.staleness);
-    }
-    Ok(staleness)
-}
-
 /// Waits for what the backward leaves here, and gives the samples of the step. `None`: the step is skipped.
-pub(super) async fn settled(
+async fn settled(
     scope: &Scope,
     context: &ContextState,
     backward: Value,
@@ -264,6 +283,11 @@ pub(super) async fn settled(
 /// The object behind an RRef that lives here.
 pub(super) async fn local<T: Send + Sync + 'static>(value: Value) -> Result<Arc<T>> {
     Ok(value.into_rref()?.local::<T>().await?)
+}
+
+/// Options of an optimizer, as they travel.
+pub(super) fn optimizer_options(json: Value) -> Result<OptimizerSpec> {
+    serde_json::from_str(&json.into_text()?).context("the optimizer's options")
 }
 
 pub(super) fn exactly<const N: usize>(values: Vec<Value>) -> Result<[Value; N]> {

@@ -19,10 +19,9 @@ use tch::Tensor;
 
 use super::held::{HeldRange, Holding, Push, Update};
 use crate::autograd::{Autograd, Scope};
-use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, Filter, ModuleSpec};
 use crate::parallel::made::Made;
-use crate::parallel::server::{exactly, local, serve};
+use crate::parallel::server::{exactly, local, optimizer_options, serve};
 use crate::rpc::{Methods, Value};
 use crate::topology::Rank;
 
@@ -87,9 +86,7 @@ impl RangeServer {
 
 async fn optimizer(values: Vec<Value>) -> Result<Vec<Value>> {
     let [range, options] = exactly(values)?;
-    let spec: OptimizerSpec =
-        serde_json::from_str(&options.into_text()?).context("the optimizer's options")?;
-    local::<HeldRange>(range).await?.set_optimizer(&spec)?;
+    local::<HeldRange>(range).await?.set_optimizer(&optimizer_options(options)?)?;
     Ok(Vec::new())
 }
 

@@ -19,12 +19,10 @@ use tch::Tensor;
 
 use super::shard::Shard;
 use super::table::Ids;
-use crate::autograd::{Autograd, Scope};
-use crate::job::optimizer::OptimizerSpec;
+use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::{Consistency, ModuleSpec};
-use crate::parallel::Applied;
 use crate::parallel::made::Made;
-use crate::parallel::server::{exactly, local, serve, settled};
+use crate::parallel::server::{Stepped, exactly, local, optimizer_options, serve, step};
 use crate::rpc::{Methods, Value};
 use crate::topology::Rank;
 
@@ -67,7 +65,7 @@ impl ShardServer {
         });
         serve(autograd, methods, "shard.rows", |scope, values| rows(scope, values).boxed_local());
         serve(autograd, methods, "shard.optimize", |_, values| optimize(values).boxed_local());
-        serve(autograd, methods, "shard.step", |scope, values| step(scope, values).boxed_local());
+        serve(autograd, methods, "shard.step", |scope, values| step::<Shard>(scope, values).boxed_local());
         serve(autograd, methods, "shard.leave", |scope, values| leave(scope, values).boxed_local());
         serve(autograd, methods, "shard.list", |scope, values| list(scope, values).boxed_local());
         serve(autograd, methods, "shard.piece", |_, values| piece(values).boxed_local());
@@ -105,26 +103,18 @@ async fn rows(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
 
 async fn optimize(values: Vec<Value>) -> Result<Vec<Value>> {
     let [shard, options] = exactly(values)?;
-    let spec: OptimizerSpec =
-        serde_json::from_str(&options.into_text()?).context("the optimizer's options")?;
-    local::<Shard>(shard).await?.set_optimizer(&spec)?;
+    local::<Shard>(shard).await?.set_optimizer(&optimizer_options(options)?)?;
     Ok(Vec::new())
 }
 
-async fn step(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
-    let [shard, backward, samples] = exactly(values)?;
-    let shard = local::<Shard>(shard).await?;
-    let taken = step_of(&scope, &shard, backward, samples).await;
-    if let Err(error) = &taken {
-        shard.fail(scope.from, &format!("{error:#}"));
+impl Stepped for Shard {
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64> {
+        Ok(self.step(context, trainer, samples).await?.staleness)
     }
-    Ok(vec![Value::Int(taken?.staleness as i64)])
-}
 
-async fn step_of(scope: &Scope, shard: &Shard, backward: Value, samples: Value) -> Result<Applied> {
-    let context = scope.state.as_ref().context("`shard.step` needs a context")?;
-    let samples = settled(scope, context, backward, samples).await?;
-    shard.step(context, scope.from, samples).await
+    fn give_up(&self, trainer: Rank, reason: &str) {
+        self.fail(trainer, reason);
+    }
 }
 
 async fn leave(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>> {
