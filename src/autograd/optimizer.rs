@@ -19,6 +19,7 @@ mod rmsprop;
 mod rprop;
 mod sgd;
 
+use c10d::fused::{Adam, Sgd};
 use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
@@ -136,13 +137,16 @@ impl Optimizer {
             Update { param: param.shallow_clone(), grad, slots: &mut state.slots, step, lr: lr(&self.spec) };
         match self.spec {
             OptimizerSpec::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
-                sgd::update(update, momentum, dampening, weight_decay, nesterov)
+                let lr = update.lr;
+                sgd::update(update, Sgd { lr, momentum, dampening, weight_decay, nesterov })
             }
             OptimizerSpec::Adam { betas, eps, weight_decay, .. } => {
-                adam::update(update, betas, eps, adam::Decay::InGradient(weight_decay))
+                let lr = update.lr;
+                adam::update(update, Adam { lr, betas, eps, weight_decay, decoupled: false })
             }
             OptimizerSpec::AdamW { betas, eps, weight_decay, .. } => {
-                adam::update(update, betas, eps, adam::Decay::OfParameter(weight_decay))
+                let lr = update.lr;
+                adam::update(update, Adam { lr, betas, eps, weight_decay, decoupled: true })
             }
             OptimizerSpec::Adagrad { lr_decay, weight_decay, eps, .. } => {
                 adagrad::update(update, lr_decay, weight_decay, eps)

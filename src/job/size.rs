@@ -2,6 +2,7 @@
 
 use super::layer::{Conv, Layer, LayerOp, Lstm};
 use super::optimizer::OptimizerSpec;
+use super::shape::Signal;
 
 /// Parameters are float32.
 pub const BYTES_PER_PARAMETER: u64 = 4;
@@ -32,6 +33,18 @@ pub fn parameters(op: &LayerOp) -> u64 {
         }
         _ => 0,
     }
+}
+
+/// Multiplications of one sample's forward, about: each parameter once at each position of the output.
+pub fn multiplications(op: &LayerOp, output: &Signal) -> u64 {
+    let values_at_a_position = match (op, output.shape.as_slice()) {
+        (LayerOp::Embedding { .. } | LayerOp::EmbeddingBag { .. }, _) => return 0,
+        // Channels come first in images and in what convolutions give.
+        (LayerOp::Conv1d(_) | LayerOp::Conv2d(_), [channels, ..]) | (_, [channels, _, _]) => *channels,
+        (_, [.., last]) => *last,
+        (_, []) => 1,
+    };
+    parameters(op).saturating_mul(output.elements() / (values_at_a_position.max(1) as u64))
 }
 
 /// Bytes of what a layer keeps without training it.

@@ -44,6 +44,7 @@ mod backend;
 pub mod cuda;
 pub mod engine;
 mod error;
+pub mod fused;
 mod group;
 mod message;
 pub mod process;

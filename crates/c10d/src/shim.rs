@@ -9,6 +9,7 @@ use tch::Tensor;
 
 use crate::TorchError;
 
+pub mod fused;
 pub mod group;
 pub mod recompute;
 pub mod script;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::super::layer::Layer;
 use super::super::shape::{self, Signal};
 use super::super::shards::Cut;
+use super::super::size;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,6 +103,15 @@ impl ModuleSpec {
             MadeOf::Layers(layers) => layers,
             MadeOf::TorchScript(_) => &[],
         }
+    }
+
+    /// Multiplications of one sample's forward, about. None: what a script does is not known.
+    pub fn multiplications(&self) -> Option<u64> {
+        let MadeOf::Layers(layers) = &self.made_of else { return None };
+        let outputs = shape::infer(layers, &self.input()).signals;
+        let each =
+            layers.iter().zip(&outputs).map(|(layer, output)| size::multiplications(&layer.op, output));
+        Some(each.fold(0, u64::saturating_add))
     }
 }
 

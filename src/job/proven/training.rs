@@ -174,6 +174,14 @@ impl Training {
         }
     }
 
+    /// Multiplications of one forward on this rank, about. None: it computes no module, or one of which this is not known.
+    pub fn multiplications_on(&self, rank: Rank) -> Option<u64> {
+        let here = self.modules.iter().filter(|module| self.computed_on(module).ranks.contains(&rank));
+        let each = here.map(ModuleSpec::multiplications).collect::<Option<Vec<_>>>()?;
+        let sample = each.into_iter().reduce(u64::saturating_add)?;
+        Some(sample.saturating_mul(self.micro_batch_size()))
+    }
+
     /// Does this rank compute a module?
     pub fn computes(&self, rank: Rank) -> bool {
         self.modules.iter().any(|module| self.computed_on(module).ranks.contains(&rank))
@@ -209,5 +217,16 @@ mod tests {
         let file = JobText { name: "starter", text: starter() };
         let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
         assert_eq!(job.training().unwrap().plugin_limits, PluginLimits::default());
+    }
+
+    #[test]
+    fn multiplications_are_those_of_each_weight_at_each_position() {
+        let file = JobText { name: "mnist_ps", text: include_str!("../../../jobs/mnist_ps.toml") };
+        let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
+        let job = job.training().unwrap();
+        // Parameters of two convolutions and two linear layers, as PyTorch counts them, and where they are used.
+        let sample = 320 * 26 * 26 + 18_496 * 24 * 24 + 1_179_776 + 1_290;
+        assert_eq!(job.multiplications_on(Rank(0)), Some(32 * sample));
+        assert_eq!(job.multiplications_on(Rank(1)), None, "a trainer that calls");
     }
 }

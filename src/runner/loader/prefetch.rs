@@ -114,7 +114,11 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
                 *lock(&under_way) = None;
                 fetched
             };
-            let run = move || fetch_all(steps, &schedule, &orders, timed, &give);
+            let run = move || {
+                // Woken by whoever takes a batch, and in the middle of a step; the batches before this one are there.
+                c10d::process::run_in_batch();
+                fetch_all(steps, &schedule, &orders, timed, &give);
+            };
             started.threads.push(std::thread::Builder::new().name(format!("data{lane}")).spawn(run)?);
         }
         Ok(started)
