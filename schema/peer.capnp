@@ -28,7 +28,7 @@ interface Peer {
 
   lend @6 (nonce :Data) -> (process :UInt32, address :UInt64);
   # Puts `nonce`, 32 bytes, where the caller can find it: at `address` of process `process`, until it is asked again.
-  # A caller on the same host that reads it there knows that it can read the callee's memory, and whose that is.
+  # A caller on the same host that reads it there knows that it can read that process's memory.
 
   dial @8 (port :UInt16, token :Data) -> ();
   # Connects to this port of the caller's host, where it waits for 32 bytes, `token`; after these the callee sends there

@@ -92,7 +92,7 @@ struct Inline {
 }
 
 interface Source {
-  # The bytes of one payload, at the sender. They stay unchanged until this capability is released, be it because
+  # The bytes of one payload, at the sender. They stay in place until this capability is released, be it because
   # the receiver has them all or because the connection broke.
 
   read @0 (offset :UInt64, len :UInt32) -> (data :Data);

@@ -8,11 +8,10 @@ mod support;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use pstrain::rpc::{CallErrorKind, Form, Forms, Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
-use support::{LIMIT, config, echo, listener, message, one};
+use support::{config, echo, listener, message, one};
 use tch::{Device, Kind, Tensor};
 
 const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
@@ -42,13 +41,11 @@ fn callee() {
             left.lock().expect("no panic").as_ref().map(|tensor| tensor.sum(Kind::Double).double_value(&[]));
         Box::pin(async move { Ok(message([Value::Float(sum.unwrap_or(f64::NAN))])) })
     });
+    methods.add("hold", |_| Box::pin(std::future::pending()));
     methods.add("resident", async |_| Ok(message([Value::Int(resident() as i64)])));
     let mesh = Mesh::join(config, methods).expect("joins");
     // Until rank 0 has enough of it.
-    let start = Instant::now();
-    while mesh.lost().now().is_none() && start.elapsed() < LIMIT * 3 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    mesh.lost().wait(Some(support::LIMIT));
 }
 
 fn forms(name: &str) -> Forms {
@@ -200,9 +197,11 @@ fn a_peer_that_dies_while_tensors_are_on_their_way_is_lost() {
     for form in ALL {
         let mut pair = Pair::by(form);
         let tensor = Tensor::ones([64 << 20], (Kind::Uint8, Device::Cpu));
+        let held = pair.call("hold", [tensor.shallow_clone().into()]);
         let calls: Vec<_> = (0..4).map(|_| pair.call("echo", [tensor.shallow_clone().into()])).collect();
-        std::thread::sleep(Duration::from_millis(5));
+        one(pair.call("resident", []));
         pair.other.kill().expect("it was there");
+        assert_eq!(held.wait().expect_err("nobody answers").kind, CallErrorKind::Lost, "{form}");
         for call in calls {
             if let Err(error) = call.wait() {
                 assert_eq!(error.kind, CallErrorKind::Lost, "{form}: {error}");

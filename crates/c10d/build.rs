@@ -6,11 +6,10 @@ use std::{env, fs, process};
 /// tch 0.24.0 takes this version and no other; the shim uses headers that change between versions.
 const TORCH_VERSION: &str = "2.11.0";
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 11] = [
     "csrc/backend.cpp",
     "csrc/comm_hooks.cpp",
     "csrc/engine.cpp",
-    "csrc/fused.cpp",
     "csrc/group.cpp",
     "csrc/library.cpp",
     "csrc/recompute.cpp",

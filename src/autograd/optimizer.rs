@@ -19,7 +19,6 @@ mod rmsprop;
 mod rprop;
 mod sgd;
 
-use c10d::fused::{Adam, Sgd};
 use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
@@ -137,16 +136,13 @@ impl Optimizer {
             Update { param: param.shallow_clone(), grad, slots: &mut state.slots, step, lr: lr(&self.spec) };
         match self.spec {
             OptimizerSpec::Sgd { momentum, dampening, weight_decay, nesterov, .. } => {
-                let lr = update.lr;
-                sgd::update(update, Sgd { lr, momentum, dampening, weight_decay, nesterov })
+                sgd::update(update, momentum, dampening, weight_decay, nesterov)
             }
             OptimizerSpec::Adam { betas, eps, weight_decay, .. } => {
-                let lr = update.lr;
-                adam::update(update, Adam { lr, betas, eps, weight_decay, decoupled: false })
+                adam::update(update, betas, eps, adam::Decay::InGradient(weight_decay))
             }
             OptimizerSpec::AdamW { betas, eps, weight_decay, .. } => {
-                let lr = update.lr;
-                adam::update(update, Adam { lr, betas, eps, weight_decay, decoupled: true })
+                adam::update(update, betas, eps, adam::Decay::OfParameter(weight_decay))
             }
             OptimizerSpec::Adagrad { lr_decay, weight_decay, eps, .. } => {
                 adagrad::update(update, lr_decay, weight_decay, eps)

@@ -1,5 +1,5 @@
 //! Between [`Message`](super::Message) and the wire. A sender prepares on its own thread ([`prepare()`]); the RPC thread
-//! writes ([`write_message`]) and reads ([`read_message`], then `Draft::complete` in `payload.rs`).
+//! writes ([`write_message`]) and reads ([`read_message`], then `Draft::complete` in `payload`).
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.
 //! C-2: one message carries at most [`INLINE_BYTES`] of payloads in itself; more is refused

@@ -1,13 +1,16 @@
-//! Tensor memory as bytes: the one file of `rpc` with hand-written `unsafe`.
+//! Memory as bytes: of tensors, of other processes, shared. The one file of `rpc` with hand-written `unsafe`.
 
-#![allow(unsafe_code, reason = "libtorch gives a tensor's memory as a raw pointer only")]
+#![allow(
+    unsafe_code,
+    reason = "libtorch gives a tensor's memory as a raw pointer only, and so do the system's calls"
+)]
 
 use std::collections::TryReserveError;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
@@ -22,7 +25,7 @@ pub(crate) enum Bytes {
 
 /// Memory that a payload is written to, all of it before it is handed on.
 pub(crate) enum Room {
-    /// Contiguous, on the CPU, referred to by nobody else.
+    /// Contiguous, on the CPU, and looked at by nobody else before it is filled.
     Tensor(Tensor),
     /// It takes `len` bytes, for which there is memory; it has those up to the last that came.
     Vec { bytes: Vec<u8>, len: usize },
@@ -31,6 +34,38 @@ pub(crate) enum Room {
 /// Moved by one system call: for its time the kernel holds the socket, and the other end waits. (A mebibyte over
 /// loopback: 200 us in such pieces, 430 at once.)
 const SOCKET_BYTES: usize = 256 << 10;
+
+/// Another process, which is there and is no thread of this one.
+pub(crate) struct Process {
+    id: i32,
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// # Errors
+    /// There is no such process (the number of one of its threads will not do), or it is this one.
+    pub fn open(id: u32) -> io::Result<Process> {
+        if id == std::process::id() {
+            return Err(io::Error::other("it says that it is this process"));
+        }
+        let id = i32::try_from(id).map_err(io::Error::other)?;
+        // SAFETY: pidfd_open(2) takes a number and flags, and gives a file descriptor of ours or -1.
+        let handle = unsafe {
+            match libc::syscall(libc::SYS_pidfd_open, id, 0) {
+                -1 => return Err(io::Error::last_os_error()),
+                handle => OwnedFd::from_raw_fd(handle as i32),
+            }
+        };
+        Ok(Process { id, handle })
+    }
+
+    /// Then its number may be another's.
+    fn has_ended(&self) -> bool {
+        let mut wanted = libc::pollfd { fd: self.handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one `pollfd`, of ours, and no waiting.
+        unsafe { libc::poll(&mut wanted, 1, 0) != 0 }
+    }
+}
 
 /// Bytes of a dense tensor's elements, none between them.
 pub(crate) fn byte_len(tensor: &Tensor) -> Result<usize, TchError> {
@@ -162,7 +197,13 @@ impl Room {
     ///
     /// # Errors
     /// This process may not read the other, it is gone, or it has no such memory.
-    pub fn read_from(&mut self, process: u32, address: u64, offset: usize, len: usize) -> io::Result<()> {
+    pub fn read_from(
+        &mut self,
+        process: &Process,
+        address: u64,
+        offset: usize,
+        len: usize,
+    ) -> io::Result<()> {
         let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         let inside = offset.checked_add(len).is_some_and(|end| byte_len(tensor).is_ok_and(|all| end <= all));
         let from = address.checked_add(offset as u64).filter(|_| inside);
@@ -210,15 +251,14 @@ impl Room {
 ///
 /// # Errors
 /// As [`Room::read_from`].
-pub(crate) fn peek(process: u32, address: u64, target: &mut [u8]) -> io::Result<()> {
+pub(crate) fn peek(process: &Process, address: u64, target: &mut [u8]) -> io::Result<()> {
     // SAFETY: `target` is borrowed mutably.
     unsafe { copy_from_process(process, address, target.as_mut_ptr(), target.len()) }
 }
 
 /// # Safety
 /// `into` points to `len` bytes that nobody else reads or writes meanwhile.
-unsafe fn copy_from_process(process: u32, address: u64, into: *mut u8, len: usize) -> io::Result<()> {
-    let process = i32::try_from(process).map_err(io::Error::other)?;
+unsafe fn copy_from_process(process: &Process, address: u64, into: *mut u8, len: usize) -> io::Result<()> {
     let address = usize::try_from(address).map_err(io::Error::other)?;
     address.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?;
     all(len, |done| {
@@ -226,9 +266,13 @@ unsafe fn copy_from_process(process: u32, address: u64, into: *mut u8, len: usiz
         // SAFETY: `done` is less than `len`, so this is inside; the kernel checks what `theirs` names.
         unsafe {
             let ours = libc::iovec { iov_base: into.add(done).cast(), iov_len: len - done };
-            libc::process_vm_readv(process, &ours, 1, &theirs, 1, 0)
+            libc::process_vm_readv(process.id, &ours, 1, &theirs, 1, 0)
         }
-    })
+    })?;
+    match process.has_ended() {
+        true => Err(io::Error::other("the process has ended")),
+        false => Ok(()),
+    }
 }
 
 /// Moves `len` bytes by a system call that may move fewer: `some` is told how many are done.

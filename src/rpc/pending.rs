@@ -105,7 +105,13 @@ impl Future for Pending {
             },
             State::Arrived(arrived, shared) => loop {
                 match arrived.read_on() {
-                    Ok(Some(message)) => return Poll::Ready(Ok(message)),
+                    // When the mesh ends its sender takes back what it has lent, perhaps before it was read.
+                    Ok(Some(message)) => {
+                        let ended = shared.end.borrow().is_some() && arrived.was_lent();
+                        let message =
+                            if ended { Err(shared.end_error(this.rank, &this.method)) } else { Ok(message) };
+                        return Poll::Ready(message);
+                    }
                     Err(_) => {
                         let (rank, method, shared) = (this.rank, this.method.clone(), shared.clone());
                         this.state = State::Ending(Box::pin(async move {
@@ -196,7 +202,8 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
     let mut _wait = None;
     let mut future = pin!(future);
     loop {
-        unpark.woken.store(false, Ordering::Release);
+        // A swap and no store: the poll is not to look before this is seen, or a wake between the two would be lost.
+        unpark.woken.swap(false, Ordering::AcqRel);
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }

@@ -29,7 +29,7 @@ pub(crate) struct Job {
     pub done: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
-    /// Given back then too, if the handler has not done so before (P-5 in `payload.rs`).
+    /// Given back then too, if the handler has not done so before (P-5 in `payload/intake.rs`).
     pub share: Option<Share>,
 }
 
@@ -68,9 +68,13 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
 async fn run(job: Job) {
     let Job { handler, mut incoming, mut arrived, shared, done, permit, share } = job;
     let caller = incoming.from;
+    let of_mesh = shared.clone();
     let call = AssertUnwindSafe(async move {
         incoming.message = loop {
             match arrived.read_on()? {
+                Some(_) if arrived.was_lent() && of_mesh.end.borrow().is_some() => {
+                    return Err(of_mesh.end_error(caller, "request"));
+                }
                 Some(message) => break message,
                 // The others of this peer have their turn.
                 None => tokio::task::yield_now().await,

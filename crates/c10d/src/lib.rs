@@ -44,7 +44,6 @@ mod backend;
 pub mod cuda;
 pub mod engine;
 mod error;
-pub mod fused;
 mod group;
 mod message;
 pub mod process;

@@ -8,15 +8,14 @@ const FINALIZE_LIMIT: Duration = Duration::from_secs(10);
 
 unsafe extern "C" {
     fn _exit(code: i32) -> !;
-    fn sched_setscheduler(pid: i32, policy: i32, priority: *const i32) -> i32;
 }
 
 /// Makes this thread a batch thread (SCHED_BATCH in sched(7)): it gets its share of the cores, but when it is woken it does
 /// not push another thread off one. For work that is not waited for yet.
 pub fn run_in_batch() {
-    const SCHED_BATCH: i32 = 3;
-    // SAFETY: 0 is this thread; the kernel reads one `int`, which is 0 for this policy. Where it refuses nothing changes.
-    let _ = unsafe { sched_setscheduler(0, SCHED_BATCH, &0) };
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is this thread, and the parameters are read only. Where the system refuses nothing changes.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
 }
 
 /// Ends the process without running destructors of libtorch's statics: threads that still compute use them, and would

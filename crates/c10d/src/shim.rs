@@ -9,7 +9,6 @@ use tch::Tensor;
 
 use crate::TorchError;
 
-pub mod fused;
 pub mod group;
 pub mod recompute;
 pub mod script;

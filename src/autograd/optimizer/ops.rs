@@ -1,26 +1,6 @@
-//! Operations with a factor, which libtorch has and its Rust bindings have not, and its fused kernels.
+//! Operations with a factor, which libtorch has and its Rust bindings have not.
 
-use c10d::TorchError;
 use tch::{TchError, Tensor};
-
-/// Runs a fused rule, which goes over memory once, in place over a parameter and what is remembered of it.
-pub(super) fn fused(
-    param: &mut Tensor,
-    slots: &mut [(&'static str, Tensor)],
-    grad: &Tensor,
-    rule: impl FnOnce(&Tensor, &[Tensor], &Tensor) -> Result<(), TorchError>,
-) -> Result<(), TchError> {
-    let mut kept: Vec<&mut Tensor> =
-        std::iter::once(param).chain(slots.iter_mut().map(|(_, slot)| slot)).collect();
-    // The kernels go by memory. All are contiguous, but for layouts of a script's own.
-    let packed = kept.iter().map(|tensor| tensor.f_contiguous()).collect::<Result<Vec<_>, _>>()?;
-    let (param, slots) = packed.split_first().expect("the parameter, at least");
-    rule(param, slots, &grad.f_contiguous()?).map_err(|error| TchError::Torch(error.message))?;
-    for (kept, packed) in kept.iter_mut().zip(&packed).filter(|(kept, _)| !kept.is_contiguous()) {
-        kept.f_copy_(packed)?;
-    }
-    Ok(())
-}
 
 /// `into += factor * x` in one pass.
 pub(super) fn add_scaled(into: &mut Tensor, x: &Tensor, factor: f64) -> Result<(), TchError> {

@@ -117,7 +117,7 @@ fn read_payload(
     tally: &mut Tally,
 ) -> Result<usize, CallError> {
     let to_fetch = || usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")));
-    let fetch = match (from.which()?, &shape, draft.lender) {
+    let fetch = match (from.which()?, &shape, &draft.lender) {
         (payload::Inline(inside), ..) => match inside?.which()? {
             inline::Data(data) => {
                 let data = data?;
@@ -135,7 +135,7 @@ fn read_payload(
         },
         (payload::Cma(lent), Shape::Tensor(..), Lender { process: Some(process), .. }) => {
             let (lent, len) = (lent?, to_fetch()?);
-            let loan = Loan::Cma { process, address: lent.get_address() };
+            let loan = Loan::Cma { process: process.clone(), address: lent.get_address() };
             Fetch::Lent { shape, len, loan, pin: lent.get_pin()? }
         }
         (payload::Shm(sent), Shape::Tensor(..), Lender { shm: true, .. }) => {

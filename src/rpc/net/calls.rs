@@ -184,7 +184,7 @@ impl Net {
     }
 
     pub(super) fn read_message(&self, from: message::Reader<'_>, sender: Rank) -> Result<Draft, CallError> {
-        codec::read_message(from, self.shared.max_payload_bytes, self.link(sender)?.lender.get())
+        codec::read_message(from, self.shared.max_payload_bytes, self.link(sender)?.lender.borrow().clone())
     }
 
     /// Fetches what a request from `from` left behind.

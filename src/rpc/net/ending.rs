@@ -44,6 +44,9 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// How long rank 0 waits for the others to hang up after a shutdown.
 const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 
+/// For tensors that have come to be read.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
 impl Net {
     /// A connection is of no use any more.
     pub(super) async fn disconnected(self: &Rc<Net>, rank: Rank, why: String) {
@@ -138,8 +141,24 @@ impl Net {
         self.end(self.aborted(format!("it could not shut down: {error}"))).await;
     }
 
-    /// Waits until this rank's own calls are answered; each has a deadline.
+    /// Waits until this rank's own calls are answered, each has a deadline; and, for a while, until what others lend has
+    /// been read, since they take it back when the mesh ends.
     async fn drained(&self) {
+        self.answered().await;
+        let read = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.pins.borrow().is_empty() || self.phase.get().is_over() {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        // Of an answer that nobody has asked for there is no end to wait for.
+        let _ = tokio::time::timeout(READ_LIMIT, read).await;
+    }
+
+    async fn answered(&self) {
         loop {
             let idle = self.idle.notified();
             let calls = self.waiting.borrow().values().any(|waiting| waiting.permit.is_some());
@@ -176,6 +195,7 @@ impl Net {
         let links: Vec<_> = self.links.borrow_mut().iter_mut().filter_map(Option::take).collect();
         join_all(links.iter().map(|link| link.close(CLOSE_LIMIT))).await;
         self.held.take();
+        self.pins.take();
         self.stopped.notify_one();
     }
 }

@@ -2,7 +2,9 @@
 //! peer to send by the first that works.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{self, join_all};
@@ -16,7 +18,7 @@ use super::Net;
 use super::link::Link;
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::join::same;
-use crate::rpc::memory;
+use crate::rpc::memory::{self, Process};
 use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Segment, Sending};
 
 /// For the second connection to stand.
@@ -74,28 +76,24 @@ async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
             Lender { bulk: true, ..Lender::default() }
         }
     };
-    link.lender.set(lender);
+    *link.lender.borrow_mut() = lender;
     Ok(())
 }
 
 /// The process of the peer, if this rank can read its memory (P-7).
-async fn proven_process(link: &Link) -> Result<u32, CallError> {
-    let no = |why: &str| CallError::failed(why);
+async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
     on_this_host(link)?;
     let nonce = nonce()?;
     let mut request = link.peer.lend_request();
     request.get().set_nonce(&nonce);
     let response = request.send().promise.await?;
     let response = response.get()?;
-    let process = response.get_process();
-    if process == std::process::id() {
-        return Err(no("it says that it is this process"));
-    }
+    let process = Process::open(response.get_process()).map_err(CallError::failed)?;
     let mut found = Nonce::default();
-    memory::peek(process, response.get_address(), &mut found).map_err(refused)?;
+    memory::peek(&process, response.get_address(), &mut found).map_err(refused)?;
     match found == nonce {
-        true => Ok(process),
-        false => Err(no("something else is in its memory")),
+        true => Ok(Arc::new(process)),
+        false => Err(CallError::failed("something else is in its memory")),
     }
 }
 
@@ -110,10 +108,10 @@ fn on_this_host(link: &Link) -> Result<(), CallError> {
 async fn shared_memory(link: &Link) -> Result<Segment, CallError> {
     on_this_host(link)?;
     let nonce = nonce()?;
-    let segment = Segment::create(&nonce).map_err(CallError::failed)?;
+    let (segment, file) = Segment::create(&nonce).map_err(CallError::failed)?;
     let mut request = link.peer.map_request();
     request.get().set_process(std::process::id());
-    request.get().set_file(segment.file());
+    request.get().set_file(file.as_raw_fd() as u32);
     request.get().set_nonce(&nonce);
     request.send().promise.await?;
     Ok(segment)
@@ -152,7 +150,11 @@ async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
 /// The connection that brings the token.
 async fn admit(listener: &TcpListener, token: &Nonce) -> Result<TcpStream, CallError> {
     loop {
-        let (mut stream, _) = listener.accept().await.map_err(CallError::failed)?;
+        // One that is gone already is no reason to give up; the limit is the caller's.
+        let Ok((mut stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
         let mut brought = Nonce::default();
         let read = timeout(TOKEN_LIMIT, stream.read_exact(&mut brought)).await;
         if matches!(read, Ok(Ok(_))) && same(token, &brought) {
@@ -172,6 +174,9 @@ fn blocking(stream: TcpStream) -> Result<std::net::TcpStream, CallError> {
 impl Link {
     /// Makes the second connection for what this rank sends.
     pub async fn dial(&self, port: u16, token: Nonce) -> Result<(), CallError> {
+        if self.asked_to_dial.replace(true) {
+            return Err(CallError::failed("there is one second connection"));
+        }
         let (peer, _) = self.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
         let connect = async {
             let mut stream = TcpStream::connect((peer, port)).await?;
@@ -188,6 +193,9 @@ impl Link {
     /// Finds the memory that the peer shares.
     pub fn map(&self, process: u32, file: u32, nonce: Nonce) -> Result<(), CallError> {
         on_this_host(self)?;
+        if self.mapped.borrow().is_some() {
+            return Err(CallError::failed("memory is shared once"));
+        }
         let segment = Segment::open(process, file, &nonce)
             .map_err(|error| CallError::failed(format_args!("file {file} of process {process}: {error}")))?;
         *self.mapped.borrow_mut() = Some(Rc::new(segment));
@@ -210,6 +218,9 @@ impl Link {
             let message = format_args!("form {form} is not one that both sides have made ready");
             CallError::of_kind(CallErrorKind::BadValue, message)
         })?;
+        if !matches!(*self.sending.borrow(), Sending::Inline) {
+            return Err(CallError::failed("how tensors go is settled once"));
+        }
         *self.sending.borrow_mut() = sending;
         Ok(form)
     }

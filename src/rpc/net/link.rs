@@ -41,11 +41,13 @@ pub(crate) struct Link {
     /// How large tensors go there, as the peer has asked for it.
     pub sending: RefCell<Sending>,
     /// Who may lend tensors that come from there.
-    pub lender: Cell<Lender>,
+    pub lender: RefCell<Lender>,
     /// The forms that both sides take.
     pub forms: Forms,
     /// Memory that the peer shares with this rank, if it has.
     pub mapped: RefCell<Option<Rc<Segment>>>,
+    /// The peer has asked for a second connection, and is not to ask again.
+    pub asked_to_dial: Cell<bool>,
     /// The second connection for what goes there, if the peer has asked for one.
     pub dialed: RefCell<Option<Rc<Outgoing>>>,
     /// Where the peer is, and this rank as the peer sees it.
@@ -124,9 +126,10 @@ impl Link {
             peer,
             intake: Intake::new(net.shared.max_payload_bytes),
             sending: RefCell::default(),
-            lender: Cell::default(),
+            lender: RefCell::default(),
             forms,
             mapped: RefCell::default(),
+            asked_to_dial: Cell::default(),
             dialed: RefCell::default(),
             ends,
             shown: RefCell::default(),

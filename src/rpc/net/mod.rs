@@ -217,6 +217,7 @@ impl Net {
                 Command::Unpin { key } => {
                     let pin = self.pins.borrow_mut().remove(&key);
                     drop(pin);
+                    self.idle.notify_waiters();
                 }
                 Command::Unreadable { rank, why } => {
                     tokio::task::spawn_local(async move { net.disconnected(rank, why).await });

@@ -50,7 +50,8 @@ impl Incoming {
         thread::Builder::new().name(format!("bulk-in-{peer}")).spawn(move || {
             let Err(why) = read_all(&mut reads, &asked);
             tracing::debug!("the second connection from rank {peer} is over: {why}");
-            // Who waits is told by this.
+            // The peer is not to go on writing; and who waits is told.
+            let _ = reads.shutdown(Shutdown::Both);
             asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         })?;
         let under_way = Arc::new(Semaphore::new(READS_IN_FLIGHT));
@@ -74,7 +75,13 @@ impl Incoming {
         };
         let mut start = transfer.start_request();
         start.get().set_number(number);
-        start.send().promise.await?;
+        if let Err(error) = start.send().promise.await {
+            // It will not come.
+            if let Some(expected) = &mut *self.expected.lock().unwrap_or_else(PoisonError::into_inner) {
+                expected.remove(&number);
+            }
+            return Err(error.into());
+        }
         came.await.map_err(|_| gone())
     }
 }
@@ -95,8 +102,10 @@ fn read_all(
         stream.read_exact(&mut header)?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let (number, announced) = (word(0), word(8));
-        let wanted = expected.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = { wanted }.as_mut().and_then(|expected| expected.remove(&number));
+        let wanted = {
+            let mut expected = expected.lock().unwrap_or_else(PoisonError::into_inner);
+            expected.as_mut().and_then(|expected| expected.remove(&number))
+        };
         let Some(Transfer { mut room, len, done, _one }) = wanted.filter(|of| of.len as u64 == announced)
         else {
             let what = format!("{announced} bytes as number {number}, which nobody asked for");

@@ -3,17 +3,20 @@
 //!
 //! P-6: a sender's bytes stay where they are while their [`PinServer`] lives. The receiver lets go of its pin when it
 //! has read them, or has dropped the message; a sender that gives up its call lets go of nothing.
-//! P-7: of another process's memory nothing is read but the one that has proven, over its own connection and from this
-//! host, that it is the peer: what its descriptors say of processes is not believed.
+//! P-7: what descriptors say of processes is not believed: only of that process is anything read which the peer named when
+//! they met, which held a nonce that this rank had made up then, and which is neither this one nor gone. So a peer cannot
+//! make this rank read its own memory or a stranger's. (Ranks of one job that conspire can pass the nonce on, and name one
+//! another: whoever knows the join token is trusted so far. `cluster.payload` rules this form out.)
 
 use std::mem;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use crate::profile::{Activity, span};
 use crate::rpc::command::Command;
 use crate::rpc::error::{CallError, CallErrorKind};
-use crate::rpc::memory::{Bytes, Room};
+use crate::rpc::memory::{Bytes, Process, Room};
 use crate::rpc::reaper::{self, Reaper};
 use crate::rpc::value::Message;
 use crate::rpc::wire::value_capnp::pin;
@@ -23,10 +26,10 @@ use crate::topology::Rank;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// How tensors of a connection may come.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Lender {
     /// Out of the peer's process, once it has proven that it is (P-7).
-    pub process: Option<u32>,
+    pub process: Option<Arc<Process>>,
     /// Through memory that this rank has shared with it.
     pub shm: bool,
     /// On its second connection.
@@ -35,7 +38,7 @@ pub(crate) struct Lender {
 
 /// Where the bytes lie.
 pub(crate) enum Loan {
-    Cma { process: u32, address: u64 },
+    Cma { process: Arc<Process>, address: u64 },
 }
 
 /// The sender's bytes while the receiver may read them.
@@ -94,9 +97,9 @@ impl Unread {
 
     /// Reads the next `PIECE_BYTES`. True: that was all.
     fn read_on(&mut self) -> Result<bool, CallError> {
-        let Loan::Cma { process, address } = self.loan;
+        let Loan::Cma { process, address } = &self.loan;
         let piece = PIECE_BYTES.min(self.len - self.read);
-        self.room.read_from(process, address, self.read, piece).map_err(|error| {
+        self.room.read_from(process, *address, self.read, piece).map_err(|error| {
             // It has ended, most likely, and its connection is about to say so.
             let why = format!("its memory cannot be read: {error}");
             let lost = CallError::of_kind(CallErrorKind::Lost, &why);
@@ -113,11 +116,17 @@ impl Unread {
 pub(crate) struct Arrived {
     message: Message,
     unread: Vec<Unread>,
+    was_lent: bool,
 }
 
 impl Arrived {
     pub fn new(message: Message, unread: Vec<Unread>) -> Arrived {
-        Arrived { message, unread }
+        Arrived { was_lent: !unread.is_empty(), message, unread }
+    }
+
+    /// Whether there was something to read.
+    pub fn was_lent(&self) -> bool {
+        self.was_lent
     }
 
     /// Reads a piece of what is lent, which takes less than a millisecond, or gives the message when all is there. For
@@ -140,6 +149,6 @@ impl Arrived {
 
 impl From<Message> for Arrived {
     fn from(message: Message) -> Arrived {
-        Arrived { message, unread: Vec::new() }
+        Arrived::new(message, Vec::new())
     }
 }

@@ -8,12 +8,15 @@
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::rpc::memory::SharedMemory;
@@ -28,34 +31,29 @@ pub(crate) struct Segment {
     /// At the receiver: those that hold nothing.
     free: RefCell<Vec<u32>>,
     reads: Arc<Semaphore>,
-    /// For the peer to find it.
-    file: File,
 }
+
+const OPEN: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL
 }
 
 impl Segment {
-    /// The receiver's end, which begins with `nonce`.
-    pub fn create(nonce: &[u8]) -> io::Result<Segment> {
+    /// The receiver's end, which begins with `nonce`, and the file that the peer opens.
+    pub fn create(nonce: &[u8]) -> io::Result<(Segment, File)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create("pstrain", flags)?);
         file.set_len(SEGMENT_BYTES as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals()))?;
         let memory = SharedMemory::map(&file, SEGMENT_BYTES)?;
         memory.fill(nonce);
-        Ok(Segment::over(memory, file))
+        Ok((Segment::over(memory), file))
     }
 
-    fn over(memory: SharedMemory, file: File) -> Segment {
+    fn over(memory: SharedMemory) -> Segment {
         let free = RefCell::new((0..READS_IN_FLIGHT as u32).collect());
-        Segment { memory, free, reads: Arc::new(Semaphore::new(READS_IN_FLIGHT)), file }
-    }
-
-    /// What the peer opens.
-    pub fn file(&self) -> u32 {
-        self.file.as_raw_fd() as u32
+        Segment { memory, free, reads: Arc::new(Semaphore::new(READS_IN_FLIGHT)) }
     }
 
     /// The sender's end: file `file` of another process (P-11).
@@ -63,14 +61,21 @@ impl Segment {
         if process == std::process::id() {
             return Err(io::Error::other("it names a file of this process"));
         }
-        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{process}/fd/{file}"))?;
+        let path = format!("/proc/{process}/fd/{file}");
+        // By its name first: opening a device or a pipe may do something, or wait.
+        if !std::fs::read_link(&path)?.as_os_str().as_bytes().starts_with(b"/memfd:pstrain") {
+            return Err(io::Error::other("it is no such memory"));
+        }
+        let file = OpenOptions::new().read(true).write(true).custom_flags(OPEN).open(path)?;
         let has = fcntl(&file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
-        if has != Ok(seals()) || file.metadata()?.len() != SEGMENT_BYTES as u64 {
+        // Huge pages could be taken away in spite of the seals.
+        let ordinary = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC);
+        if has != Ok(seals()) || !ordinary || file.metadata()?.len() != SEGMENT_BYTES as u64 {
             return Err(io::Error::other("it is no such memory"));
         }
         let memory = SharedMemory::map(&file, SEGMENT_BYTES)?;
         match memory.begins_with(nonce) {
-            true => Ok(Segment::over(memory, file)),
+            true => Ok(Segment::over(memory)),
             false => Err(io::Error::other("something else is in it")),
         }
     }
@@ -105,6 +110,8 @@ impl Drop for Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
+
     use crate::rpc::memory::{Bytes, Room};
 
     fn refusal(process: u32, file: u32) -> String {
@@ -113,8 +120,8 @@ mod tests {
 
     #[test]
     fn nothing_but_shared_memory_of_another_process_is_opened() {
-        let own = Segment::create(&[7; 32]).expect("there is memory");
-        assert_eq!(refusal(std::process::id(), own.file()), "it names a file of this process");
+        let (_own, file) = Segment::create(&[7; 32]).expect("there is memory");
+        assert_eq!(refusal(std::process::id(), file.as_raw_fd() as u32), "it names a file of this process");
         // Of a process that is there: a file that is no memory, and none at all.
         let mut other = std::process::Command::new("sleep")
             .arg("60")
@@ -129,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_one_end_puts_the_other_takes() {
-        let segment = Rc::new(Segment::create(&[7; 32]).expect("there is memory"));
+        let (segment, _) = Segment::create(&[7; 32]).expect("there is memory");
         assert!(segment.memory.begins_with(&[7; 32]) && !segment.memory.begins_with(&[8; 32]));
         let bytes = Bytes::of_tensor(tch::Tensor::from_slice(&[1i32, 2, 3, 4])).expect("contiguous");
         let mut room = Room::for_tensor(tch::Kind::Int, &[4]).expect("small");
@@ -145,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_segment_can_be_neither_grown_nor_shrunk() {
-        let segment = Segment::create(&[7; 32]).expect("there is memory");
-        assert!(segment.file.set_len(0).is_err() && segment.file.set_len(1 << 30).is_err());
+        let (_, file) = Segment::create(&[7; 32]).expect("there is memory");
+        assert!(file.set_len(0).is_err() && file.set_len(1 << 30).is_err());
     }
 }
