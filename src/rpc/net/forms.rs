@@ -139,7 +139,7 @@ async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
     let mut request = link.peer.dial_request();
     request.get().set_port(listener.local_addr().map_err(CallError::failed)?.port());
     request.get().set_token(&token);
-    let dialed = async { Ok(drop(request.send().promise.await?)) };
+    let dialed = async { request.send().promise.await.map(drop).map_err(CallError::from) };
     let both = future::try_join(dialed, admit(&listener, &token));
     let ((), stream) = timeout(DIAL_LIMIT, both).await.unwrap_or_else(|_| {
         Err(CallError::failed(format_args!("no second connection came within {DIAL_LIMIT:?}")))

@@ -152,7 +152,7 @@ impl Link {
     /// Puts `nonce` where the peer can look for it.
     pub fn show(&self, nonce: Nonce) -> u64 {
         let mut shown = self.shown.borrow_mut();
-        *shown = Box::new(nonce);
+        **shown = nonce;
         shown.as_ptr() as u64
     }
 
