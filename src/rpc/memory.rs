@@ -117,22 +117,17 @@ impl Bytes {
     /// Whoever sent a tensor may write to it meanwhile (parameters trained in place without locks are); then the
     /// copy has old bytes, new bytes, or some of both.
     pub fn copy_to(&self, offset: usize, target: &mut [u8]) -> bool {
-        let Some(end) = offset.checked_add(target.len()) else { return false };
+        if !self.has(offset, target.len()) {
+            return false;
+        }
         match self {
-            Bytes::Vec(bytes) => match bytes.get(offset..end) {
-                Some(bytes) => target.copy_from_slice(bytes),
-                None => return false,
-            },
+            Bytes::Vec(bytes) => target.copy_from_slice(&bytes[offset..offset + target.len()]),
             Bytes::Tensor(tensor) => {
-                let inside = byte_len(tensor).is_ok_and(|len| end <= len);
-                if !inside {
-                    return false;
-                }
                 if target.is_empty() {
                     return true;
                 }
                 // SAFETY: `of_tensor` saw a contiguous CPU tensor, whose `byte_len` bytes start at `data_ptr` and live
-                // as long as `tensor` is held; `offset..end` is inside them; `target` is borrowed mutably, hence elsewhere.
+                // as long as `tensor` is held; the piece is inside them; `target` is borrowed mutably, hence elsewhere.
                 unsafe {
                     let from = tensor.data_ptr().cast::<u8>().add(offset);
                     std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len());

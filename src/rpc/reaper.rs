@@ -4,6 +4,8 @@
 use std::sync::mpsc;
 use std::{io, thread};
 
+use super::memory::Bytes;
+
 /// Drops on a thread of its own. Everything in its queue lived before, so it is bounded by what may live.
 #[derive(Clone)]
 pub(crate) struct Reaper {
@@ -11,7 +13,7 @@ pub(crate) struct Reaper {
 }
 
 /// Less than that is dropped in place: its memory goes back to the allocator only.
-pub(crate) const LARGE_BYTES: usize = 1 << 20;
+const LARGE_BYTES: usize = 1 << 20;
 
 impl Reaper {
     /// Ends when the last clone is gone.
@@ -24,5 +26,31 @@ impl Reaper {
     pub fn take(&self, thing: impl Send + 'static) {
         // The thread is there as long as `self` is.
         let _ = self.queue.send(Box::new(thing));
+    }
+}
+
+/// Bytes of a payload while a peer may read them. Large ones are dropped by the reaper.
+pub(crate) struct Kept {
+    /// None only while it is dropped.
+    bytes: Option<Bytes>,
+    pub len: usize,
+    reaper: Reaper,
+}
+
+impl Kept {
+    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> Kept {
+        Kept { bytes: Some(bytes), len, reaper: reaper.clone() }
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        self.bytes.as_ref().expect("not dropped")
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.len >= LARGE_BYTES {
+            self.reaper.take(self.bytes.take());
+        }
     }
 }

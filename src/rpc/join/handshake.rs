@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Of a message before its sender has proven anything.
 const MAX_FRAME_BYTES: usize = 8 << 10;
 
-type Nonce = [u8; 32];
+/// Random bytes that nobody can have known before.
+pub(crate) type Nonce = [u8; 32];
 
 /// Who a connector says it is.
 #[derive(Clone, Debug)]
@@ -267,7 +268,7 @@ pub(super) fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Failure> 
     bytes.try_into().map_err(|_| Failure::NotPstrain)
 }
 
-pub(super) fn nonce() -> Nonce {
+pub(crate) fn nonce() -> Nonce {
     let mut nonce = [0; 32];
     SysRng.try_fill_bytes(&mut nonce).expect("the system has random numbers");
     nonce

@@ -16,6 +16,7 @@ use std::time::Instant;
 use tokio::net::TcpStream;
 
 use self::handshake::{Introduction, Refusal};
+pub(crate) use self::handshake::{Nonce, nonce};
 pub(crate) use self::secret::same;
 use super::config::MeshConfig;
 use super::error::{JoinError, RefusalReason};

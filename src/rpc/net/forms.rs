@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{self, join_all};
-use rand::TryRng;
-use rand::rngs::SysRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -17,7 +15,7 @@ use tokio::time::timeout;
 use super::Net;
 use super::link::Link;
 use crate::rpc::error::{CallError, CallErrorKind};
-use crate::rpc::join::same;
+use crate::rpc::join::{self, Nonce, same};
 use crate::rpc::memory::{self, Process};
 use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Segment, Sending};
 
@@ -26,9 +24,6 @@ const DIAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// For a stranger to say who it is.
 const TOKEN_LIMIT: Duration = Duration::from_millis(500);
-
-/// Random bytes that only the peer has been told.
-pub(super) type Nonce = [u8; 32];
 
 impl Net {
     pub(super) async fn choose_forms(self: &Rc<Net>) {
@@ -83,7 +78,7 @@ async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
 /// The process of the peer, if this rank can read its memory (P-7).
 async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
     on_this_host(link)?;
-    let nonce = nonce()?;
+    let nonce = join::nonce();
     let mut request = link.peer.lend_request();
     request.get().set_nonce(&nonce);
     let response = request.send().promise.await?;
@@ -107,7 +102,7 @@ fn on_this_host(link: &Link) -> Result<(), CallError> {
 /// Memory that the peer has found.
 async fn shared_memory(link: &Link) -> Result<Segment, CallError> {
     on_this_host(link)?;
-    let nonce = nonce()?;
+    let nonce = join::nonce();
     let (segment, file) = Segment::create(&nonce).map_err(CallError::failed)?;
     let mut request = link.peer.map_request();
     request.get().set_process(std::process::id());
@@ -125,17 +120,11 @@ pub(super) fn nonce_of(bytes: &[u8]) -> Result<Nonce, capnp::Error> {
     bytes.try_into().map_err(|_| capnp::Error::failed(format!("a nonce of {} bytes", bytes.len())))
 }
 
-fn nonce() -> Result<Nonce, CallError> {
-    let mut nonce = Nonce::default();
-    SysRng.try_fill_bytes(&mut nonce).map_err(CallError::failed)?;
-    Ok(nonce)
-}
-
 /// Waits where the peer is to connect to. Nobody else knows the token.
 async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
     let (_, own) = link.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
     let listener = TcpListener::bind((own, 0)).await.map_err(CallError::failed)?;
-    let token = nonce()?;
+    let token = join::nonce();
     let mut request = link.peer.dial_request();
     request.get().set_port(listener.local_addr().map_err(CallError::failed)?.port());
     request.get().set_token(&token);

@@ -20,11 +20,10 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::Net;
-use super::forms::Nonce;
 use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
 use crate::rpc::codec::Inside;
-use crate::rpc::join::Joined;
+use crate::rpc::join::{Joined, Nonce};
 use crate::rpc::payload::{Forms, Intake, Lender, Outgoing, Segment, Sending};
 use crate::rpc::reaper::Reaper;
 use crate::rpc::wire::peer_capnp::peer;

@@ -17,7 +17,7 @@ use crate::profile::{Activity, span};
 use crate::rpc::command::Command;
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::memory::{Bytes, Process, Room};
-use crate::rpc::reaper::{self, Reaper};
+use crate::rpc::reaper::{Kept, Reaper};
 use crate::rpc::value::Message;
 use crate::rpc::wire::value_capnp::pin;
 use crate::topology::Rank;
@@ -43,23 +43,12 @@ pub(crate) enum Loan {
 
 /// The sender's bytes while the receiver may read them.
 pub(crate) struct PinServer {
-    /// None only while it is dropped.
-    bytes: Option<Bytes>,
-    len: usize,
-    reaper: Reaper,
+    _kept: Kept,
 }
 
 impl PinServer {
     pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> PinServer {
-        PinServer { bytes: Some(bytes), len, reaper: reaper.clone() }
-    }
-}
-
-impl Drop for PinServer {
-    fn drop(&mut self) {
-        if self.len >= reaper::LARGE_BYTES {
-            self.reaper.take(self.bytes.take());
-        }
+        PinServer { _kept: Kept::new(bytes, len, reaper) }
     }
 }
 

@@ -14,39 +14,29 @@ use super::intake::Intake;
 use super::shm::{Segment, Slot};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::memory::{Bytes, Room};
-use crate::rpc::reaper::{self, Reaper};
+use crate::rpc::reaper::{Kept, Reaper};
 use crate::rpc::wire::value_capnp::source;
 use crate::rpc::wire::{CHUNK_BYTES, MAX_CHUNK_BYTES, READS_IN_FLIGHT};
 
 /// The sender's side of one payload.
 pub(crate) struct SourceServer {
-    /// None only while it is dropped.
-    bytes: Option<Bytes>,
-    len: usize,
-    reaper: Reaper,
+    kept: Kept,
     /// Memory that the receiver has shared.
     segment: Option<Rc<Segment>>,
 }
 
 impl SourceServer {
     pub fn new(bytes: Bytes, len: usize, reaper: &Reaper, segment: Option<Rc<Segment>>) -> SourceServer {
-        SourceServer { bytes: Some(bytes), len, reaper: reaper.clone(), segment }
+        SourceServer { kept: Kept::new(bytes, len, reaper), segment }
     }
 
     /// The bytes, and where the piece begins, if it is inside them.
     fn piece(&self, offset: u64, len: usize) -> Result<(&Bytes, usize), capnp::Error> {
-        let at = usize::try_from(offset).ok().filter(|offset| *offset <= self.len);
-        match at.filter(|at| len <= MAX_CHUNK_BYTES && len <= self.len - at) {
-            Some(at) => Ok((self.bytes.as_ref().expect("not dropped"), at)),
-            None => Err(capnp::Error::failed(format!("no {len} bytes at {offset} of {}", self.len))),
-        }
-    }
-}
-
-impl Drop for SourceServer {
-    fn drop(&mut self) {
-        if self.len >= reaper::LARGE_BYTES {
-            self.reaper.take(self.bytes.take());
+        let all = self.kept.len;
+        let at = usize::try_from(offset).ok().filter(|offset| *offset <= all);
+        match at.filter(|at| len <= MAX_CHUNK_BYTES && len <= all - at) {
+            Some(at) => Ok((self.kept.bytes(), at)),
+            None => Err(capnp::Error::failed(format!("no {len} bytes at {offset} of {all}"))),
         }
     }
 }
