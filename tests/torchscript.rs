@@ -29,7 +29,7 @@ fn folder() -> tempfile::TempDir {
     fs::write(folder.path().join("job.toml"), JOB).unwrap();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs/digits_net.pt");
     fs::copy(shipped, folder.path().join("jobs/digits_net.pt")).unwrap();
-    for name in ["mlp", "pickle"] {
+    for name in ["mlp", "nothing", "pickle"] {
         fs::copy(format!("{DATA}/{name}.pt"), folder.path().join(format!("{name}.pt"))).unwrap();
     }
     folder
@@ -245,7 +245,34 @@ fn the_check_tells_what_it_knows_of_a_script() {
     insta::assert_snapshot!(stdout(&output));
     let output = finish(pstrain(folder.path()).args(["check", "job.toml", "--json"]));
     let plan: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!(plan["modules"][0]["parameters"], serde_json::Value::Null);
+    // sum(p.numel() for p in torch.jit.load("jobs/digits_net.pt").parameters()), of torch 2.11.0
+    assert_eq!(plan["modules"][0]["parameters"], 1946);
+}
+
+#[test]
+fn the_check_refuses_scripts_that_will_not_do() {
+    let folder = folder();
+    let said = |settings: &[&str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let output = finish(pstrain(folder.path()).args(["check", "job.toml"]).args(settings));
+        assert_code(&output, 2);
+        stderr(&output)
+    };
+    let empty = said(&["modules.net.run=caller", "modules.net.torchscript=nothing.pt"]);
+    let pickled = said(&["modules.net.torchscript=pickle.pt"]);
+    insta::assert_snapshot!(format!("{empty}\n{pickled}"));
+}
+
+/// What libtorch would tell is left out, and a note says so.
+#[test]
+fn the_check_does_without_libtorch() {
+    let folder = folder();
+    let nowhere = folder.path().join("nowhere");
+    let output = finish(pstrain(folder.path()).args(["check", "job.toml"]).env("PSTRAIN_LIBTORCH", nowhere));
+    assert_code(&output, 0);
+    let said = stdout(&output);
+    assert!(said.contains("holds net (parameters not known yet)"), "{said}");
+    assert!(said.contains("note: module net is TorchScript: libtorch, which was not found"), "{said}");
 }
 
 /// Before anything runs, and without libtorch.

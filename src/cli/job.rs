@@ -1,16 +1,19 @@
 //! From the options to a proven job; `check` and `init`.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
-use crate::job::{self, JobError, JobErrors, JobText, Override, Resolved, Sources, Work};
-use crate::runner::model_files;
+use crate::job::{
+    self, JobError, JobErrors, JobText, Override, Resolved, ScriptSize, Sources, Training, Work,
+};
+use crate::runner::{libtorch, model_files};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -100,7 +103,7 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let resolved = load(Some(&args.job), &args.values)?;
     match &resolved.job.work {
         Work::Train(training) => {
-            let plan = job::plan(&resolved.job, training);
+            let plan = job::plan(&resolved.job, training, &script_sizes(args, training)?);
             stdout::result(&plan, &plan, args.json)?;
         }
         Work::Collectives(tour) => {
@@ -109,6 +112,16 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
         }
     }
     Ok(DONE)
+}
+
+/// What the job's TorchScript holds; nothing where libtorch, which alone can open it, is not to be had.
+fn script_sizes(args: &CheckArgs, training: &Training) -> Result<BTreeMap<PathBuf, ScriptSize>, Failure> {
+    let scripted = training.modules.iter().any(|module| module.torchscript().is_some());
+    if !scripted || libtorch::ensure().is_err() {
+        return Ok(BTreeMap::new());
+    }
+    let name = args.job.display().to_string();
+    model_files::script_sizes(training).map_err(|wrong| JobErrors::new(&name, wrong).into())
 }
 
 pub fn init(path: &Path) -> Result<u8, Failure> {

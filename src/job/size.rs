@@ -4,6 +4,16 @@ use super::layer::{Conv, Layer, LayerOp, Lstm};
 use super::optimizer::OptimizerSpec;
 use super::shape::Signal;
 
+/// What libtorch finds in a file of TorchScript, whose size nothing else here can tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScriptSize {
+    /// Values that train.
+    pub parameters: u64,
+    pub parameter_bytes: u64,
+    /// Buffers and parameters that do not train.
+    pub buffer_bytes: u64,
+}
+
 /// Parameters are float32.
 pub const BYTES_PER_PARAMETER: u64 = 4;
 

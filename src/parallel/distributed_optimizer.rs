@@ -162,9 +162,9 @@ impl DistributedOptimizer {
         self.pulled.iter().try_for_each(Exchange::leave)
     }
 
-    /// What pushes and pulls have moved so far; nothing in a job without.
-    pub fn traffic(&self) -> Option<Traffic> {
-        self.pulled.iter().map(Exchange::traffic).reduce(|sum, next| sum + next)
+    /// What pushes and pulls have moved so far, by module.
+    pub fn traffic(&self) -> Vec<(String, Traffic)> {
+        self.pulled.iter().map(|exchange| (exchange.module().into(), exchange.traffic())).collect()
     }
 
     /// To all owners at once.

@@ -9,6 +9,7 @@ use tch::Tensor;
 
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
+use super::model_files;
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::job::{Job, Training, plan};
 use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending};
@@ -77,7 +78,10 @@ impl Ledger {
         let eval = ends.iter().find_map(|end| end.eval.clone());
         let summary = Summary::combine(job.name.as_str(), job.cluster.world_size.0, startup, &reports, eval);
         let measured = self.measured.lock().expect("nobody panics adding a report");
-        let measured = Measured::of(job, training, &plan(job, training), &measured, &summary);
+        // What has trained can be loaded.
+        let plan = plan(job, training, &model_files::script_sizes(training).unwrap_or_default());
+        let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
+        let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
         Summary { measured, ..summary }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::metrics::Summary;
-use crate::job::{Job, Placement, Plan, Training};
+use crate::job::{Job, Plan, Training};
+use crate::parallel::Traffic;
 use crate::rpc::Mesh;
 use crate::topology::Rank;
 
@@ -71,22 +71,24 @@ pub struct MeasuredPipeline {
 }
 
 impl Measured {
-    /// `steps` are those of all trainers together.
+    /// `steps` are those of all trainers together, and so is what was `pulled`, by module.
     pub fn of(
         job: &Job,
         training: &Training,
         plan: &Plan,
         ranks: &[RankMeasured],
-        summary: &Summary,
+        pulled: &[(String, Traffic)],
+        steps: u64,
     ) -> Measured {
         let mut sent = bytes_between_roles(job, ranks);
-        let pulled = training.modules.iter().find(|module| module.placement == Placement::Caller);
-        if let (Some(module), Some(traffic)) = (pulled, &summary.pull_push) {
-            let (trainers, servers) = (training.train.trainers.name.as_str(), module.place.name.as_str());
+        let trainers = training.train.trainers.name.as_str();
+        for (name, traffic) in pulled {
+            let Some(module) = training.modules.iter().find(|module| module.name == *name) else { continue };
+            let servers = module.place.name.as_str();
             *sent.entry((trainers, servers)).or_default() += traffic.pushed_bytes;
             *sent.entry((servers, trainers)).or_default() += traffic.pulled_bytes;
         }
-        Measured { links: links(plan, &sent, summary.steps), pipeline: pipeline(training, plan, ranks) }
+        Measured { links: links(plan, &sent, steps), pipeline: pipeline(training, plan, ranks) }
     }
 }
 
@@ -119,8 +121,7 @@ fn links(plan: &Plan, sent: &Sent<'_>, steps: u64) -> Vec<MeasuredLink> {
 
 fn pipeline(training: &Training, plan: &Plan, ranks: &[RankMeasured]) -> Option<MeasuredPipeline> {
     let plan = plan.pipeline.as_ref()?;
-    let stages = training.modules.chunk_by(|one, next| one.place.name == next.place.name);
-    let stages: Vec<&[Rank]> = stages.map(|stage| stage[0].place.ranks.as_slice()).collect();
+    let stages: Vec<&[Rank]> = training.stages().into_iter().map(|role| role.ranks.as_slice()).collect();
     let measured = |rank: &&RankMeasured| stages.iter().any(|stage| stage.contains(&rank.rank));
     let passings = ranks.iter().map(|rank| rank.passing).filter(|passing| !passing.is_zero());
     let (sum, trainers) = passings.fold((0.0, 0.0), |sum, next| (sum.0 + next.as_secs_f64(), sum.1 + 1.0));

@@ -151,7 +151,7 @@ impl Throughput {
             steps_per_s: rate(self.total.steps - before.steps, measured),
             samples_per_s: rate(self.total.samples - before.samples, measured),
             loss_final,
-            pull_push: None,
+            pulled: Vec::new(),
         }
     }
 }
@@ -170,9 +170,8 @@ pub struct TrainerReport {
     pub samples_per_s: f64,
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
-    /// In a job with modules that trainers pull.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pull_push: Option<Traffic>,
+    /// By module, of those that trainers pull.
+    pub pulled: Vec<(String, Traffic)>,
 }
 
 /// `summary.json`.
@@ -225,6 +224,7 @@ impl Summary {
         eval: Option<EvalResult>,
     ) -> Summary {
         let losses = trainers.iter().map(|trainer| trainer.loss_final);
+        let pulled = trainers.iter().flat_map(|trainer| &trainer.pulled);
         Summary {
             job: job.into(),
             world_size,
@@ -237,7 +237,7 @@ impl Summary {
             loss_final: losses.sum::<f64>() / trainers.len() as f64,
             eval,
             startup_seconds,
-            pull_push: trainers.iter().filter_map(|trainer| trainer.pull_push).reduce(|sum, next| sum + next),
+            pull_push: pulled.map(|(_, traffic)| *traffic).reduce(|sum, next| sum + next),
             measured: Measured::default(),
         }
     }

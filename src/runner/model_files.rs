@@ -1,13 +1,13 @@
-//! The files that modules are made of or start from: whether they are there and fit, before anything runs. Needs no
-//! libtorch, so what only libtorch can tell of TorchScript is found when it is loaded.
+//! The files that modules are made of or start from: whether they are there and fit, before anything runs. Only what
+//! TorchScript holds needs libtorch; whatever has none finds out when it is loaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::job::{Job, JobError, ModuleSpec, Placement, weights};
-use crate::model::{self, ModelError};
+use crate::job::{self, Job, JobError, ModuleSpec, Placement, ScriptSize, Training, weights};
+use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
 
 /// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is, and where it is
@@ -30,6 +30,32 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
         }
     }
     problems
+}
+
+/// What the job's TorchScript holds, by file. Needs libtorch.
+///
+/// # Errors
+/// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them.
+pub fn script_sizes(training: &Training) -> Result<BTreeMap<PathBuf, ScriptSize>, Vec<JobError>> {
+    let (mut sizes, mut problems) = (BTreeMap::new(), Vec::new());
+    for (module, script) in training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
+    {
+        let size = match Module::build(module, &[tch::Device::Cpu], 0) {
+            Ok(built) => built.size(),
+            Err(error) => {
+                let key = key(module, "torchscript", &script.file);
+                problems.push(JobError::new(format!("{key}: {error}")));
+                continue;
+            }
+        };
+        let pulled = module.placement == Placement::Caller;
+        if let Some((problem, hint)) = job::unservable(module, size.parameters).filter(|_| pulled) {
+            let name = module.written_name();
+            problems.push(JobError::new(format!("`modules.{name}` {problem}")).hint(hint));
+        }
+        sizes.insert(script.file.clone(), size);
+    }
+    if problems.is_empty() { Ok(sizes) } else { Err(problems) }
 }
 
 fn key(module: &ModuleSpec, key: &str, file: &Path) -> String {

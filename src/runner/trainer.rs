@@ -97,7 +97,7 @@ impl Trainer<'_> {
         }
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
-        report.pull_push = stepper.optimizer.traffic();
+        report.pulled = stepper.optimizer.traffic();
 
         self.take_leave(&stepper, &course)?;
         Ok(Trained { host, stepper, course, report })
@@ -188,7 +188,7 @@ impl Trainer<'_> {
         let parameters = modules.iter().map(Placed::parameters).collect::<Result<_>>()?;
         let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
-        let (schedule, stages) = (job.pipeline.schedule, job.stages());
+        let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
         let (seed, on_nan) = (job.seed, job.train.on_nan);
         Ok(Stepper {
             autograd,

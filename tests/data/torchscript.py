@@ -104,6 +104,13 @@ class Writes(nn.Module):
         return x + self.teacher
 
 
+class Nothing(nn.Module):
+    """Without parameters."""
+
+    def forward(self, x):
+        return x.flatten(1)[:, :10]
+
+
 class Grows(nn.Module):
     def __init__(self):
         super().__init__()
@@ -168,6 +175,7 @@ def main():
         "fails": Fails(),
         "writes_a_parameter": Writes(),
         "grows_a_buffer": Grows(),
+        "nothing": Nothing(),
     }
     for name, module in modules.items():
         write(torch.jit.script(module), FOLDER / f"{name}.pt")

@@ -37,7 +37,7 @@ fn set(settings: &[&str]) -> String {
 fn a_table_is_cut_over_the_ranks_of_its_role() {
     let plan = |settings: &[&str]| {
         let job = sound(SHARDED, &[], settings).job;
-        let plan = pstrain::job::plan(&job, job.training().unwrap()).to_string();
+        let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default()).to_string();
         let (before, after) = plan.split_once("\n\nmodule dense").expect("modules");
         let (_, links) = after.split_once("\n\nlinks").expect("links");
         format!("{before}\n\nlinks{links}")
@@ -62,11 +62,6 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       trainer to trainer      196 B  gradients of dense, all-reduced 196 B
       408.4 KiB for a step of all 2 trainers
 
-    pipeline, 1f1b: 2 stages, 1 micro-batch in a step
-      server   F0 .  .  .  B0===
-      trainer  .  F0 B0=== .  .
-      a stage waits 50 % of the time and holds activations of at most 1 micro-batch
-
     note: there is no [data.test], so accuracy is not measured
     ");
     insta::assert_snapshot!(plan(&["modules.table.shards=hash", "optimizer.type=sgd"]), @r"
@@ -88,11 +83,6 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       server to trainer    96.0 KiB  rows of table 96.0 KiB
       trainer to trainer      196 B  gradients of dense, all-reduced 196 B
       408.4 KiB for a step of all 2 trainers
-
-    pipeline, 1f1b: 2 stages, 1 micro-batch in a step
-      server   F0 .  .  .  B0===
-      trainer  .  F0 B0=== .  .
-      a stage waits 50 % of the time and holds activations of at most 1 micro-batch
 
     note: there is no [data.test], so accuracy is not measured
     ");

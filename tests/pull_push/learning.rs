@@ -96,10 +96,10 @@ fn the_check_tells_what_each_server_holds_and_what_travels() {
 
     roles, 4 ranks
       server   2 ranks  0 to 1  holds net (599,941 parameters, 2.3 MiB on each)
-      trainer  2 ranks  2 to 3  trains
+      trainer  2 ranks  2 to 3  trains, computes on a copy of net (4.6 MiB)
     ...                              1,199,882   4.6 MiB  cpu
-      rank 0 holds 599,941 parameters, 2.3 MiB, and 2.3 MiB of optimizer state
-      rank 1 holds 599,941 parameters, 2.3 MiB, and 2.3 MiB of optimizer state
+      rank 0 holds 599,941 parameters, 2.3 MiB, and 2.3 MiB of optimizer state, 4.6 MiB of copies of what each trainer has
+      rank 1 holds 599,941 parameters, 2.3 MiB, and 2.3 MiB of optimizer state, 4.6 MiB of copies of what each trainer has
 
     links, one step of one trainer
       trainer to server  70.4 KiB  gradients of net 70.4 KiB

@@ -60,7 +60,7 @@ fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64
 /// algorithm (Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms", 2009).
 fn exchange(links: &mut Vec<Link>, module: &ModulePlan) {
     let replicas = module.ranks.len() as u64;
-    // How large TorchScript is comes out when it is loaded.
+    // How large TorchScript is comes out when somebody has loaded it.
     if let Some(bytes) = module.parameter_bytes.filter(|_| replicas > 1) {
         let bytes = bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
         let what = format!("gradients of {}, all-reduced", module.name);

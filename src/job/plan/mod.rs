@@ -21,7 +21,8 @@ use serde::{Serialize, Serializer};
 use super::pipeline::{self, Timeline};
 use super::proven::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use super::shape::{self, Signal};
-use super::{size, split};
+use super::size::{self, ScriptSize};
+use super::split;
 use crate::topology::{Device, Rank, Role};
 use links::links;
 pub use tour::{TourPlan, tour_plan};
@@ -56,9 +57,13 @@ pub struct RolePlan {
     pub name: String,
     pub ranks: Vec<Rank>,
     pub holds: Vec<String>,
-    /// On each of its ranks. None: it has TorchScript, whose parameters are known when it is loaded.
+    /// On each of its ranks. None: it has TorchScript, and nobody has loaded it.
     pub parameters: Option<u64>,
     pub parameter_bytes: Option<u64>,
+    /// Modules that others hold and each of its ranks computes on a copy.
+    pub copies: Vec<String>,
+    /// Of those copies.
+    pub copy_bytes: Option<u64>,
     pub trains: bool,
     /// It makes the remote modules and starts the trainers.
     pub drives: bool,
@@ -73,7 +78,7 @@ pub struct ModulePlan {
     /// One sample.
     pub input: Signal,
     pub output: Signal,
-    /// None of TorchScript: they are known when it is loaded.
+    /// None of TorchScript that nobody has loaded.
     pub parameters: Option<u64>,
     pub parameter_bytes: Option<u64>,
     pub layers: Vec<LayerPlan>,
@@ -144,11 +149,12 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(device)
 }
 
-/// What a job that trains will do.
-pub fn plan(job: &Job, training: &Training) -> Plan {
+/// What a job that trains will do. Of TorchScript it tells the sizes that are in `scripts`, by file.
+pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ScriptSize>) -> Plan {
     let gpus = job.cluster.num_gpus;
+    let size = |module: &ModuleSpec| scripts.get(&module.torchscript()?.file).copied();
     let modules: Vec<ModulePlan> =
-        training.modules.iter().map(|module| module_plan(gpus, training, module)).collect();
+        training.modules.iter().map(|module| module_plan(gpus, training, module, size(module))).collect();
     Plan {
         job: job.name.clone(),
         world_size: job.cluster.world_size.0,
@@ -163,20 +169,24 @@ pub fn plan(job: &Job, training: &Training) -> Plan {
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
         pipeline: pipeline_plan(training),
-        notes: notes(gpus, training),
+        notes: notes(gpus, training, &modules),
         modules,
     }
 }
 
 fn role_plan(job: &Training, role: &Role, modules: &[ModulePlan]) -> RolePlan {
     let held = || modules.iter().filter(|module| module.role == role.name);
+    let trains = job.train.trainers.name == role.name;
+    let copied = || modules.iter().filter(|module| trains && module.placement == Placement::Caller);
     RolePlan {
         name: role.name.clone(),
         ranks: role.ranks.clone(),
         holds: held().map(|module| module.name.clone()).collect(),
         parameters: sum_of_known(held().map(|module| module.on_each_rank().0)),
         parameter_bytes: sum_of_known(held().map(|module| module.on_each_rank().1)),
-        trains: job.train.trainers.name == role.name,
+        copies: copied().map(|module| module.name.clone()).collect(),
+        copy_bytes: sum_of_known(copied().map(|module| module.parameter_bytes)),
+        trains,
         drives: job.train.driver.as_ref().is_some_and(|driver| driver.name == role.name),
     }
 }
@@ -193,7 +203,7 @@ impl ModulePlan {
     }
 }
 
-fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
+fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<ScriptSize>) -> ModulePlan {
     // Rows that are sharded lie in the memory of the machine.
     let gpus = if matches!(module.placement, Placement::Shards(_)) { 0 } else { gpus };
     let input = module.input();
@@ -213,9 +223,14 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
             device: device(*part, gpus),
         })
         .collect();
-    let known = |of: fn(&LayerPlan) -> u64| match &module.made_of {
-        MadeOf::Layers(_) => Some(sum(layers.iter().map(of))),
-        MadeOf::TorchScript(_) => None,
+    let (parameters, parameter_bytes) = match (&module.made_of, script) {
+        (MadeOf::Layers(_), _) => (
+            Some(sum(layers.iter().map(|layer| layer.parameters))),
+            Some(sum(layers.iter().map(|layer| layer.parameter_bytes))),
+        ),
+        (MadeOf::TorchScript(_), script) => {
+            (script.map(|size| size.parameters), script.map(|size| size.parameter_bytes))
+        }
     };
     ModulePlan {
         name: module.name.clone(),
@@ -224,13 +239,13 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec) -> ModulePlan {
         ranks: module.place.ranks.clone(),
         output: module.output().unwrap_or_else(|| input.clone()),
         input,
-        parameters: known(|layer| layer.parameters),
-        parameter_bytes: known(|layer| layer.parameter_bytes),
+        parameters,
+        parameter_bytes,
         torchscript: module.torchscript().map(|script| script.file.clone()),
         weights: module.weights.clone(),
-        devices: device_plans(job, module, &layers),
+        devices: device_plans(gpus, job, module, &layers, script),
         shards: shards::shard_plans(job, module),
-        ranges: ranges::range_plans(job, module, known(|layer| layer.parameters)),
+        ranges: ranges::range_plans(job, module, parameters),
         layers,
     }
 }
@@ -239,28 +254,37 @@ fn device(part: usize, gpus: u32) -> Device {
     if gpus == 0 { Device::Cpu } else { Device::Cuda(part as u32) }
 }
 
-fn device_plans(job: &Training, module: &ModuleSpec, layers: &[LayerPlan]) -> Vec<DevicePlan> {
+fn device_plans(
+    gpus: u32,
+    job: &Training,
+    module: &ModuleSpec,
+    layers: &[LayerPlan],
+    script: Option<ScriptSize>,
+) -> Vec<DevicePlan> {
     // A trainer has an optimizer of its own only for steps between two synchronisations.
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
     let tensors = if updated { size::optimizer_tensors(&job.optimizer) } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
-    for (layer, plan) in module.layers().iter().zip(layers) {
-        let device = plan.device;
+    let mut add = |device: Device, parameters: u64, parameter_bytes: u64, buffer_bytes: u64| {
         let empty =
             DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };
         let on = plans.entry(device).or_insert(empty);
-        on.parameters = on.parameters.saturating_add(plan.parameters);
-        on.parameter_bytes = on.parameter_bytes.saturating_add(plan.parameter_bytes);
-        on.buffer_bytes = on.buffer_bytes.saturating_add(size::buffer_bytes(&layer.op));
-        on.optimizer_bytes = on.optimizer_bytes.saturating_add(plan.parameter_bytes.saturating_mul(tensors));
+        on.parameters = on.parameters.saturating_add(parameters);
+        on.parameter_bytes = on.parameter_bytes.saturating_add(parameter_bytes);
+        on.buffer_bytes = on.buffer_bytes.saturating_add(buffer_bytes);
+        on.optimizer_bytes = on.optimizer_bytes.saturating_add(parameter_bytes.saturating_mul(tensors));
+    };
+    for (layer, plan) in module.layers().iter().zip(layers) {
+        add(plan.device, plan.parameters, plan.parameter_bytes, size::buffer_bytes(&layer.op));
+    }
+    if let Some(ScriptSize { parameters, parameter_bytes, buffer_bytes }) = script {
+        add(device(0, gpus), parameters, parameter_bytes, buffer_bytes);
     }
     plans.into_values().collect()
 }
 
 fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
-    let place = |module: &ModuleSpec| job.computed_on(module).name.clone();
-    let runs = job.modules.chunk_by(|one, next| place(one) == place(next));
-    let stages: Vec<String> = runs.map(|run| place(&run[0])).collect();
+    let stages: Vec<String> = job.stages().into_iter().map(|role| role.name.clone()).collect();
     let (schedule, micro_batches) =
         (job.pipeline.schedule, job.pipeline.micro_batches * job.train.accumulate);
     let micro_batches = micro_batches as usize;
@@ -268,7 +292,7 @@ fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
     timeline.map(|timeline| PipelinePlan { schedule, micro_batches, stages, timeline })
 }
 
-fn notes(gpus: u32, job: &Training) -> Vec<String> {
+fn notes(gpus: u32, job: &Training, plans: &[ModulePlan]) -> Vec<String> {
     let mut notes = Vec::new();
     for module in &job.modules {
         let (wanted, gpus) = (split::wanted(&module.devices), gpus as usize);
@@ -281,14 +305,14 @@ fn notes(gpus: u32, job: &Training) -> Vec<String> {
             notes.push(format!("module {} would be split over {wanted} GPUs, and {have}", module.name));
         }
     }
-    for module in job.modules.iter().filter(|module| module.torchscript().is_some()) {
+    for module in plans.iter().filter(|module| module.parameters.is_none()) {
         let exchanged = match module.placement {
             Placement::Replicas => ", nor what its replicas exchange",
             _ => "",
         };
         let name = &module.name;
         notes.push(format!(
-            "module {name} is TorchScript: its parameters are known when it is loaded, and not counted here{exchanged}"
+            "module {name} is TorchScript: libtorch, which was not found, would count its parameters{exchanged}"
         ));
     }
     if job.data.test.is_none() {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::super::proven::{ModuleSpec, Placement, Training, ranges};
+use super::super::proven::{Filter, ModuleSpec, Placement, Training, ranges};
 use super::super::size;
 use super::links::add;
 use super::{Link, ModulePlan, sum};
@@ -15,20 +15,27 @@ pub struct RangePlan {
     pub parameters: u64,
     pub parameter_bytes: u64,
     pub optimizer_bytes: u64,
+    /// What each trainer has of them, when a filter lets only a part travel: of all trainers together.
+    pub shadow_bytes: u64,
 }
 
-/// None for a module that is whole where it is. How many parameters TorchScript has comes out when it is loaded.
+/// None for a module that is whole where it is. How many parameters TorchScript has comes out when somebody has loaded it.
 pub(super) fn range_plans(job: &Training, module: &ModuleSpec, parameters: Option<u64>) -> Vec<RangePlan> {
     let Some(parameters) = parameters.filter(|_| module.placement == Placement::Caller) else {
         return Vec::new();
     };
     let tensors = size::optimizer_tensors(&job.optimizer);
+    let shadows = match job.pull_push.filter {
+        Filter::None => 0,
+        _ => job.train.trainers.ranks.len() as u64,
+    };
     let servers = &module.place.ranks;
     let held = ranges(parameters, servers.len()).into_iter().map(|range| range.end - range.start);
     let plan = |(&rank, parameters): (&Rank, u64)| {
         let parameter_bytes = parameters.saturating_mul(size::BYTES_PER_PARAMETER);
         let optimizer_bytes = parameter_bytes.saturating_mul(tensors);
-        RangePlan { rank, parameters, parameter_bytes, optimizer_bytes }
+        let shadow_bytes = parameter_bytes.saturating_mul(shadows);
+        RangePlan { rank, parameters, parameter_bytes, optimizer_bytes, shadow_bytes }
     };
     servers.iter().zip(held).map(plan).collect()
 }

@@ -1,6 +1,7 @@
 //! The plan for a person's eyes: plain text, aligned, no wider than a terminal where names allow.
 
 use std::fmt;
+use std::path::Path;
 
 use super::super::proven::{Consistency, Placement};
 use super::super::shards::Cut;
@@ -85,6 +86,10 @@ fn role_row(role: &RolePlan) -> Vec<String> {
     if role.trains {
         does.push("trains".into());
     }
+    if !role.copies.is_empty() {
+        let size = role.copy_bytes.map_or("size not known yet".into(), bytes);
+        does.push(format!("computes on a copy of {} ({size})", role.copies.join(", ")));
+    }
     if role.drives {
         does.push("makes the remote modules, starts the trainers and waits for them".into());
     }
@@ -122,10 +127,27 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
     writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
-    if let Some(file) = &module.torchscript {
-        write!(f, "  TorchScript, {}", file.display())?;
-        return show_weights(f, module);
+    match &module.torchscript {
+        Some(file) => show_script(f, file, &module.devices)?,
+        None => show_layers(f, module)?,
     }
+    if !module.shards.is_empty() {
+        return module.shards.iter().try_for_each(|shard| show_shard(f, shard));
+    }
+    module.devices.iter().try_for_each(|device| show_extras(f, device))?;
+    module.ranges.iter().try_for_each(|range| show_range(f, range))?;
+    show_weights(f, module)
+}
+
+fn show_script(f: &mut fmt::Formatter<'_>, file: &Path, devices: &[DevicePlan]) -> fmt::Result {
+    write!(f, "  TorchScript, {}", file.display())?;
+    devices.iter().try_for_each(|on| {
+        let (count, size) = (counted(on.parameters, "parameter"), bytes(on.parameter_bytes));
+        write!(f, ": {count}, {size} on {}", on.device)
+    })
+}
+
+fn show_layers(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let mut grid = Grid::new(&[Left, Left, Left, Right, Right, Left]);
     grid.row(["layer", "type", "output", "parameters", "bytes", "device"].map(String::from).to_vec());
     for layer in &module.layers {
@@ -139,18 +161,12 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
             layer.device.to_string(),
         ]);
     }
-    if !module.shards.is_empty() {
-        grid.write(f)?;
-        return module.shards.iter().try_for_each(|shard| show_shard(f, shard));
-    }
-    for device in &module.devices {
+    // Nobody holds the whole of a table that is cut.
+    for device in module.devices.iter().filter(|_| module.shards.is_empty()) {
         let total = [thousands(device.parameters), bytes(device.parameter_bytes), device.device.to_string()];
         grid.row([String::from("together"), String::new(), String::new()].into_iter().chain(total).collect());
     }
-    grid.write(f)?;
-    module.devices.iter().try_for_each(|device| show_extras(f, device))?;
-    module.ranges.iter().try_for_each(|range| show_range(f, range))?;
-    show_weights(f, module)
+    grid.write(f)
 }
 
 fn show_weights(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
@@ -180,24 +196,27 @@ fn show_range(f: &mut fmt::Formatter<'_>, range: &RangePlan) -> fmt::Result {
     let (rank, count, size) =
         (range.rank, counted(range.parameters, "parameter"), bytes(range.parameter_bytes));
     write!(f, "\n  rank {rank} holds {count}, {size}")?;
-    match range.optimizer_bytes {
-        0 => Ok(()),
-        state => write!(f, ", and {} of optimizer state", bytes(state)),
+    let beside =
+        [(range.optimizer_bytes, "optimizer state"), (range.shadow_bytes, "copies of what each trainer has")];
+    match beside_parameters(&beside) {
+        beside if beside.is_empty() => Ok(()),
+        beside => write!(f, ", and {beside}"),
     }
 }
 
 /// What lies beside the parameters.
 fn show_extras(f: &mut fmt::Formatter<'_>, device: &DevicePlan) -> fmt::Result {
     let extras = [(device.optimizer_bytes, "optimizer state"), (device.buffer_bytes, "buffers")];
-    let extras: Vec<_> = extras
-        .iter()
-        .filter(|(size, _)| *size > 0)
-        .map(|(size, what)| format!("{} of {what}", bytes(*size)))
-        .collect();
-    match extras.is_empty() {
-        true => Ok(()),
-        false => write!(f, "\n  and on {} {}", device.device, extras.join(", ")),
+    match beside_parameters(&extras) {
+        extras if extras.is_empty() => Ok(()),
+        extras => write!(f, "\n  and on {} {extras}", device.device),
     }
+}
+
+/// "15.2 KiB of optimizer state, 208 B of buffers"; empty, where nothing has a size.
+fn beside_parameters(sizes: &[(u64, &str)]) -> String {
+    let some = sizes.iter().filter(|(size, _)| *size > 0);
+    some.map(|(size, what)| format!("{} of {what}", bytes(*size))).collect::<Vec<_>>().join(", ")
 }
 
 fn link_row(link: &Link) -> Vec<String> {

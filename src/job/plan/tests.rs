@@ -10,7 +10,7 @@ fn shipped(name: &str, settings: &[&str]) -> Plan {
         settings.iter().map(|setting| Override::set(setting).expect("a setting")).collect();
     let sources = Sources { file: JobText { name, text }, env: Vec::new(), overrides: &overrides };
     let job = job::load(&sources).unwrap_or_else(|errors| panic!("{errors}")).job;
-    plan(&job, job.training().expect("it trains"))
+    plan(&job, job.training().expect("it trains"), &BTreeMap::new())
 }
 
 #[test]

@@ -119,9 +119,11 @@ impl Training {
         self.train.batch_size / u64::from(self.pipeline.micro_batches)
     }
 
-    /// How many times a sample changes from one role's ranks to another's on its way, and one more.
-    pub fn stages(&self) -> usize {
-        self.modules.chunk_by(|one, next| self.computed_on(one) == self.computed_on(next)).count()
+    /// The roles that compute, in the order in which a sample passes them: neighbours are different ones.
+    pub fn stages(&self) -> Vec<&Role> {
+        let mut stages: Vec<&Role> = self.modules.iter().map(|module| self.computed_on(module)).collect();
+        stages.dedup();
+        stages
     }
 
     /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
@@ -166,11 +168,12 @@ impl Training {
         self.modules.iter().any(|module| module.placement == placement)
     }
 
-    /// The role that computes the module.
+    /// The role that computes the module. The layer of a table that is cut, with the rows that it was given, runs at the
+    /// trainers.
     pub fn computed_on<'a>(&'a self, module: &'a ModuleSpec) -> &'a Role {
         match module.placement {
-            Placement::Caller => &self.train.trainers,
-            Placement::Remote | Placement::Replicas | Placement::Shards(_) => &module.place,
+            Placement::Caller | Placement::Shards(_) => &self.train.trainers,
+            Placement::Remote | Placement::Replicas => &module.place,
         }
     }
 
@@ -217,6 +220,23 @@ mod tests {
         let file = JobText { name: "starter", text: starter() };
         let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
         assert_eq!(job.training().unwrap().plugin_limits, PluginLimits::default());
+    }
+
+    #[test]
+    fn a_sample_passes_the_roles_that_compute() {
+        let roles = |text: &str, settings: &[&str]| {
+            let overrides: Vec<_> = settings.iter().map(|text| Override::set(text).unwrap()).collect();
+            let file = JobText { name: "job", text };
+            let job = load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
+            let stages = job.training().unwrap().stages();
+            stages.into_iter().map(|role| role.name.clone()).collect::<Vec<_>>()
+        };
+        let pipeline = include_str!("../../../jobs/pipeline.toml");
+        assert_eq!(roles(pipeline, &[]).len(), 2);
+        // The rows of a table that is cut are looked up on other ranks; what is made of them is made by the trainers.
+        assert_eq!(roles(include_str!("../../../jobs/recommender.toml"), &[]), ["trainer"]);
+        assert_eq!(roles(include_str!("../../../jobs/mnist_pull_push.toml"), &[]), ["trainer"]);
+        assert_eq!(roles(include_str!("../../../jobs/mnist_ps.toml"), &[]), ["server"]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod modules;
 mod optimizers;
 mod pipeline;
 mod places;
-mod pull_push;
+pub mod pull_push;
 mod replicas;
 mod shards;
 mod starts;

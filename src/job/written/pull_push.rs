@@ -91,31 +91,30 @@ pub(super) fn check_local_steps(t: &Table<'_>, train: &Train, used: bool) {
 pub(super) fn check_ranges(modules: &Table<'_>, specs: &[ModuleSpec]) {
     for (name, item) in modules.entries() {
         let pulled = |module: &&ModuleSpec| module.name == name && module.placement == Placement::Caller;
-        // How many parameters TorchScript has comes out when it is loaded.
+        // How many parameters TorchScript has comes out when somebody has loaded it.
         let Some(module) = specs.iter().find(pulled).filter(|module| module.torchscript().is_none()) else {
             continue;
         };
         let parameters =
             module.layers().iter().fold(0, |sum: u64, layer| sum.saturating_add(size::parameters(&layer.op)));
-        let (role, servers) = (&module.place.name, module.place.ranks.len());
-        let largest =
-            ranges(parameters, servers).iter().map(|range| range.end - range.start).max().unwrap_or(0);
-        let refuse = |problem: String, hint: String| {
+        if let Some((problem, hint)) = unservable(module, parameters) {
             item.reader().report(item.error_without_value(problem).hint(hint));
-        };
-        if parameters < servers as u64 {
-            let problem = format!(
-                "has {parameters} parameters for the {} of role `{role}`",
-                cluster::ranks(servers as i64)
-            );
-            refuse(
-                problem,
-                "use fewer servers; a module without parameters needs no run = \"caller\"".into(),
-            );
-        } else if largest > LARGEST_MESSAGE / size::BYTES_PER_PARAMETER {
-            let needed = parameters.div_ceil(LARGEST_MESSAGE / size::BYTES_PER_PARAMETER);
-            let problem = format!("gives each rank of role `{role}` more than the 4 GiB of a message");
-            refuse(problem, format!("use at least {needed} servers"));
         }
     }
+}
+
+/// Why the servers of a module with so many parameters cannot hold them, and a hint; None if they can.
+pub fn unservable(module: &ModuleSpec, parameters: u64) -> Option<(String, String)> {
+    const MOST: u64 = LARGEST_MESSAGE / size::BYTES_PER_PARAMETER;
+    let (role, servers) = (&module.place.name, module.place.ranks.len());
+    if parameters < servers as u64 {
+        let count = cluster::ranks(servers as i64);
+        let hint = "use fewer servers; a module without parameters needs no run = \"caller\"".into();
+        return Some((format!("has {parameters} parameters for the {count} of role `{role}`"), hint));
+    }
+    let largest = ranges(parameters, servers).into_iter().map(|range| range.end - range.start).max()?;
+    (largest > MOST).then(|| {
+        let problem = format!("gives each rank of role `{role}` more than the 4 GiB of a message");
+        (problem, format!("use at least {} servers", parameters.div_ceil(MOST)))
+    })
 }

@@ -204,6 +204,10 @@ impl Exchange {
         self.call_all(LEAVE, Vec::new).map(drop)
     }
 
+    pub(in crate::parallel) fn module(&self) -> &str {
+        &self.here.module
+    }
+
     /// So far.
     pub(in crate::parallel) fn traffic(&self) -> Traffic {
         self.traffic

@@ -80,7 +80,7 @@ fn report(rank: u32, train_seconds: f64, loss_final: f64) -> TrainerReport {
         steps_per_s: 50.5,
         samples_per_s: 1_616.0,
         loss_final,
-        pull_push: None,
+        pulled: Vec::new(),
     }
 }
 
