@@ -32,8 +32,8 @@ fn replicas_averaged(way: &str) -> String {
     format!("{}\n[replicas]\n{way}\n", replicas())
 }
 
-/// Four ranks of the job, each a process, that would train for hours.
-fn start_world(folder: &Path, job: &str) -> Vec<Child> {
+/// Four ranks of the job, each a process, that would train for hours; so many of them are trainers.
+fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
     std::fs::write(folder.join("job.toml"), job).expect("a job");
     let port = free_port().to_string();
     let rank = |rank: &str| {
@@ -45,17 +45,17 @@ fn start_world(folder: &Path, job: &str) -> Vec<Child> {
         start(&mut command)
     };
     let world = ["0", "1", "2", "3"].map(rank).into();
-    wait_for_steps(folder);
+    wait_for_steps(folder, trainers);
     world
 }
 
-/// Training is under way once every trainer, of which there are three at least, has logged some steps.
-fn wait_for_steps(folder: &Path) {
+/// Training is under way once so many trainers have logged some steps.
+fn wait_for_steps(folder: &Path, trainers: usize) {
     let began = Instant::now();
     loop {
         let metrics = std::fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap_or_default();
         let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 20;
-        if (0..4).filter(under_way).count() >= 3 {
+        if (0..4).filter(under_way).count() >= trainers {
             return;
         }
         assert!(began.elapsed() < LIMIT, "no steps within {LIMIT:?}");
@@ -73,8 +73,12 @@ fn others_after(victim: usize, what: Signal, code: i32) -> Vec<String> {
 }
 
 fn others_of(job: &str, victim: usize, what: Signal, code: i32) -> Vec<String> {
+    others_of_trainers(3, job, victim, what, code)
+}
+
+fn others_of_trainers(trainers: usize, job: &str, victim: usize, what: Signal, code: i32) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut world = start_world(folder.path(), job);
+    let mut world = start_world(folder.path(), job, trainers);
     let victim = world.remove(victim);
     signal(&victim, what);
     let sent = Instant::now();
@@ -125,6 +129,26 @@ fn a_rank_that_hangs_is_found_by_its_silence() {
     for said in others_after(3, Signal::SIGSTOP, 3) {
         assert!(said.contains("rank 3 (`trainer3`) was lost"), "{said}");
         assert!(said.contains("nothing came from it for 2."), "{said}");
+    }
+}
+
+/// Two stages of two replicas: whoever dies leaves one neighbour in a collective and one that waits for micro-batches.
+#[test]
+fn a_killed_rank_of_a_pipeline_ends_the_job() {
+    let pipeline = include_str!("../jobs/pipeline.toml");
+    for (victim, name, was) in [(0, "front0", "serving modules"), (3, "back3", "training, step")] {
+        for said in others_of_trainers(2, pipeline, victim, Signal::SIGKILL, 3) {
+            let lost = format!("rank {victim} (`{name}`) was lost while {was}");
+            assert!(said.contains(&lost), "{lost}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_server_of_rows_ends_the_job() {
+    let recommender = include_str!("../jobs/recommender.toml").replace("every = 100 ", "every = 1 ");
+    for said in others_of_trainers(2, &recommender, 2, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 2 (`server2`) was lost while serving modules"), "{said}");
     }
 }
 
@@ -190,7 +214,7 @@ fn an_interrupted_rank_ends_all_ranks_in_order() {
 fn an_interrupted_spawn_leaves_no_rank_behind() {
     let folder = tempfile::tempdir().expect("a folder");
     let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
-    wait_for_steps(folder.path());
+    wait_for_steps(folder.path(), 3);
     let ranks = children_of(launcher.id());
     assert_eq!(ranks.len(), 4);
     signal(&launcher, Signal::SIGINT);
