@@ -13,6 +13,7 @@ mod error;
 #[cfg(test)]
 mod hostile;
 mod join;
+mod lookout;
 mod memory;
 mod mesh;
 mod methods;

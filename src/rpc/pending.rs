@@ -13,6 +13,7 @@ use futures::future::{TryFutureExt as _, try_join_all};
 use tokio::sync::oneshot;
 
 use super::error::{CallError, CallErrorKind};
+use super::lookout::Waits;
 use super::payload::{self, Arrived};
 use super::shared::Shared;
 use super::together;
@@ -155,29 +156,8 @@ impl Wake for Unpark {
     }
 }
 
-/// A wait that was shorter was a short one.
-const SHORT: Duration = Duration::from_micros(400);
-
-/// After so many short waits in a row a thread looks for a while before it parks: waking it on a core that has gone to
-/// sleep takes as long as a call. A long wait, as in training, costs nothing of that.
-const SHORT_IN_A_ROW: u32 = 8;
-
 thread_local! {
-    static SHORT_WAITS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Looks out for `unpark` instead of parking, if this thread's waits are short. Leaves the core to whoever wants it.
-fn look_out(unpark: &Unpark, since: Instant) {
-    if SHORT_WAITS.get() < SHORT_IN_A_ROW {
-        return;
-    }
-    while !unpark.woken.load(Ordering::Acquire) && since.elapsed() < SHORT {
-        thread::yield_now();
-    }
-}
-
-fn note_wait(since: Instant) {
-    SHORT_WAITS.set(if since.elapsed() < SHORT { SHORT_WAITS.get().saturating_add(1) } else { 0 });
+    static WAITS: Waits = const { Waits::new() };
 }
 
 /// Blocks this thread on `future`.
@@ -209,7 +189,10 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
         }
         _wait.get_or_insert_with(|| span(Activity::Wait));
         let since = Instant::now();
-        look_out(&unpark, since);
+        let look_on = || WAITS.with(|waits| waits.look_on(since));
+        while !unpark.woken.load(Ordering::Acquire) && look_on() {
+            thread::yield_now();
+        }
         while !unpark.woken.load(Ordering::Acquire) {
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => thread::park(),
@@ -217,6 +200,6 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
                 Some(left) => thread::park_timeout(left),
             }
         }
-        note_wait(since);
+        WAITS.with(|waits| waits.note(since));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
@@ -14,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use super::error::{CallError, CallErrorKind, without_frames};
+use super::lookout::LookOut;
 use super::methods::{Handler, Incoming};
 use super::payload::{self, Arrived, Share};
 use super::pending::{self, Outcome};
@@ -48,7 +50,9 @@ impl Worker {
         let (jobs, queue) = mpsc::unbounded_channel();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
             pending::this_thread_serves();
-            LocalSet::new().block_on(&runtime, serve(queue));
+            let (tasks, look_out) = (LocalSet::new(), LookOut::new());
+            tasks.spawn_local(look_out.clone().keep());
+            tasks.block_on(&runtime, serve(queue, look_out));
         })?;
         Ok(Worker { jobs })
     }
@@ -59,9 +63,14 @@ impl Worker {
     }
 }
 
-async fn serve(mut queue: mpsc::UnboundedReceiver<Job>) {
+async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, look_out: Rc<LookOut>) {
     while let Some(job) = queue.recv().await {
-        tokio::task::spawn_local(run(job));
+        look_out.came();
+        let look_out = look_out.clone();
+        tokio::task::spawn_local(async move {
+            run(job).await;
+            look_out.idle();
+        });
     }
 }
 

@@ -242,7 +242,9 @@ impl Net {
             share,
         };
         self.give(from, job)?;
-        match answer.await {
+        let answer = answer.await;
+        self.look_out.came();
+        match answer {
             // The place that the error has is that of a nested call; add this one.
             Ok(outcome) => outcome.map_err(|error| error.at(self.rank(), method)),
             Err(_) if self.phase.get().is_over() => future::pending().await,

@@ -36,6 +36,7 @@ use super::command::{Command, Reply};
 use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
 use super::join;
+use super::lookout::LookOut;
 use super::mesh::{Inner, Mesh, Peer};
 use super::methods::Methods;
 use super::pending;
@@ -83,6 +84,7 @@ async fn run(
     }
     tokio::task::spawn_local(watch::keep_watch(net.clone()));
     tokio::task::spawn_local(net.clone().obey(queue));
+    tokio::task::spawn_local(net.look_out.clone().keep());
     // No rank calls another before all connections stand, and know how tensors travel on them.
     let ready = async {
         net.choose_forms().await;
@@ -132,6 +134,7 @@ pub(crate) struct Net {
     next: Cell<u64>,
     /// Notified when `waiting` may have got empty.
     idle: Notify,
+    look_out: Rc<LookOut>,
     stopped: Notify,
 }
 
@@ -163,6 +166,7 @@ impl Net {
             phase: Cell::new(Phase::Running),
             next: Cell::new(0),
             idle: Notify::new(),
+            look_out: LookOut::new(),
             stopped: Notify::new(),
         }
     }
@@ -202,6 +206,7 @@ impl Net {
     /// Does what other threads ask.
     async fn obey(self: Rc<Net>, mut queue: mpsc::UnboundedReceiver<Command>) {
         while let Some(command) = queue.recv().await {
+            self.look_out.came();
             let net = self.clone();
             match command {
                 Command::Calls(calls) => net.start_calls(calls),
