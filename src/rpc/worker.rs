@@ -28,11 +28,25 @@ pub(crate) struct Job {
     /// Of which the message is missing.
     pub arrived: Arrived,
     pub shared: Arc<Shared>,
-    pub done: oneshot::Sender<Outcome>,
+    pub answer: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
     /// Given back then too, if the handler has not done so before (P-5 in `payload/intake.rs`).
     pub share: Option<Share>,
+}
+
+/// A job's outcome and whom it is for. It goes by way of the RPC thread's queue, which wakes that thread once for all that
+/// is in it.
+pub(crate) struct Done {
+    answer: oneshot::Sender<Outcome>,
+    outcome: Outcome,
+}
+
+impl Done {
+    pub fn tell(self) {
+        // A caller that has given up does not want it.
+        let _ = self.answer.send(self.outcome);
+    }
 }
 
 /// Jobs go in here; there are never more than the peer has permits. The thread ends when this is dropped, and with it
@@ -45,14 +59,14 @@ pub(crate) struct Worker {
 const STACK_BYTES: usize = 8 << 20;
 
 impl Worker {
-    pub fn start(peer: Rank) -> std::io::Result<Worker> {
+    pub fn start(peer: Rank, done: mpsc::UnboundedSender<Done>) -> std::io::Result<Worker> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let (jobs, queue) = mpsc::unbounded_channel();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
             pending::this_thread_serves();
             let (tasks, look_out) = (LocalSet::new(), LookOut::new());
             tasks.spawn_local(look_out.clone().keep());
-            tasks.block_on(&runtime, serve(queue, look_out));
+            tasks.block_on(&runtime, serve(queue, done, look_out));
         })?;
         Ok(Worker { jobs })
     }
@@ -63,19 +77,24 @@ impl Worker {
     }
 }
 
-async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, look_out: Rc<LookOut>) {
+async fn serve(
+    mut queue: mpsc::UnboundedReceiver<Job>,
+    done: mpsc::UnboundedSender<Done>,
+    look_out: Rc<LookOut>,
+) {
     while let Some(job) = queue.recv().await {
         look_out.came();
-        let look_out = look_out.clone();
+        let (done, look_out) = (done.clone(), look_out.clone());
         tokio::task::spawn_local(async move {
-            run(job).await;
+            // When the RPC thread is gone nobody waits.
+            let _ = done.send(run(job).await);
             look_out.idle();
         });
     }
 }
 
-async fn run(job: Job) {
-    let Job { handler, mut incoming, mut arrived, shared, done, permit, share } = job;
+async fn run(job: Job) -> Done {
+    let Job { handler, mut incoming, mut arrived, shared, answer, permit, share } = job;
     let caller = incoming.from;
     let of_mesh = shared.clone();
     let call = AssertUnwindSafe(async move {
@@ -101,8 +120,7 @@ async fn run(job: Job) {
     // Here and not on the RPC thread: this copies tensors that are not contiguous.
     let outcome = outcome.and_then(|message| shared.prepare(caller, message));
     drop(permit);
-    // A caller that has given up does not want it.
-    let _ = done.send(outcome);
+    Done { answer, outcome }
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -226,7 +226,7 @@ impl Net {
             let message = format_args!("rank {} has no such method", self.rank());
             CallError::of_kind(CallErrorKind::NoMethod, message)
         })?;
-        let (done, answer) = oneshot::channel();
+        let (tell, answer) = oneshot::channel();
         let job = Job {
             handler,
             incoming: Incoming {
@@ -237,14 +237,12 @@ impl Net {
             },
             arrived,
             shared: self.shared.clone(),
-            done,
+            answer: tell,
             permit,
             share,
         };
         self.give(from, job)?;
-        let answer = answer.await;
-        self.look_out.came();
-        match answer {
+        match answer.await {
             // The place that the error has is that of a nested call; add this one.
             Ok(outcome) => outcome.map_err(|error| error.at(self.rank(), method)),
             Err(_) if self.phase.get().is_over() => future::pending().await,
@@ -256,7 +254,7 @@ impl Net {
         match self.workers.borrow_mut().entry(from) {
             Entry::Occupied(worker) => worker.get().give(job),
             Entry::Vacant(place) => {
-                let worker = Worker::start(from).map_err(|error| {
+                let worker = Worker::start(from, self.done.clone()).map_err(|error| {
                     CallError::failed(format_args!("no thread to serve rank {from}: {error}"))
                 })?;
                 place.insert(worker).give(job);

@@ -43,7 +43,7 @@ use super::pending;
 use super::reaper::Reaper;
 use super::shared::{End, Permit, Shared};
 use super::wire::value_capnp::{pin, reference};
-use super::worker::Worker;
+use super::worker::{Done, Worker};
 use crate::topology::Rank;
 
 /// Starts the RPC thread and waits until the world is complete.
@@ -73,17 +73,19 @@ async fn run(
 ) {
     let deadline = Instant::now() + config.join_timeout;
     let (commands, queue) = mpsc::unbounded_channel();
+    let (done, outcomes) = mpsc::unbounded_channel();
     let world = match join::meet(config, deadline).await {
         Ok(world) => world,
         Err(error) => return drop(started.send(Err(error))),
     };
     let mesh = Mesh::new(shared.clone(), commands, world.members.clone());
-    let net = Rc::new(Net::new(shared, Arc::downgrade(mesh.inner()), world.members, methods));
+    let net = Rc::new(Net::new(shared, Arc::downgrade(mesh.inner()), world.members, methods, done));
     for joined in world.joined {
         net.connect(joined);
     }
     tokio::task::spawn_local(watch::keep_watch(net.clone()));
     tokio::task::spawn_local(net.clone().obey(queue));
+    tokio::task::spawn_local(net.clone().tell(outcomes));
     tokio::task::spawn_local(net.look_out.clone().keep());
     // No rank calls another before all connections stand, and know how tensors travel on them.
     let ready = async {
@@ -123,6 +125,8 @@ pub(crate) struct Net {
     /// By rank. None: this rank itself, or gone.
     links: RefCell<Vec<Option<Rc<Link>>>>,
     workers: RefCell<HashMap<Rank, Worker>>,
+    /// For the workers.
+    done: mpsc::UnboundedSender<Done>,
     /// Capabilities behind the `RRef`s of this rank.
     held: RefCell<HashMap<u64, Holding>>,
     /// What peers lend to this rank.
@@ -150,7 +154,13 @@ struct Waiting {
 }
 
 impl Net {
-    fn new(shared: Arc<Shared>, mesh: Weak<Inner>, members: Vec<Peer>, methods: Methods) -> Net {
+    fn new(
+        shared: Arc<Shared>,
+        mesh: Weak<Inner>,
+        members: Vec<Peer>,
+        methods: Methods,
+        done: mpsc::UnboundedSender<Done>,
+    ) -> Net {
         let world_size = shared.world_size;
         Net {
             shared,
@@ -159,6 +169,7 @@ impl Net {
             methods: RefCell::new(Some(methods)),
             links: RefCell::new(world_size.ranks().map(|_| None).collect()),
             workers: RefCell::default(),
+            done,
             held: RefCell::default(),
             pins: RefCell::default(),
             waiting: RefCell::default(),
@@ -251,6 +262,14 @@ impl Net {
                     let _ = reply.send(link.doing.borrow().clone());
                 }
             }
+        }
+    }
+
+    /// Passes on what workers have done.
+    async fn tell(self: Rc<Net>, mut outcomes: mpsc::UnboundedReceiver<Done>) {
+        while let Some(done) = outcomes.recv().await {
+            self.look_out.came();
+            done.tell();
         }
     }
 
