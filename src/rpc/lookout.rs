@@ -40,9 +40,12 @@ impl Waits {
     }
 }
 
-/// Keeps a thread that runs tasks from sleeping. What wakes its tasks tells it, by [`came`](LookOut::came).
+/// Keeps a thread that runs tasks from sleeping. What wakes its tasks tells it: when something has come, or when it begins
+/// and ends what takes longer.
 pub(super) struct LookOut {
     waits: Waits,
+    /// What has begun and not ended.
+    at_work: Cell<u32>,
     /// The thread has had nothing to do since then, as far as this knows.
     idle_since: Cell<Instant>,
     /// The thread may sleep.
@@ -52,23 +55,34 @@ pub(super) struct LookOut {
 
 impl LookOut {
     pub fn new() -> Rc<LookOut> {
-        let waits = Waits::new();
         Rc::new(LookOut {
-            waits,
+            waits: Waits::new(),
+            at_work: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
             off: Cell::new(false),
             on: Notify::new(),
         })
     }
 
-    /// Something has come, and that ends a wait.
+    /// Something has come that takes no time.
     pub fn came(&self) {
-        self.waits.note(self.idle_since.get());
-        self.idle();
+        self.begin();
+        self.end();
     }
 
-    /// A wait begins.
-    pub fn idle(&self) {
+    /// Something has come, which ends a wait if the thread was not at work.
+    pub fn begin(&self) {
+        if self.at_work.replace(self.at_work.get() + 1) == 0 {
+            self.waits.note(self.idle_since.get());
+        }
+    }
+
+    /// What had begun is done, and a wait begins if that was all.
+    pub fn end(&self) {
+        self.at_work.set(self.at_work.get() - 1);
+        if self.at_work.get() > 0 {
+            return;
+        }
         let now = Instant::now();
         self.idle_since.set(now);
         if self.off.get() && self.waits.look_on(now) {
@@ -81,7 +95,7 @@ impl LookOut {
     /// without waiting for any.
     pub async fn keep(self: Rc<LookOut>) {
         loop {
-            while self.waits.look_on(self.idle_since.get()) {
+            while self.at_work.get() == 0 && self.waits.look_on(self.idle_since.get()) {
                 thread::yield_now();
                 tokio::task::yield_now().await;
             }

@@ -23,6 +23,7 @@ mod pending;
 mod reaper;
 mod rref;
 mod shared;
+mod socket;
 mod together;
 mod value;
 mod wire;

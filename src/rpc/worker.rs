@@ -83,12 +83,12 @@ async fn serve(
     look_out: Rc<LookOut>,
 ) {
     while let Some(job) = queue.recv().await {
-        look_out.came();
+        look_out.begin();
         let (done, look_out) = (done.clone(), look_out.clone());
         tokio::task::spawn_local(async move {
             // When the RPC thread is gone nobody waits.
             let _ = done.send(run(job).await);
-            look_out.idle();
+            look_out.end();
         });
     }
 }

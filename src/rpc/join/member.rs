@@ -14,6 +14,7 @@ use crate::rpc::config::MeshConfig;
 use crate::rpc::error::{JoinError, RefusalReason};
 use crate::rpc::mesh::Peer;
 use crate::rpc::payload::Forms;
+use crate::rpc::socket;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -94,7 +95,7 @@ async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
 
 async fn connect(address: &str) -> std::io::Result<TcpStream> {
     let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
-    stream.set_nodelay(true)?;
+    socket::tune(&stream)?;
     Ok(stream)
 }
 
@@ -159,7 +160,7 @@ async fn accept_from_above(
             address: format!("{:?}", listener.local_addr()),
             source,
         })?;
-        let _ = stream.set_nodelay(true);
+        let _ = socket::tune(&stream);
         let admitted = handshake::accept(&mut stream, key, config.forms, |came| {
             fits(config, came)?;
             match expected.contains(&came.rank) {

@@ -17,6 +17,7 @@ use super::{Joined, MAX_STRANGERS, World, address, fits, introduction};
 use crate::rpc::config::MeshConfig;
 use crate::rpc::error::{JoinError, RefusalReason};
 use crate::rpc::mesh::Peer;
+use crate::rpc::socket;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::Rank;
 
@@ -75,7 +76,7 @@ async fn receive(hall: Rc<Hall>, listener: TcpListener) {
 }
 
 async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
+    let _ = socket::tune(&stream);
     let (ask, asked) = oneshot::channel();
     let mut taken = None;
     let admitted = handshake::accept(&mut stream, &hall.key, hall.config.forms, |came| {

@@ -18,6 +18,7 @@ use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::join::{self, Nonce, same};
 use crate::rpc::memory::{self, Process};
 use crate::rpc::payload::{Form, Incoming, Lender, Outgoing, Segment, Sending};
+use crate::rpc::socket;
 
 /// For the second connection to stand.
 const DIAL_LIMIT: Duration = Duration::from_secs(3);
@@ -154,9 +155,9 @@ async fn admit(listener: &TcpListener, token: &Nonce) -> Result<TcpStream, CallE
 
 /// For a thread of its own.
 fn blocking(stream: TcpStream) -> Result<std::net::TcpStream, CallError> {
+    socket::tune(&stream).map_err(CallError::failed)?;
     let stream = stream.into_std().map_err(CallError::failed)?;
     stream.set_nonblocking(false).map_err(CallError::failed)?;
-    stream.set_nodelay(true).map_err(CallError::failed)?;
     Ok(stream)
 }
 
