@@ -10,7 +10,7 @@ use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArg
 use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
-use crate::job::Resolved;
+use crate::job::{Job, Resolved, Training};
 use crate::rpc::{Forms, Mesh, MeshConfig};
 use crate::runner::launch::{self, Forked};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
@@ -25,23 +25,24 @@ pub fn command(command: BenchCommand, look: logs::Wanted) -> Result<u8, Failure>
     }
 }
 
-/// The job, which trains something.
-fn training_of(args: &BenchStepArgs, look: logs::Wanted) -> Result<Resolved, Failure> {
+/// The job, read in a process that has libtorch.
+fn read_job(args: &BenchStepArgs, look: logs::Wanted) -> Result<Resolved, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     look.start_logs(None);
-    match resolved.job.training() {
-        Some(_) => Ok(resolved),
-        None => Err(Failure::usage(
-            "this job trains no model\n  hint: `pstrain bench collectives` measures what it does",
-        )),
-    }
+    Ok(resolved)
+}
+
+fn training(job: &Job) -> Result<&Training, Failure> {
+    job.training().ok_or_else(|| {
+        Failure::usage("this job trains no model\n  hint: `pstrain bench collectives` measures what it does")
+    })
 }
 
 fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
-    let resolved = training_of(args, look)?;
+    let resolved = read_job(args, look)?;
     let job = &resolved.job;
-    let training = job.training().expect("just seen");
+    let training = training(job)?;
     let devices = devices::first(job.cluster.num_gpus, 0);
     let report = one_process::measure(training, &data_root(job)?, &devices, args.steps)?;
     let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
@@ -62,8 +63,8 @@ struct DataRate {
 }
 
 fn data(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
-    let resolved = training_of(args, look)?;
-    let training = resolved.job.training().expect("just seen");
+    let resolved = read_job(args, look)?;
+    let training = training(&resolved.job)?;
     let report = one_process::measure_data(training, &data_root(&resolved.job)?, args.steps)?;
     let rate = DataRate {
         batches: report.steps,

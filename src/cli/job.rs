@@ -11,7 +11,7 @@ use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
 use crate::job::{
-    self, JobError, JobErrors, JobText, Override, Resolved, ScriptSize, Sources, Training, Work,
+    self, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training, Work,
 };
 use crate::runner::{libtorch, model_files};
 
@@ -115,9 +115,12 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
 }
 
 /// What the job's TorchScript holds; nothing where libtorch, which alone can open it, is not to be had.
-fn script_sizes(args: &CheckArgs, training: &Training) -> Result<BTreeMap<PathBuf, ScriptSize>, Failure> {
-    let scripted = training.modules.iter().any(|module| module.torchscript().is_some());
-    if !scripted || libtorch::ensure().is_err() {
+fn script_sizes(args: &CheckArgs, training: &Training) -> Result<BTreeMap<PathBuf, ModuleSize>, Failure> {
+    if training.modules.iter().all(|module| module.torchscript().is_none()) {
+        return Ok(BTreeMap::new());
+    }
+    if let Err(error) = libtorch::ensure() {
+        eprintln!("warning: {error}");
         return Ok(BTreeMap::new());
     }
     let name = args.job.display().to_string();

@@ -27,11 +27,10 @@ mod written;
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use plan::{Plan, TourPlan, plan, thousands, tour_plan};
 pub use proven::*;
-pub use size::ScriptSize;
+pub use size::ModuleSize;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::starter;
 pub use written::data::{BUILTIN_DATA, DATASETS, LOSSES};
-pub use written::pull_push::unservable;
 
 use crate::topology::Rank;
 

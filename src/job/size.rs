@@ -4,15 +4,18 @@ use super::layer::{Conv, Layer, LayerOp, Lstm};
 use super::optimizer::OptimizerSpec;
 use super::shape::Signal;
 
-/// What libtorch finds in a file of TorchScript, whose size nothing else here can tell.
+/// How large a module is. Of TorchScript only libtorch can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScriptSize {
+pub struct ModuleSize {
     /// Values that train.
     pub parameters: u64,
     pub parameter_bytes: u64,
-    /// Buffers and parameters that do not train.
+    /// Of buffers, and of parameters that do not train.
     pub buffer_bytes: u64,
 }
+
+/// Bytes of the largest message between ranks.
+pub const LARGEST_MESSAGE: u64 = 4 << 30;
 
 /// Parameters are float32.
 pub const BYTES_PER_PARAMETER: u64 = 4;

@@ -11,7 +11,7 @@ use super::script::{self, ScriptBody};
 use super::split::Split;
 use super::{ModelError, init, rng};
 use crate::job::layer::Layer;
-use crate::job::{MadeOf, ModuleSpec, ScriptSize, Stage, weights};
+use crate::job::{MadeOf, ModuleSize, ModuleSpec, Stage, weights};
 use crate::topology::Device;
 
 /// A part of a model, built as a job says. Holds no parameters (M-1); share it between threads by reference.
@@ -152,12 +152,13 @@ impl Module {
         &self.parameters
     }
 
-    pub fn size(&self) -> ScriptSize {
+    /// Whatever its parameters are at the moment.
+    pub fn size(&self) -> ModuleSize {
         let trained = |info: &ParameterInfo| info.shape.iter().product::<i64>() as u64;
         let bytes = |tensor: &Tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64;
         let parameter_bytes = |info: &ParameterInfo| trained(info) * info.kind.elt_size_in_bytes() as u64;
         let beside = self.share_buffers().into_iter().chain(self.share_fixed());
-        ScriptSize {
+        ModuleSize {
             parameters: self.parameters.iter().map(trained).sum(),
             parameter_bytes: self.parameters.iter().map(parameter_bytes).sum(),
             buffer_bytes: beside.map(|tensor| bytes(&tensor)).sum(),

@@ -2,7 +2,7 @@
 //!
 //! Waking a thread on a core that has gone to sleep takes longer than a small call's work. So a thread whose waits are
 //! short looks again and again for a while before it sleeps, and leaves its core to whoever wants it in between. A thread
-//! whose waits are long, as beside a model that takes milliseconds, sleeps at once.
+//! whose waits are long, as beside a model that takes many milliseconds, sleeps at once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,132 +12,145 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// A wait that was shorter was a short one; nobody looks out for longer.
-const SHORT: Duration = Duration::from_micros(400);
+const SHORT: Duration = Duration::from_millis(1);
 
-/// A thread looks out after so many short waits in a row.
-const SHORT_IN_A_ROW: u32 = 8;
+/// A thread looks out if so many of its last eight waits were short ones.
+const SHORT_OF_EIGHT: u32 = 6;
 
-/// How long a thread has waited of late.
+thread_local! {
+    static THIS_THREAD: Rc<LookOut> = Rc::default();
+}
+
+/// This thread has nothing to do from now on.
+pub(super) fn waits() {
+    THIS_THREAD.with(|thread| thread.waits(Instant::now()));
+}
+
+/// Something has come for this thread.
+pub(super) fn came() {
+    THIS_THREAD.with(|thread| thread.came(Instant::now));
+}
+
+/// Looks for what this thread waits for until it is there, or it is time to sleep.
+pub(super) fn look_until(ready: impl Fn() -> bool) {
+    THIS_THREAD.with(|of_thread| {
+        while !ready() && of_thread.looks(Instant::now()) {
+            thread::yield_now();
+        }
+    });
+}
+
+/// The same for a thread that runs tasks, as one of them. While it looks, the runtime has a task that is ready and asks
+/// the system for events without waiting for any; when it does wait, [`waits`] has to be called.
+pub(super) async fn keep_looking() {
+    let of_thread = THIS_THREAD.with(Rc::clone);
+    loop {
+        let now = Instant::now();
+        if !of_thread.looks(now) {
+            of_thread.off.set(true);
+            of_thread.on.notified().await;
+            continue;
+        }
+        // Not at once: what has just come may have made other tasks ready.
+        if of_thread.waits_since.get().is_some() {
+            thread::yield_now();
+        }
+        of_thread.waits(now);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What a thread knows of its waits.
 #[derive(Default)]
-pub(super) struct Waits {
-    short_in_a_row: Cell<u32>,
-}
-
-impl Waits {
-    pub const fn new() -> Waits {
-        Waits { short_in_a_row: Cell::new(0) }
-    }
-
-    /// Whether a thread that has waited since then is to look again before it sleeps.
-    pub fn look_on(&self, since: Instant) -> bool {
-        self.short_in_a_row.get() >= SHORT_IN_A_ROW && since.elapsed() < SHORT
-    }
-
-    /// A wait that began then is over.
-    pub fn note(&self, since: Instant) {
-        let short = since.elapsed() < SHORT;
-        self.short_in_a_row.set(if short { self.short_in_a_row.get().saturating_add(1) } else { 0 });
-    }
-}
-
-/// Keeps a thread that runs tasks from sleeping. What wakes its tasks tells it: when something has come, or when it begins
-/// and ends what takes longer.
-pub(super) struct LookOut {
-    waits: Waits,
-    /// What has begun and not ended.
-    at_work: Cell<u32>,
-    /// The thread has had nothing to do since then, as far as this knows.
-    idle_since: Cell<Instant>,
-    /// The thread may sleep.
+struct LookOut {
+    /// Of the last eight waits, a bit for each that was short.
+    short: Cell<u8>,
+    /// None: it does not wait.
+    waits_since: Cell<Option<Instant>>,
+    /// Of a thread that runs tasks: it may sleep until `on`.
     off: Cell<bool>,
     on: Notify,
 }
 
 impl LookOut {
-    pub fn new() -> Rc<LookOut> {
-        Rc::new(LookOut {
-            waits: Waits::new(),
-            at_work: Cell::new(0),
-            idle_since: Cell::new(Instant::now()),
-            off: Cell::new(false),
-            on: Notify::new(),
-        })
+    /// A wait begins, or goes on.
+    fn waits(&self, now: Instant) {
+        self.waits_since.set(self.waits_since.get().or(Some(now)));
     }
 
-    /// Something has come that takes no time.
-    pub fn came(&self) {
-        self.begin();
-        self.end();
-    }
-
-    /// Something has come, which ends a wait if the thread was not at work.
-    pub fn begin(&self) {
-        if self.at_work.replace(self.at_work.get() + 1) == 0 {
-            self.waits.note(self.idle_since.get());
-        }
-    }
-
-    /// What had begun is done, and a wait begins if that was all.
-    pub fn end(&self) {
-        self.at_work.set(self.at_work.get() - 1);
-        if self.at_work.get() > 0 {
-            return;
-        }
-        let now = Instant::now();
-        self.idle_since.set(now);
-        if self.off.get() && self.waits.look_on(now) {
+    /// A wait ends. What comes before the next one begins ends none.
+    fn came(&self, now: impl FnOnce() -> Instant) {
+        let Some(since) = self.waits_since.take() else { return };
+        let now = now();
+        let short = now.duration_since(since) < SHORT;
+        self.short.set(self.short.get() << 1 | u8::from(short));
+        if self.off.get() && self.looks(now) {
             self.off.set(false);
             self.on.notify_one();
         }
     }
 
-    /// A task for the thread. While it looks out the runtime has a task that is ready, and so asks the system for events
-    /// without waiting for any.
-    pub async fn keep(self: Rc<LookOut>) {
-        loop {
-            while self.at_work.get() == 0 && self.waits.look_on(self.idle_since.get()) {
-                thread::yield_now();
-                tokio::task::yield_now().await;
-            }
-            self.off.set(true);
-            self.on.notified().await;
-        }
+    /// Whether it is to look once more before it sleeps.
+    fn looks(&self, now: Instant) -> bool {
+        let long = self.waits_since.get().is_some_and(|since| now.duration_since(since) >= SHORT);
+        self.short.get().count_ones() >= SHORT_OF_EIGHT && !long
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
-    #[test]
-    fn a_thread_looks_out_after_short_waits_for_a_short_while() {
-        let (waits, now) = (Waits::new(), Instant::now() + Duration::from_secs(60));
-        for _ in 0..SHORT_IN_A_ROW {
-            assert!(!waits.look_on(now));
-            waits.note(now);
+    const MOMENT: Duration = Duration::from_micros(50);
+
+    /// The thread waits so often and so long; the time after that.
+    fn wait(thread: &LookOut, times: u32, how_long: Duration, mut now: Instant) -> Instant {
+        for _ in 0..times {
+            thread.waits(now);
+            now += how_long;
+            thread.came(|| now);
         }
-        assert!(waits.look_on(now));
-        let long_ago = Instant::now() - SHORT;
-        assert!(!waits.look_on(long_ago), "it has looked long enough");
-        waits.note(long_ago);
-        assert!(!waits.look_on(now), "a long wait");
+        now
     }
 
-    #[tokio::test]
-    async fn tasks_keep_a_thread_awake_while_something_comes() {
-        let come_often = |look_out: &LookOut| (0..=SHORT_IN_A_ROW).for_each(|_| look_out.came());
-        tokio::task::LocalSet::new()
-            .run_until(async {
-                let look_out = LookOut::new();
-                let keeper = tokio::task::spawn_local(look_out.clone().keep());
-                for _ in 0..3 {
-                    tokio::time::sleep(10 * SHORT).await;
-                    assert!(look_out.off.get(), "nothing comes");
-                    come_often(&look_out);
-                    assert!(!look_out.off.get());
-                }
-                keeper.abort();
-            })
-            .await;
+    #[test]
+    fn a_thread_looks_out_after_short_waits_and_for_a_short_while() {
+        let thread = LookOut::default();
+        let now = wait(&thread, SHORT_OF_EIGHT - 1, MOMENT, Instant::now());
+        assert!(!thread.looks(now));
+        let now = wait(&thread, 1, MOMENT, now);
+        assert!(thread.looks(now));
+        thread.waits(now);
+        thread.waits(now + MOMENT);
+        assert!(thread.looks(now + SHORT - MOMENT));
+        assert!(!thread.looks(now + SHORT), "long enough");
+        thread.came(|| now + SHORT);
+        assert!(thread.looks(now + SHORT), "most waits are short");
+        let now = wait(&thread, 8 - SHORT_OF_EIGHT, SHORT, now + SHORT);
+        assert!(!thread.looks(now));
+    }
+
+    #[test]
+    fn much_that_comes_at_once_ends_one_wait() {
+        let thread = LookOut::default();
+        let now = wait(&thread, 1, 10 * SHORT, Instant::now());
+        for _ in 0..100 {
+            thread.came(|| now + MOMENT);
+        }
+        assert!(!thread.looks(now + MOMENT));
+    }
+
+    #[test]
+    fn a_thread_that_runs_tasks_sleeps_until_its_waits_are_short() {
+        let thread = THIS_THREAD.with(Rc::clone);
+        let mut task = pin!(keep_looking());
+        let mut run = || task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        assert!(run() && thread.off.get());
+        wait(&thread, SHORT_OF_EIGHT, MOMENT, Instant::now());
+        assert!(!thread.off.get());
+        assert!(run() && thread.waits_since.get().is_some(), "it looks");
     }
 }

@@ -60,11 +60,16 @@ impl Process {
     }
 
     /// Then its number may be another's.
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let mut wanted = libc::pollfd { fd: self.handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one `pollfd`, of ours, and no waiting.
         unsafe { libc::poll(&mut wanted, 1, 0) != 0 }
     }
+}
+
+/// Whether `len` bytes from `offset` on are among `there`.
+fn inside(offset: usize, len: usize, there: usize) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= there)
 }
 
 /// Bytes of a dense tensor's elements, none between them.
@@ -85,7 +90,7 @@ impl Bytes {
             Bytes::Vec(bytes) => bytes.len(),
             Bytes::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
         };
-        offset.checked_add(len).is_some_and(|end| end <= there)
+        inside(offset, len, there)
     }
 
     /// Where they lie.
@@ -170,13 +175,21 @@ impl Room {
         }
     }
 
+    fn has(&self, offset: usize, len: usize) -> bool {
+        let there = match self {
+            Room::Vec { len, .. } => *len,
+            Room::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
+        };
+        inside(offset, len, there)
+    }
+
     /// Fills the tensor with the next `len` bytes of `socket`.
     ///
     /// # Errors
     /// They are more than the tensor takes, or the connection is gone.
     pub fn receive(&mut self, socket: &TcpStream, len: usize) -> io::Result<()> {
-        let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
-        if byte_len(tensor).map_err(io::Error::other)? < len {
+        let Room::Tensor(tensor) = &*self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        if !self.has(0, len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let into = tensor.data_ptr().cast::<u8>();
@@ -199,9 +212,8 @@ impl Room {
         offset: usize,
         len: usize,
     ) -> io::Result<()> {
+        let from = address.checked_add(offset as u64).filter(|_| self.has(offset, len));
         let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let inside = offset.checked_add(len).is_some_and(|end| byte_len(tensor).is_ok_and(|all| end <= all));
-        let from = address.checked_add(offset as u64).filter(|_| inside);
         let from = from.ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: `for_tensor` saw a contiguous CPU tensor of `byte_len` bytes, which live as long as `tensor` is held;
         // nobody else reads or writes them before they are there; the piece is inside them.
@@ -210,12 +222,12 @@ impl Room {
 
     /// False: it does not fit there, and nothing was copied.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
-        let Some(end) = offset.checked_add(bytes.len()) else { return false };
+        if !self.has(offset, bytes.len()) {
+            return false;
+        }
         match self {
-            Room::Vec { bytes: room, len } => {
-                if end > *len {
-                    return false;
-                }
+            Room::Vec { bytes: room, .. } => {
+                let end = offset + bytes.len();
                 // As far as a piece needs, and not all at once: zeros for gigabytes would hold the RPC thread up.
                 if room.len() < end {
                     room.resize(end, 0);
@@ -223,10 +235,6 @@ impl Room {
                 room[offset..end].copy_from_slice(bytes);
             }
             Room::Tensor(tensor) => {
-                let inside = byte_len(tensor).is_ok_and(|len| end <= len);
-                if !inside {
-                    return false;
-                }
                 if bytes.is_empty() {
                     return true;
                 }
@@ -329,11 +337,10 @@ impl SharedMemory {
 
     /// Fills `len` bytes of `room` from `offset` on with those at `at`. False: they do not fit there.
     pub fn take(&self, at: usize, room: &mut Room, offset: usize, len: usize) -> bool {
-        let Room::Tensor(tensor) = room else { return false };
-        let inside = offset.checked_add(len).is_some_and(|end| byte_len(tensor).is_ok_and(|all| end <= all));
-        if !inside || !self.has(at, len) {
+        if !room.has(offset, len) || !self.has(at, len) {
             return false;
         }
+        let Room::Tensor(tensor) = room else { return false };
         // SAFETY: as in `put`; for the tensor see `Room::write`.
         unsafe {
             let into = tensor.data_ptr().cast::<u8>().add(offset);
@@ -343,7 +350,7 @@ impl SharedMemory {
     }
 
     fn has(&self, at: usize, len: usize) -> bool {
-        at.checked_add(len).is_some_and(|end| end <= self.map.len())
+        inside(at, len, self.map.len())
     }
 }
 

@@ -13,7 +13,7 @@ use futures::future::{TryFutureExt as _, try_join_all};
 use tokio::sync::oneshot;
 
 use super::error::{CallError, CallErrorKind};
-use super::lookout::Waits;
+use super::lookout;
 use super::payload::{self, Arrived};
 use super::shared::Shared;
 use super::together;
@@ -156,10 +156,6 @@ impl Wake for Unpark {
     }
 }
 
-thread_local! {
-    static WAITS: Waits = const { Waits::new() };
-}
-
 /// Blocks this thread on `future`.
 ///
 /// # Errors
@@ -188,11 +184,8 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
             return Some(output);
         }
         _wait.get_or_insert_with(|| span(Activity::Wait));
-        let since = Instant::now();
-        let look_on = || WAITS.with(|waits| waits.look_on(since));
-        while !unpark.woken.load(Ordering::Acquire) && look_on() {
-            thread::yield_now();
-        }
+        lookout::waits();
+        lookout::look_until(|| unpark.woken.load(Ordering::Acquire));
         while !unpark.woken.load(Ordering::Acquire) {
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => thread::park(),
@@ -200,6 +193,6 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
                 Some(left) => thread::park_timeout(left),
             }
         }
-        WAITS.with(|waits| waits.note(since));
+        lookout::came();
     }
 }

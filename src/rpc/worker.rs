@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
@@ -15,10 +14,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use super::error::{CallError, CallErrorKind, without_frames};
-use super::lookout::LookOut;
+use super::lookout;
 use super::methods::{Handler, Incoming};
 use super::payload::{self, Arrived, Share};
 use super::pending::{self, Outcome};
+use super::reaper::Reaper;
 use super::shared::{Permit, Shared};
 use crate::topology::Rank;
 
@@ -43,9 +43,11 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub fn tell(self) {
+    pub fn tell(self, reaper: &Reaper) {
         // A caller that has given up does not want it.
-        let _ = self.answer.send(self.outcome);
+        if let Err(unwanted) = self.answer.send(self.outcome) {
+            reaper.take(unwanted);
+        }
     }
 }
 
@@ -60,13 +62,14 @@ const STACK_BYTES: usize = 8 << 20;
 
 impl Worker {
     pub fn start(peer: Rank, done: mpsc::UnboundedSender<Done>) -> std::io::Result<Worker> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .on_thread_park(lookout::waits)
+            .build()?;
         let (jobs, queue) = mpsc::unbounded_channel();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
             pending::this_thread_serves();
-            let (tasks, look_out) = (LocalSet::new(), LookOut::new());
-            tasks.spawn_local(look_out.clone().keep());
-            tasks.block_on(&runtime, serve(queue, done, look_out));
+            LocalSet::new().block_on(&runtime, serve(queue, done));
         })?;
         Ok(Worker { jobs })
     }
@@ -77,18 +80,14 @@ impl Worker {
     }
 }
 
-async fn serve(
-    mut queue: mpsc::UnboundedReceiver<Job>,
-    done: mpsc::UnboundedSender<Done>,
-    look_out: Rc<LookOut>,
-) {
+async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::UnboundedSender<Done>) {
+    tokio::task::spawn_local(lookout::keep_looking());
     while let Some(job) = queue.recv().await {
-        look_out.begin();
-        let (done, look_out) = (done.clone(), look_out.clone());
+        lookout::came();
+        let done = done.clone();
         tokio::task::spawn_local(async move {
             // When the RPC thread is gone nobody waits.
             let _ = done.send(run(job).await);
-            look_out.end();
         });
     }
 }

@@ -85,11 +85,6 @@ pub fn methods() -> Methods {
 /// # Errors
 /// When a call fails.
 pub fn measure(mesh: &Mesh, sizes: &[u64]) -> Result<CallTimes> {
-    if std::env::var_os("XRATE").is_some() {
-        for _ in 0..30 {
-            eprintln!("{}", rate(mesh, 64)?.calls_per_s);
-        }
-    }
     let small = times(SMALL_CALLS, WARM_UP, || call_small(mesh).wait().map(drop))?;
     let rates = IN_FLIGHT.into_iter().map(|in_flight| rate(mesh, in_flight)).collect::<Result<_>>()?;
     let mut tensors = Vec::new();

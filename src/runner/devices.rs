@@ -67,6 +67,9 @@ mod tests {
         let pulled = file("mnist_pull_push");
         assert!(!pulled.holds_tensors(Rank(1)), "a server of parameters, which computes no module");
         assert!(pulled.holds_tensors(Rank(2)));
+        let cut = file("recommender");
+        assert!(cut.holds_tensors(Rank(0)), "a trainer, for its replica");
+        assert!(!cut.holds_tensors(Rank(2)), "a server of rows");
         assert_eq!(before(&server, Rank(2), 2), 1);
         assert_eq!(first(0, 0), [tch::Device::Cpu]);
     }

@@ -1,6 +1,8 @@
 //! What the trainers tell the rank that keeps the run folder, rank 0: a record for each logged step, a report at
 //! the end. They travel as JSON in calls, so that the folder is whole also when ranks are on other machines.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result};
@@ -11,7 +13,7 @@ use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
 use super::model_files;
 use super::run_folder::{MetricsFile, RunFolder};
-use crate::job::{Job, Training, plan};
+use crate::job::{Job, ModuleSize, Training, plan};
 use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending};
 use crate::topology::Rank;
 
@@ -35,6 +37,8 @@ pub struct TrainerEnd {
 
 /// The keeper's side.
 pub struct Ledger {
+    /// How large the job's TorchScript is, by file.
+    scripts: BTreeMap<PathBuf, ModuleSize>,
     metrics: Mutex<MetricsFile>,
     ends: Mutex<Vec<TrainerEnd>>,
     measured: Mutex<Vec<RankMeasured>>,
@@ -45,8 +49,10 @@ pub struct Ledger {
 impl Ledger {
     /// # Errors
     /// When the metrics file cannot be opened.
-    pub fn open(folder: &RunFolder) -> Result<Arc<Ledger>> {
+    pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<Ledger>> {
         Ok(Arc::new(Ledger {
+            // What cannot be loaded ends the job where it is placed, with the reason.
+            scripts: model_files::script_sizes(training).unwrap_or_default(),
             metrics: Mutex::new(folder.metrics()?),
             ends: Mutex::default(),
             measured: Mutex::default(),
@@ -78,8 +84,7 @@ impl Ledger {
         let eval = ends.iter().find_map(|end| end.eval.clone());
         let summary = Summary::combine(job.name.as_str(), job.cluster.world_size.0, startup, &reports, eval);
         let measured = self.measured.lock().expect("nobody panics adding a report");
-        // What has trained can be loaded.
-        let plan = plan(job, training, &model_files::script_sizes(training).unwrap_or_default());
+        let plan = plan(job, training, &self.scripts);
         let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
         let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
         Summary { measured, ..summary }

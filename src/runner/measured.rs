@@ -83,8 +83,9 @@ impl Measured {
         let mut sent = bytes_between_roles(job, ranks);
         let trainers = training.train.trainers.name.as_str();
         for (name, traffic) in pulled {
-            let Some(module) = training.modules.iter().find(|module| module.name == *name) else { continue };
-            let servers = module.place.name.as_str();
+            // By the name it has in the job: trainers pull no other.
+            let module = training.modules.iter().find(|module| module.name == *name);
+            let servers = module.map_or("", |module| module.place.name.as_str());
             *sent.entry((trainers, servers)).or_default() += traffic.pushed_bytes;
             *sent.entry((servers, trainers)).or_default() += traffic.pulled_bytes;
         }

@@ -171,6 +171,7 @@ pub struct TrainerReport {
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
     /// By module, of those that trainers pull.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulled: Vec<(String, Traffic)>,
 }
 

@@ -1,12 +1,13 @@
-//! The files that modules are made of or start from: whether they are there and fit, before anything runs. Only what
-//! TorchScript holds needs libtorch; whatever has none finds out when it is loaded.
+//! The files that modules are made of or start from: whether they are there and fit, before anything runs. Needs no
+//! libtorch but to tell what TorchScript holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::job::{self, Job, JobError, ModuleSpec, Placement, ScriptSize, Training, weights};
+use crate::job::size::BYTES_PER_PARAMETER;
+use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, Training, weights};
 use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
 
@@ -36,26 +37,39 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
 ///
 /// # Errors
 /// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them.
-pub fn script_sizes(training: &Training) -> Result<BTreeMap<PathBuf, ScriptSize>, Vec<JobError>> {
+pub fn script_sizes(training: &Training) -> Result<BTreeMap<PathBuf, ModuleSize>, Vec<JobError>> {
     let (mut sizes, mut problems) = (BTreeMap::new(), Vec::new());
     for (module, script) in training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
     {
-        let size = match Module::build(module, &[tch::Device::Cpu], 0) {
-            Ok(built) => built.size(),
+        match Module::build(module, &[tch::Device::Cpu], 0) {
+            Ok(built) => {
+                let pulled = module.placement == Placement::Caller;
+                problems.extend(pulled.then(|| unpullable(module, built.size())).flatten());
+                sizes.insert(script.file.clone(), built.size());
+            }
             Err(error) => {
                 let key = key(module, "torchscript", &script.file);
-                problems.push(JobError::new(format!("{key}: {error}")));
-                continue;
+                problems.push(match error {
+                    ModelError::Script { problem, hint, .. } => {
+                        JobError::new(format!("{key}: {problem}")).hint(hint)
+                    }
+                    error => JobError::new(format!("{key}: {error}")),
+                });
             }
-        };
-        let pulled = module.placement == Placement::Caller;
-        if let Some((problem, hint)) = job::unservable(module, size.parameters).filter(|_| pulled) {
-            let name = module.written_name();
-            problems.push(JobError::new(format!("`modules.{name}` {problem}")).hint(hint));
         }
-        sizes.insert(script.file.clone(), size);
     }
     if problems.is_empty() { Ok(sizes) } else { Err(problems) }
+}
+
+/// Why trainers cannot pull what the module holds.
+fn unpullable(module: &ModuleSpec, size: ModuleSize) -> Option<JobError> {
+    let name = module.written_name();
+    let wrong = |problem, hint| JobError::new(format!("`modules.{name}` {problem}")).hint(hint);
+    if size.parameter_bytes != size.parameters * BYTES_PER_PARAMETER {
+        let problem = "has parameters that are not float32, and run = \"caller\" takes no others";
+        return Some(wrong(problem.into(), "save module.float() as TorchScript".into()));
+    }
+    job::unservable(module, size.parameters).map(|(problem, hint)| wrong(problem, hint))
 }
 
 fn key(module: &ModuleSpec, key: &str, file: &Path) -> String {

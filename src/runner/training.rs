@@ -64,7 +64,7 @@ impl<'a> TrainingRank<'a> {
         ranges.register(&autograd, methods);
         let traces = Arc::new(Traces::default());
         let keep = |folder: RunFolder| {
-            let ledger = Ledger::open(&folder)?;
+            let ledger = Ledger::open(&folder, training)?;
             ledger.register(methods);
             traces.register(methods);
             Ok::<_, anyhow::Error>((folder, ledger))

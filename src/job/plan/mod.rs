@@ -21,7 +21,7 @@ use serde::{Serialize, Serializer};
 use super::pipeline::{self, Timeline};
 use super::proven::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use super::shape::{self, Signal};
-use super::size::{self, ScriptSize};
+use super::size::{self, ModuleSize};
 use super::split;
 use crate::topology::{Device, Rank, Role};
 use links::links;
@@ -150,7 +150,7 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
 }
 
 /// What a job that trains will do. Of TorchScript it tells the sizes that are in `scripts`, by file.
-pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ScriptSize>) -> Plan {
+pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ModuleSize>) -> Plan {
     let gpus = job.cluster.num_gpus;
     let size = |module: &ModuleSpec| scripts.get(&module.torchscript()?.file).copied();
     let modules: Vec<ModulePlan> =
@@ -203,9 +203,9 @@ impl ModulePlan {
     }
 }
 
-fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<ScriptSize>) -> ModulePlan {
+fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<ModuleSize>) -> ModulePlan {
     // Rows that are sharded lie in the memory of the machine.
-    let gpus = if matches!(module.placement, Placement::Shards(_)) { 0 } else { gpus };
+    let gpus = if module.is_cut() { 0 } else { gpus };
     let input = module.input();
     let outputs = shape::infer(module.layers(), &input);
     let parts = split::devices(module.layers(), &module.devices, gpus);
@@ -223,15 +223,12 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Sc
             device: device(*part, gpus),
         })
         .collect();
-    let (parameters, parameter_bytes) = match (&module.made_of, script) {
-        (MadeOf::Layers(_), _) => (
-            Some(sum(layers.iter().map(|layer| layer.parameters))),
-            Some(sum(layers.iter().map(|layer| layer.parameter_bytes))),
-        ),
-        (MadeOf::TorchScript(_), script) => {
-            (script.map(|size| size.parameters), script.map(|size| size.parameter_bytes))
-        }
+    let known = |of_layer: fn(&LayerPlan) -> u64, of_script: fn(ModuleSize) -> u64| match module.made_of {
+        MadeOf::Layers(_) => Some(sum(layers.iter().map(of_layer))),
+        MadeOf::TorchScript(_) => script.map(of_script),
     };
+    let parameters = known(|layer| layer.parameters, |script| script.parameters);
+    let parameter_bytes = known(|layer| layer.parameter_bytes, |script| script.parameter_bytes);
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
@@ -259,7 +256,7 @@ fn device_plans(
     job: &Training,
     module: &ModuleSpec,
     layers: &[LayerPlan],
-    script: Option<ScriptSize>,
+    script: Option<ModuleSize>,
 ) -> Vec<DevicePlan> {
     // A trainer has an optimizer of its own only for steps between two synchronisations.
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
@@ -277,7 +274,7 @@ fn device_plans(
     for (layer, plan) in module.layers().iter().zip(layers) {
         add(plan.device, plan.parameters, plan.parameter_bytes, size::buffer_bytes(&layer.op));
     }
-    if let Some(ScriptSize { parameters, parameter_bytes, buffer_bytes }) = script {
+    if let Some(ModuleSize { parameters, parameter_bytes, buffer_bytes }) = script {
         add(device(0, gpus), parameters, parameter_bytes, buffer_bytes);
     }
     plans.into_values().collect()
@@ -311,9 +308,7 @@ fn notes(gpus: u32, job: &Training, plans: &[ModulePlan]) -> Vec<String> {
             _ => "",
         };
         let name = &module.name;
-        notes.push(format!(
-            "module {name} is TorchScript: libtorch, which was not found, would count its parameters{exchanged}"
-        ));
+        notes.push(format!("module {name} is TorchScript: its parameters are not counted{exchanged}"));
     }
     if job.data.test.is_none() {
         notes.push("there is no [data.test], so accuracy is not measured".into());

@@ -109,7 +109,7 @@ impl Job {
     }
 
     /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the tour. Parameters that
-    /// trainers pull are no such: their servers compute no module.
+    /// trainers pull and rows of a table are no such: their servers compute no module.
     pub fn holds_tensors(&self, rank: Rank) -> bool {
         match &self.work {
             Work::Train(training) => training.computes(rank),

@@ -213,6 +213,11 @@ impl ModuleSpec {
         self.place.ranks[position % self.place.ranks.len()]
     }
 
+    /// Is it a table whose rows lie on several ranks?
+    pub fn is_cut(&self) -> bool {
+        matches!(self.placement, Placement::Shards(_))
+    }
+
     /// Has it several copies whose gradients are averaged?
     pub fn is_replicated(&self) -> bool {
         match self.placement {

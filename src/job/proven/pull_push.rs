@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::super::size;
+use super::ModuleSpec;
+
 /// `[pull_push]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PullPush {
@@ -58,6 +61,22 @@ pub fn ranges(values: u64, servers: usize) -> Vec<Range<u64>> {
     let servers = servers as u128;
     let start = |server: u128| (u128::from(values) * server / servers) as u64;
     (0..servers).map(|server| start(server)..start(server + 1)).collect()
+}
+
+/// Why the servers of a module with so many parameters cannot hold them, and a hint; None if they can.
+pub fn unservable(module: &ModuleSpec, parameters: u64) -> Option<(String, String)> {
+    const MOST: u64 = size::LARGEST_MESSAGE / size::BYTES_PER_PARAMETER;
+    let (role, servers) = (&module.place.name, module.place.ranks.len());
+    if parameters < servers as u64 {
+        let count = if servers == 1 { "1 rank".into() } else { format!("{servers} ranks") };
+        let hint = "use fewer servers; a module without parameters needs no run = \"caller\"".into();
+        return Some((format!("has {parameters} parameters for the {count} of role `{role}`"), hint));
+    }
+    let largest = ranges(parameters, servers).into_iter().map(|range| range.end - range.start).max()?;
+    (largest > MOST).then(|| {
+        let problem = format!("gives each rank of role `{role}` more than the 4 GiB of a message");
+        (problem, format!("use at least {} servers", parameters.div_ceil(MOST)))
+    })
 }
 
 #[cfg(test)]

@@ -177,17 +177,21 @@ impl Training {
         }
     }
 
-    /// Multiplications of one forward on this rank, about. None: it computes no module, or one of which this is not known.
+    /// Multiplications of one forward on this rank, about; a server of rows has none. None: it computes no module, or one
+    /// of which this is not known.
     pub fn multiplications_on(&self, rank: Rank) -> Option<u64> {
-        let here = self.modules.iter().filter(|module| self.computed_on(module).ranks.contains(&rank));
+        let computed = |module: &ModuleSpec| self.computed_on(module).ranks.contains(&rank);
+        let looked_up = |module: &ModuleSpec| module.is_cut() && module.place.ranks.contains(&rank);
+        let here = self.modules.iter().filter(|module| computed(module) || looked_up(module));
         let each = here.map(ModuleSpec::multiplications).collect::<Option<Vec<_>>>()?;
         let sample = each.into_iter().reduce(u64::saturating_add)?;
         Some(sample.saturating_mul(self.micro_batch_size()))
     }
 
-    /// Does this rank compute a module?
+    /// Does this rank compute a module where its devices are? Tables that are cut lie in the memory of machines.
     pub fn computes(&self, rank: Rank) -> bool {
-        self.modules.iter().any(|module| self.computed_on(module).ranks.contains(&rank))
+        let whole = self.modules.iter().filter(|module| !module.is_cut());
+        whole.into_iter().any(|module| self.computed_on(module).ranks.contains(&rank))
     }
 }
 

@@ -11,7 +11,7 @@ mod modules;
 mod optimizers;
 mod pipeline;
 mod places;
-pub mod pull_push;
+mod pull_push;
 mod replicas;
 mod shards;
 mod starts;
@@ -216,20 +216,18 @@ fn check_normalize(item: &Item<'_>, normalize: &Normalize, first: &ModuleSpec) {
     }
 }
 
-/// Bytes of the largest message between ranks.
-const LARGEST_MESSAGE: u64 = 4 << 30;
-
 /// Whether a batch fits a message on its way into each module and out of it.
 fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
     for module in modules.iter().filter(|module| module.placement == Placement::Remote) {
         let (input, output) = (module.input(), module.output());
         for (signal, way) in [(Some(&input), "into"), (output.as_ref(), "out of")] {
-            let Some(bytes) = signal.map(Signal::bytes).filter(|bytes| *bytes > LARGEST_MESSAGE / batch)
+            let Some(bytes) =
+                signal.map(Signal::bytes).filter(|bytes| *bytes > size::LARGEST_MESSAGE / batch)
             else {
                 continue;
             };
             let problem = format!("makes messages of more than 4 GiB {way} `modules.{}`", module.name);
-            let hint = match LARGEST_MESSAGE / bytes {
+            let hint = match size::LARGEST_MESSAGE / bytes {
                 0 => format!("one sample has {bytes} bytes there; let the module begin or end elsewhere"),
                 most => format!("a sample has {bytes} bytes there; use at most {most}"),
             };
@@ -243,7 +241,7 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
     each_layer(root, modules, |item, module, layer| {
         let bytes = size::largest_tensor_bytes(&layer.op);
         // A table that is cut is fetched in pieces of rows.
-        if bytes > LARGEST_MESSAGE && !matches!(module.placement, Placement::Shards(_)) {
+        if bytes > size::LARGEST_MESSAGE && !module.is_cut() {
             let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
             let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
             item.reader().report(item.error_without_value(problem).hint(hint));
@@ -255,7 +253,7 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
 fn check_sparse(root: &Table<'_>, job: &Training) {
     each_layer(root, &job.modules, |item, module, layer| {
         // Of a table that is cut only rows travel anyway.
-        if !layer.op.is_sparse() || matches!(module.placement, Placement::Shards(_)) {
+        if !layer.op.is_sparse() || module.is_cut() {
             return;
         }
         let (problem, hint) = match job.optimizer.refuses_sparse() {

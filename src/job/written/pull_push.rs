@@ -3,10 +3,10 @@
 
 use figment::value::Value;
 
-use super::super::proven::{Filter, ModuleSpec, Placement, PullPush, Train, ranges};
+use super::super::proven::{Filter, ModuleSpec, Placement, PullPush, Train, unservable};
 use super::super::read::{Item, Table};
 use super::super::size;
-use super::{LARGEST_MESSAGE, cluster};
+use super::cluster;
 use crate::topology::Role;
 
 /// Where a module is computed.
@@ -101,20 +101,4 @@ pub(super) fn check_ranges(modules: &Table<'_>, specs: &[ModuleSpec]) {
             item.reader().report(item.error_without_value(problem).hint(hint));
         }
     }
-}
-
-/// Why the servers of a module with so many parameters cannot hold them, and a hint; None if they can.
-pub fn unservable(module: &ModuleSpec, parameters: u64) -> Option<(String, String)> {
-    const MOST: u64 = LARGEST_MESSAGE / size::BYTES_PER_PARAMETER;
-    let (role, servers) = (&module.place.name, module.place.ranks.len());
-    if parameters < servers as u64 {
-        let count = cluster::ranks(servers as i64);
-        let hint = "use fewer servers; a module without parameters needs no run = \"caller\"".into();
-        return Some((format!("has {parameters} parameters for the {count} of role `{role}`"), hint));
-    }
-    let largest = ranges(parameters, servers).into_iter().map(|range| range.end - range.start).max()?;
-    (largest > MOST).then(|| {
-        let problem = format!("gives each rank of role `{role}` more than the 4 GiB of a message");
-        (problem, format!("use at least {} servers", parameters.div_ceil(MOST)))
-    })
 }

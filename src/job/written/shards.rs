@@ -4,8 +4,8 @@ use super::super::proven::{Consistency, MadeOf, ModuleSpec, Placement, Training}
 use super::super::read::{Item, Table};
 use super::super::shape::Signal;
 use super::super::shards::{self, Cut};
-use super::super::size::BYTES_PER_PARAMETER;
-use super::{LARGEST_MESSAGE, cluster};
+use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
+use super::cluster;
 use crate::topology::Role;
 
 pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {
@@ -61,7 +61,7 @@ pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
 
 /// Whether the optimizer and the consistency can do with rows that are made and updated one by one.
 pub(super) fn check(root: &Table<'_>, job: &Training) {
-    let cut = |module: &&ModuleSpec| matches!(module.placement, Placement::Shards(_));
+    let cut = |module: &&ModuleSpec| module.is_cut();
     for module in job.modules.iter().filter(cut) {
         let name = &module.name;
         if let (Some(why), Some(item)) = (job.optimizer.refuses_rows(), root.section("optimizer").get("type"))
@@ -88,7 +88,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
 
 /// Whether the rows of a batch fit a message if no id comes twice and one rank has them all.
 pub(super) fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
-    for module in modules.iter().filter(|module| matches!(module.placement, Placement::Shards(_))) {
+    for module in modules.iter().filter(|module| module.is_cut()) {
         let Some(table) = module.table() else { continue };
         let ids = Signal::new(&module.input, module.input_dtype).elements();
         let row = (table.dim as u64).saturating_mul(BYTES_PER_PARAMETER).max(8);

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Device, Kind, Tensor};
 
 use super::changes::Changes;
@@ -15,7 +15,7 @@ use super::filter::{Encoded, decode, encode};
 use super::segments::{gather, marked_length, segments, spread};
 use crate::autograd::optimizer::Optimizer;
 use crate::job::optimizer::OptimizerSpec;
-use crate::job::{Consistency, Filter, ModuleSpec, ranges};
+use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
 use crate::parallel::hogwild::Hogwild;
 use crate::parallel::made::{Chosen, Tally};
@@ -86,6 +86,9 @@ impl HeldRange {
     ) -> Result<HeldRange> {
         let parameters = Module::build(spec, &[Device::Cpu], seed)?.initial_parameters()?;
         let sizes: Vec<u64> = parameters.iter().map(|tensor| tensor.numel() as u64).collect();
+        if let Some((problem, hint)) = unservable(spec, sizes.iter().sum()) {
+            bail!("module `{}` {problem}\n  hint: {hint}", spec.name);
+        }
         let range = ranges(sizes.iter().sum(), spec.place.ranks.len()).swap_remove(position);
         let pieces = segments(&sizes, &range);
         // Copies: the whole parameters are dropped.

@@ -135,7 +135,7 @@ fn read_payload(
         },
         (payload::Cma(lent), Shape::Tensor(..), Lender { process: Some(process), .. }) => {
             let (lent, len) = (lent?, to_fetch()?);
-            let loan = Loan::Cma { process: process.clone(), address: lent.get_address() };
+            let loan = Loan { process: process.clone(), address: lent.get_address() };
             Fetch::Lent { shape, len, loan, pin: lent.get_pin()? }
         }
         (payload::Shm(sent), Shape::Tensor(..), Lender { shm: true, .. }) => {

@@ -226,7 +226,7 @@ impl Net {
             let message = format_args!("rank {} has no such method", self.rank());
             CallError::of_kind(CallErrorKind::NoMethod, message)
         })?;
-        let (tell, answer) = oneshot::channel();
+        let (answer, outcome) = oneshot::channel();
         let job = Job {
             handler,
             incoming: Incoming {
@@ -237,12 +237,12 @@ impl Net {
             },
             arrived,
             shared: self.shared.clone(),
-            answer: tell,
+            answer,
             permit,
             share,
         };
         self.give(from, job)?;
-        match answer.await {
+        match outcome.await {
             // The place that the error has is that of a nested call; add this one.
             Ok(outcome) => outcome.map_err(|error| error.at(self.rank(), method)),
             Err(_) if self.phase.get().is_over() => future::pending().await,

@@ -94,7 +94,7 @@ async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
 }
 
 fn on_this_host(link: &Link) -> Result<(), CallError> {
-    match link.ends.is_some_and(|(peer, own)| peer == own) {
+    match link.ends.is_some_and(|(peer, own)| socket::same_host(peer, own)) {
         true => Ok(()),
         false => Err(CallError::failed("it is on another host")),
     }

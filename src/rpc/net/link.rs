@@ -24,7 +24,7 @@ use super::outbox::{Inlet, Outbox};
 use super::server::PeerServer;
 use crate::rpc::codec::Inside;
 use crate::rpc::join::{Joined, Nonce};
-use crate::rpc::lookout::LookOut;
+use crate::rpc::lookout;
 use crate::rpc::payload::{Forms, Intake, Lender, Outgoing, Segment, Sending};
 use crate::rpc::reaper::Reaper;
 use crate::rpc::wire::peer_capnp::peer;
@@ -93,9 +93,9 @@ impl Link {
         let last_heard = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
         let (read, write) = stream.into_split();
-        let heard = Heard { last: last_heard.clone(), look_out: net.look_out.clone() };
-        let read = Watched { inner: read.compat(), heard: Some(heard), gone: gone.clone() };
-        let write = Watched { inner: write.compat_write(), heard: None, gone: gone.clone() };
+        let read = Watched { inner: read.compat(), last_heard: last_heard.clone(), gone: gone.clone() };
+        let write =
+            Watched { inner: write.compat_write(), last_heard: last_heard.clone(), gone: gone.clone() };
         let outbox = Outbox::new();
         let leaving = outbox.clone();
         // What goes wrong is noticed by `write`.
@@ -200,22 +200,8 @@ impl Gone {
 /// Half of a socket that tells when something comes, and notices its end at once.
 struct Watched<T> {
     inner: T,
-    /// None of the half that is written.
-    heard: Option<Heard>,
+    last_heard: Rc<Cell<Instant>>,
     gone: Rc<Gone>,
-}
-
-/// Who is told when something comes.
-struct Heard {
-    last: Rc<Cell<Instant>>,
-    look_out: Rc<LookOut>,
-}
-
-impl Heard {
-    fn now(&self) {
-        self.last.set(Instant::now());
-        self.look_out.came();
-    }
 }
 
 impl<T> Watched<T> {
@@ -236,7 +222,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         self.notice(&read);
         match &read {
             Poll::Ready(Ok(0)) => self.gone.tell(|| "its process ended, or closed the connection".into()),
-            Poll::Ready(Ok(_)) => self.heard.iter().for_each(Heard::now),
+            Poll::Ready(Ok(_)) => {
+                self.last_heard.set(Instant::now());
+                lookout::came();
+            }
             _ => {}
         }
         read

@@ -1,7 +1,7 @@
 //! The RPC thread: owns the connections and their capabilities, and does nothing that takes long.
 //!
 //! N-1: everything in here runs on that one thread, on a current-thread runtime; other threads send
-//! [`Command`]s and get their answers by oneshot.
+//! [`Command`]s and get their answers by oneshot, and workers send what they have [`Done`].
 //! N-2: it never computes, never waits for a worker with its hands full, and copies at most `INLINE_BYTES` at a time.
 //! N-3: a mesh ends once. Whoever ends it tells all the others why before it closes a connection, so that the broken
 //! connections which follow are not taken for the cause.
@@ -36,7 +36,7 @@ use super::command::{Command, Reply};
 use super::config::MeshConfig;
 use super::error::{CallError, JoinError, LostRank};
 use super::join;
-use super::lookout::LookOut;
+use super::lookout;
 use super::mesh::{Inner, Mesh, Peer};
 use super::methods::Methods;
 use super::pending;
@@ -53,6 +53,7 @@ pub(crate) fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinEr
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
+        .on_thread_park(lookout::waits)
         .build()
         .map_err(JoinError::Thread)?;
     let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
@@ -86,7 +87,7 @@ async fn run(
     tokio::task::spawn_local(watch::keep_watch(net.clone()));
     tokio::task::spawn_local(net.clone().obey(queue));
     tokio::task::spawn_local(net.clone().tell(outcomes));
-    tokio::task::spawn_local(net.look_out.clone().keep());
+    tokio::task::spawn_local(lookout::keep_looking());
     // No rank calls another before all connections stand, and know how tensors travel on them.
     let ready = async {
         net.choose_forms().await;
@@ -125,7 +126,7 @@ pub(crate) struct Net {
     /// By rank. None: this rank itself, or gone.
     links: RefCell<Vec<Option<Rc<Link>>>>,
     workers: RefCell<HashMap<Rank, Worker>>,
-    /// For the workers.
+    /// Each worker has a clone and puts outcomes in, one at most for each call that a peer may have under way.
     done: mpsc::UnboundedSender<Done>,
     /// Capabilities behind the `RRef`s of this rank.
     held: RefCell<HashMap<u64, Holding>>,
@@ -138,7 +139,6 @@ pub(crate) struct Net {
     next: Cell<u64>,
     /// Notified when `waiting` may have got empty.
     idle: Notify,
-    look_out: Rc<LookOut>,
     stopped: Notify,
 }
 
@@ -177,7 +177,6 @@ impl Net {
             phase: Cell::new(Phase::Running),
             next: Cell::new(0),
             idle: Notify::new(),
-            look_out: LookOut::new(),
             stopped: Notify::new(),
         }
     }
@@ -217,7 +216,7 @@ impl Net {
     /// Does what other threads ask.
     async fn obey(self: Rc<Net>, mut queue: mpsc::UnboundedReceiver<Command>) {
         while let Some(command) = queue.recv().await {
-            self.look_out.came();
+            lookout::came();
             let net = self.clone();
             match command {
                 Command::Calls(calls) => net.start_calls(calls),
@@ -268,8 +267,8 @@ impl Net {
     /// Passes on what workers have done.
     async fn tell(self: Rc<Net>, mut outcomes: mpsc::UnboundedReceiver<Done>) {
         while let Some(done) = outcomes.recv().await {
-            self.look_out.came();
-            done.tell();
+            lookout::came();
+            done.tell(&self.shared.reaper);
         }
     }
 

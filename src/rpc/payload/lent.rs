@@ -37,8 +37,9 @@ pub(crate) struct Lender {
 }
 
 /// Where the bytes lie.
-pub(crate) enum Loan {
-    Cma { process: Arc<Process>, address: u64 },
+pub(crate) struct Loan {
+    pub process: Arc<Process>,
+    pub address: u64,
 }
 
 /// The sender's bytes while the receiver may read them.
@@ -86,7 +87,7 @@ impl Unread {
 
     /// Reads the next `PIECE_BYTES`. True: that was all.
     fn read_on(&mut self) -> Result<bool, CallError> {
-        let Loan::Cma { process, address } = &self.loan;
+        let Loan { process, address } = &self.loan;
         let piece = PIECE_BYTES.min(self.len - self.read);
         self.room.read_from(process, *address, self.read, piece).map_err(|error| {
             // It has ended, most likely, and its connection is about to say so.

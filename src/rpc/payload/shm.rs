@@ -19,7 +19,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::rpc::memory::SharedMemory;
+use crate::rpc::memory::{Process, SharedMemory};
 use crate::rpc::wire::{MAX_CHUNK_BYTES, READS_IN_FLIGHT};
 
 /// Slots of `MAX_CHUNK_BYTES`, one for each read that may be under way.
@@ -58,15 +58,17 @@ impl Segment {
 
     /// The sender's end: file `file` of another process (P-11).
     pub fn open(process: u32, file: u32, nonce: &[u8]) -> io::Result<Segment> {
-        if process == std::process::id() {
-            return Err(io::Error::other("it names a file of this process"));
-        }
+        let owner = Process::open(process)?;
         let path = format!("/proc/{process}/fd/{file}");
         // By its name first: opening a device or a pipe may do something, or wait.
         if !std::fs::read_link(&path)?.as_os_str().as_bytes().starts_with(b"/memfd:pstrain") {
             return Err(io::Error::other("it is no such memory"));
         }
         let file = OpenOptions::new().read(true).write(true).custom_flags(OPEN).open(path)?;
+        // Until then its number may not be another's, so what was opened is not this process's own.
+        if owner.has_ended() {
+            return Err(io::Error::other("the process has ended"));
+        }
         let has = fcntl(&file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
         // Huge pages could be taken away in spite of the seals.
         let ordinary = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC);
@@ -121,7 +123,7 @@ mod tests {
     #[test]
     fn nothing_but_shared_memory_of_another_process_is_opened() {
         let (_own, file) = Segment::create(&[7; 32]).expect("there is memory");
-        assert_eq!(refusal(std::process::id(), file.as_raw_fd() as u32), "it names a file of this process");
+        assert_eq!(refusal(std::process::id(), file.as_raw_fd() as u32), "it says that it is this process");
         // Of a process that is there: a file that is no memory, and none at all.
         let mut other = std::process::Command::new("sleep")
             .arg("60")
