@@ -189,7 +189,10 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
         while !unpark.woken.load(Ordering::Acquire) {
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => thread::park(),
-                Some(Duration::ZERO) => return None,
+                Some(Duration::ZERO) => {
+                    lookout::came();
+                    return None;
+                }
                 Some(left) => thread::park_timeout(left),
             }
         }

@@ -65,7 +65,7 @@ impl Segment {
             return Err(io::Error::other("it is no such memory"));
         }
         let file = OpenOptions::new().read(true).write(true).custom_flags(OPEN).open(path)?;
-        // Until then its number may not be another's, so what was opened is not this process's own.
+        // It lived until now: what was opened by its number is its own, and so not this process's.
         if owner.has_ended() {
             return Err(io::Error::other("the process has ended"));
         }
