@@ -29,7 +29,7 @@ fn folder() -> tempfile::TempDir {
     fs::write(folder.path().join("job.toml"), JOB).unwrap();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs/digits_net.pt");
     fs::copy(shipped, folder.path().join("jobs/digits_net.pt")).unwrap();
-    for name in ["mlp", "nothing", "pickle"] {
+    for name in ["mlp", "nothing", "pickle", "wide"] {
         fs::copy(format!("{DATA}/{name}.pt"), folder.path().join(format!("{name}.pt"))).unwrap();
     }
     folder
@@ -259,8 +259,9 @@ fn the_check_refuses_scripts_that_will_not_do() {
         stderr(&output)
     };
     let empty = said(&["modules.net.run=caller", "modules.net.torchscript=nothing.pt"]);
+    let wide = said(&["modules.net.run=caller", "modules.net.torchscript=wide.pt"]);
     let pickled = said(&["modules.net.torchscript=pickle.pt"]);
-    insta::assert_snapshot!(format!("{empty}\n{pickled}"));
+    insta::assert_snapshot!(format!("{empty}\n{wide}\n{pickled}"));
 }
 
 /// What libtorch would tell is left out, and a note says so.

@@ -111,6 +111,17 @@ class Nothing(nn.Module):
         return x.flatten(1)[:, :10]
 
 
+class Wide(nn.Module):
+    """Parameters of float64 behind float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 10).double()
+
+    def forward(self, x):
+        return self.fc(x.flatten(1).double()).float()
+
+
 class Grows(nn.Module):
     def __init__(self):
         super().__init__()
@@ -182,6 +193,8 @@ def main():
     torch.save(nn.Linear(2, 2).state_dict(), FOLDER / "pickle.pt")
     write(torch.jit.script(Digits()), HERE.parent.parent / "jobs" / "digits_net.pt")
     save_file(figures(), HERE / "torchscript.safetensors")
+    torch.manual_seed(1)
+    write(torch.jit.script(Wide()), FOLDER / "wide.pt")
 
 
 main()
