@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::super::error::counted;
 use super::super::size;
 use super::ModuleSpec;
 
@@ -68,7 +69,7 @@ pub fn unservable(module: &ModuleSpec, parameters: u64) -> Option<(String, Strin
     const MOST: u64 = size::LARGEST_MESSAGE / size::BYTES_PER_PARAMETER;
     let (role, servers) = (&module.place.name, module.place.ranks.len());
     if parameters < servers as u64 {
-        let count = if servers == 1 { "1 rank".into() } else { format!("{servers} ranks") };
+        let count = counted(servers as u64, "rank");
         let hint = "use fewer servers; a module without parameters needs no run = \"caller\"".into();
         return Some((format!("has {parameters} parameters for the {count} of role `{role}`"), hint));
     }

@@ -190,8 +190,8 @@ impl Training {
 
     /// Does this rank compute a module where its devices are? Tables that are cut lie in the memory of machines.
     pub fn computes(&self, rank: Rank) -> bool {
-        let whole = self.modules.iter().filter(|module| !module.is_cut());
-        whole.into_iter().any(|module| self.computed_on(module).ranks.contains(&rank))
+        let mut whole = self.modules.iter().filter(|module| !module.is_cut());
+        whole.any(|module| self.computed_on(module).ranks.contains(&rank))
     }
 }
 

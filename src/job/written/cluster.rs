@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::super::error::{JobError, Origin};
+use super::super::error::{JobError, Origin, counted};
 use super::super::proven::{Backend, Cluster, Init, Payload};
 use super::super::read::{Item, Table};
 use crate::topology::{Rank, Role, WorldSize};
@@ -110,7 +110,7 @@ fn rank(item: &Item<'_>, world: Option<WorldSize>) -> Option<Rank> {
     let rank = Rank(own_number(item)? as u32);
     match world {
         Some(world) if !world.contains(rank) => {
-            let problem = format!("is outside the world of {}", ranks(i64::from(world.0)));
+            let problem = format!("is outside the world of {}", counted(u64::from(world.0), "rank"));
             item.wrong(problem, format!("ranks count from 0 to {}", world.0 - 1));
             None
         }
@@ -223,19 +223,18 @@ fn fit(named: i64, has_rest: bool, size: i64) -> Result<i64, (String, String)> {
     match has_rest {
         true if rest >= 1 => Ok(rest),
         true => Err((
-            format!("leaves nobody for the role that takes the rest: the others take {}", ranks(named)),
+            format!(
+                "leaves nobody for the role that takes the rest: the others take {}",
+                counted(named as u64, "rank")
+            ),
             format!("use at least {}", named + 1),
         )),
         false if rest == 0 => Ok(0),
         false => Err((
-            format!("does not fit the roles, which take {}", ranks(named)),
+            format!("does not fit the roles, which take {}", counted(named as u64, "rank")),
             format!("use {named}, or let one role take \"rest\""),
         )),
     }
-}
-
-pub(super) fn ranks(count: i64) -> String {
-    if count == 1 { "1 rank".into() } else { format!("{count} ranks") }
 }
 
 fn counts(roles: &Item<'_>) -> Option<Vec<(String, Count)>> {

@@ -2,7 +2,7 @@
 
 use figment::value::Value;
 
-use super::super::error::suggest;
+use super::super::error::{counted, suggest};
 use super::super::layer::Layer;
 use super::super::proven::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::super::read::{Item, Table};
@@ -60,20 +60,16 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
     let problem = if replicas > callers {
         format!(
             "is a role of {replicas} ranks for {}: some would never be called",
-            counted(callers, "trainer")
+            counted(callers as u64, "trainer")
         )
     } else {
         format!("is a role of {replicas} ranks, which {callers} trainers do not share evenly")
     };
     let fitting = (1..=callers).filter(|&ranks| callers.is_multiple_of(ranks));
-    let fitting: Vec<_> = fitting.map(|ranks| counted(ranks, "rank")).collect();
+    let fitting: Vec<_> = fitting.map(|ranks| counted(ranks as u64, "rank")).collect();
     let hint = "each of its ranks has a replica for its share of the trainers: give it";
     item.wrong(problem, format!("{hint} {}", fitting.join(" or ")));
     None
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The layers at which the stages after the first begin: as `stages` says, or so that all have about the same bytes of

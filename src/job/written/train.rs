@@ -1,6 +1,6 @@
 //! `[train]`, `[eval]` and `[log]` as written.
 
-use super::super::error::{JobError, Origin, suggest};
+use super::super::error::{JobError, Origin, counted, suggest};
 use super::super::proven::{Consistency, Eval, Log, OnNan, Train, Training};
 use super::super::read::{Item, Table};
 use super::cluster;
@@ -63,7 +63,7 @@ fn driver(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<Ro
     }
     if role.ranks.len() > 1 {
         let problem =
-            format!("is a role of {}, and one rank drives", cluster::ranks(role.ranks.len() as i64));
+            format!("is a role of {}, and one rank drives", counted(role.ranks.len() as u64, "rank"));
         item.wrong(problem, format!("write {} = 1 in [roles]", role.name));
         return None;
     }
