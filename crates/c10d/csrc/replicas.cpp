@@ -100,7 +100,11 @@ void verify(
   int64_t nth = 0;
   if (store) {
     nth = store->add(c10::str("reducer/made/", rank), 1);
-    store->set(c10::str("reducer/", nth, "/", rank), join(mine));
+    const std::string key = c10::str("reducer/", nth, "/", rank);
+    store->set(key, join(mine));
+    // A TCPStore's `set` does not wait for the server, an answer on the same connection does. Were it not there yet, another
+    // rank would go on to `as_rank_0`, and this one would not.
+    store->get(key);
   }
   const std::vector<int64_t> found = counts(group, parameters);
   for (int other = 1; other < size; ++other) {

@@ -2,10 +2,16 @@
 
 mod reducer_support;
 
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use c10d::reducer::{Bucket, CommHook, Hook, Reducer, ReducerOptions};
-use c10d::{Error, ProcessGroup, ReduceOp, Result, Store};
+use c10d::{Error, ProcessGroup, ReduceOp, Result, Store, TcpOptions};
 use reducer_support::*;
 use tch::{Kind, Tensor};
 
@@ -24,6 +30,54 @@ fn a_parameter_of_another_shape_is_named_on_all_ranks() {
         assert!(message.contains("parameter 1 (`head.weight`) is Float [5, 2, 1]"), "{message}");
         assert!(message.contains("on rank 1 and Float [5, 2]"), "{message}");
     }
+}
+
+/// The port of a way to the store at `port`, on which, once it is `slow`, what is said takes a while.
+fn slow_way_to(port: u16, slow: Arc<AtomicBool>) -> u16 {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let way = socket.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let (mut near, _) = socket.accept().unwrap();
+        let mut far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (mut back, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut back, &mut to));
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = near.read(&mut buffer) {
+            if slow.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(300));
+            }
+            far.write_all(&buffer[..read]).unwrap();
+        }
+    });
+    way
+}
+
+#[test]
+fn ranks_take_the_same_way_though_the_store_hears_one_of_them_late() {
+    if common::is_under_mpirun() {
+        return;
+    }
+    let slow = Arc::new(AtomicBool::new(false));
+    let to = |port, is_server| TcpOptions {
+        is_server,
+        workers: None,
+        wait_workers: false,
+        multi_tenant: false,
+        ..TcpOptions::new("127.0.0.1", port, 0, 2)
+    };
+    let near = Store::tcp(&to(0, true)).unwrap();
+    let far = Store::tcp(&to(slow_way_to(near.port().unwrap(), slow.clone()), false)).unwrap();
+    let rank = |rank, store: Store| {
+        let group = ProcessGroup::new(&store, rank, 2, options()).unwrap();
+        group.barrier().unwrap();
+        slow.store(true, Ordering::SeqCst);
+        Reducer::new(&leaves(&SHAPES, rank.into()), &[], &group, ReducerOptions::default()).map(drop)
+    };
+    thread::scope(|scope| {
+        let late = scope.spawn(|| rank(0, far));
+        rank(1, near).unwrap();
+        late.join().unwrap().unwrap();
+    });
 }
 
 #[test]
