@@ -28,6 +28,7 @@ mod signals;
 mod step;
 #[cfg(test)]
 mod testing;
+mod threads;
 mod tour;
 mod trace;
 mod trainer;

@@ -9,6 +9,7 @@ use tch::Tensor;
 use super::loader::{Batch, Schedule};
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
+use super::threads;
 use crate::autograd::optimizer::Optimizer;
 use crate::job::Training;
 use crate::model::{Mode, Module};
@@ -82,13 +83,15 @@ fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
     parameter.f_detach()?.f_set_requires_grad(true)
 }
 
-/// Trains the job's model in this process for `steps` steps (0: all of them) and measures.
+/// Trains the job's model in this process for `steps` steps (0: all of them), with as many threads as a server of it would
+/// have, and measures.
 ///
 /// # Errors
 /// When the data cannot be read or a step fails.
 pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
     let host = Host::new(None)?;
     let mut all = OneProcess::new(job, &host, devices)?;
+    threads::share_cores(1, job.multiplications());
     walk(job, root, &host, steps, |batch| all.step(batch.data, batch.step))
 }
 

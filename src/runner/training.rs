@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -15,6 +14,7 @@ use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::saved_model;
+use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
@@ -120,9 +120,11 @@ impl<'a> TrainingRank<'a> {
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);
         let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
-        let cores = available_parallelism().map_or(1, usize::from);
-        let work = self.training.multiplications_on(self.rank);
-        tch::set_num_threads(threads(cores, self.holds(), sharing, work));
+        match self.holds() {
+            true => threads::share_cores(sharing, self.training.multiplications_on(self.rank)),
+            // A trainer that only calls has little to compute.
+            false => tch::set_num_threads(1),
+        }
         if self.training.log.profile {
             profile::start();
         }
@@ -242,19 +244,6 @@ fn placed(training: &Training, rank: Rank, kind: fn(Placement) -> bool) -> Vec<(
     placed.map(|(position, module)| (module.clone(), training.module_seed(position))).collect()
 }
 
-/// Threads of one operation of libtorch. A rank that serves works for all trainers at once, each on its own thread
-/// with its share of the cores; replicas on one machine share its cores among them; a trainer that only calls has
-/// little to compute. `trainers` is how many there are: in all, or on this machine. A forward of so much `work` (in
-/// multiplications, if that is known) has use for no more threads: waking them would take longer.
-fn threads(cores: usize, holds: bool, trainers: usize, work: Option<u64>) -> i32 {
-    let share = if holds { cores / trainers.max(1) } else { 1 };
-    let useful = work.map_or(share, |work| usize::try_from(work / WORK_OF_A_THREAD).unwrap_or(share) + 1);
-    share.min(useful).max(1) as i32
-}
-
-/// Multiplications. (784-128-10 with 64 samples has 6.5 million: two threads made its step 1.6 times as long.)
-const WORK_OF_A_THREAD: u64 = 16_000_000;
-
 /// The trainers on the machine of rank `rank`, as far as addresses tell.
 fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
     let host = |rank: Rank| mesh.peers()[rank.index()].address.rsplit_once(':').map(|(host, _)| host);
@@ -262,24 +251,3 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 }
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rank_computes_with_as_many_threads_as_its_modules_give_work_for() {
-        assert_eq!(threads(8, true, 2, None), 4);
-        assert_eq!(threads(8, false, 2, None), 1);
-        assert_eq!(threads(1, true, 2, None), 1);
-        assert_eq!(threads(8, true, 1, None), 8);
-    }
-
-    #[test]
-    fn little_work_is_not_spread_over_threads() {
-        assert_eq!(threads(8, true, 1, Some(6_500_000)), 1);
-        assert_eq!(threads(8, true, 1, Some(40_000_000)), 3);
-        assert_eq!(threads(8, true, 1, Some(u64::MAX)), 8);
-        assert_eq!(threads(8, false, 1, Some(u64::MAX)), 1);
-    }
-}

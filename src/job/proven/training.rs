@@ -183,9 +183,12 @@ impl Training {
         let computed = |module: &ModuleSpec| self.computed_on(module).ranks.contains(&rank);
         let looked_up = |module: &ModuleSpec| module.is_cut() && module.place.ranks.contains(&rank);
         let here = self.modules.iter().filter(|module| computed(module) || looked_up(module));
-        let each = here.map(ModuleSpec::multiplications).collect::<Option<Vec<_>>>()?;
-        let sample = each.into_iter().reduce(u64::saturating_add)?;
-        Some(sample.saturating_mul(self.micro_batch_size()))
+        multiplications(here, self.micro_batch_size())
+    }
+
+    /// Those of one batch through all modules, about. None: that is not known of one of them.
+    pub fn multiplications(&self) -> Option<u64> {
+        multiplications(&self.modules, self.train.batch_size)
     }
 
     /// Does this rank compute a module where its devices are? Tables that are cut lie in the memory of machines.
@@ -193,6 +196,11 @@ impl Training {
         let mut whole = self.modules.iter().filter(|module| !module.is_cut());
         whole.any(|module| self.computed_on(module).ranks.contains(&rank))
     }
+}
+
+fn multiplications<'a>(modules: impl IntoIterator<Item = &'a ModuleSpec>, samples: u64) -> Option<u64> {
+    let each = modules.into_iter().map(ModuleSpec::multiplications).collect::<Option<Vec<_>>>()?;
+    Some(each.into_iter().reduce(u64::saturating_add)?.saturating_mul(samples))
 }
 
 #[cfg(test)]
