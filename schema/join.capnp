@@ -6,6 +6,8 @@
 #   acceptor  -> connector   Answer        refused: it closes the connection
 #   rank 0    -> connector   World         when every rank has come; only rank 0 sends it
 #
+# A connector on the same machine may begin anew on a Unix socket after the Challenge.
+#
 # Then the same connection speaks Cap'n Proto RPC (peer.capnp), each side offering a `Peer`.
 #
 # A message here is at most 8 KiB (World: 1 MiB), and each is waited for a bounded time. Whoever joins proves that it knows the
@@ -16,6 +18,11 @@ struct Challenge {
   magic @0 :UInt64;     # 0x7073747261696e31: says that this is pstrain at all
   version @1 :UInt32;   # of this protocol; only equal ones talk to each other
   nonce @2 :Data;       # 32 random bytes
+
+  unix @3 :Data;
+  # To a connector on the same machine: 16 bytes that name a Unix socket, "pstrain-" and these as hexadecimal digits in the
+  # abstract namespace, at which the acceptor waits, too. A connector that reaches it begins anew there, with a Challenge
+  # without such a name, and closes this connection. Else null.
 }
 
 struct Hello {

@@ -71,7 +71,8 @@ enum DType {
 
 struct Payload {
   # How the bytes travel. Which forms a connection may use is settled when it is made (`forms` in join.capnp);
-  # a receiver refuses any other. The sender keeps the bytes as they are until the receiver lets go of them.
+  # a receiver refuses any other. The sender keeps the bytes as they are until the receiver lets go of them, or where the form
+  # says so has answered.
   union {
     inline @0 :Inline;
     cma @1 :Cma;
@@ -107,7 +108,9 @@ struct Cma {
   # Same host: read out of the sender's memory by process_vm_readv, if its process has proven itself (`Peer.lend`).
   # Tensors only.
   address @0 :UInt64;
+
   pin @1 :Pin;
+  # In a request of `Peer.call`: null, and the sender keeps the bytes until the call is answered.
 }
 
 struct Shm {

@@ -8,6 +8,7 @@ mod support;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pstrain::rpc::{CallErrorKind, Form, Forms, Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
@@ -15,6 +16,8 @@ use support::{config, echo, listener, message, one};
 use tch::{Device, Kind, Tensor};
 
 const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
+/// The thread that serves rank 0 does nothing else meanwhile.
+const NAP: Duration = Duration::from_millis(300);
 const ALL: [Form; 4] = [Form::Cma, Form::Shm, Form::Bulk, Form::Inline];
 
 /// Rank 1, when this program was started to be it.
@@ -40,6 +43,10 @@ fn callee() {
         let sum =
             left.lock().expect("no panic").as_ref().map(|tensor| tensor.sum(Kind::Double).double_value(&[]));
         Box::pin(async move { Ok(message([Value::Float(sum.unwrap_or(f64::NAN))])) })
+    });
+    methods.add("nap", |_| {
+        std::thread::sleep(NAP);
+        Box::pin(std::future::ready(Ok(Message::default())))
     });
     methods.add("hold", |_| Box::pin(std::future::pending()));
     methods.add("resident", async |_| Ok(message([Value::Int(resident() as i64)])));
@@ -172,6 +179,20 @@ fn the_sender_keeps_its_bytes_until_they_have_been_read_though_it_has_given_up_t
             assert!(sum.is_nan() || whole, "{form}: {sum} after {n}");
         }
     }
+}
+
+#[test]
+fn what_is_lent_stays_until_it_has_been_read_though_its_deadline_has_passed() {
+    let pair = Pair::by(Form::Cma);
+    let full = |value| Tensor::full([1_000_000], value, (Kind::Float, Device::Cpu));
+    let nap = pair.call("nap", []);
+    let late = pair.mesh.call_within(Rank(1), "leave", message([full(7).into()]), NAP / 10);
+    assert_eq!(late.wait().expect_err("it is not served yet").kind, CallErrorKind::Timeout);
+    // What would come instead.
+    let _others: Vec<_> = (0..10).map(|_| full(-1)).collect();
+    nap.wait().expect("an answer");
+    let mut sums = (0..1000).map(|_| one(pair.call("sum", [])).into_float().expect("a number"));
+    assert_eq!(sums.find(|sum| !sum.is_nan()), Some(7e6));
 }
 
 #[test]

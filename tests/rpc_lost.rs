@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pstrain::rpc::{CallErrorKind, Cause, Mesh, Message, Methods};
+use pstrain::rpc::{CallErrorKind, Cause, Form, Forms, Mesh, Message, Methods};
 use pstrain::topology::Rank;
 use support::{
     config, echo, error, eventually, join_later, later, listener, lost, message, one, shut_down, within,
@@ -206,6 +206,8 @@ fn proxied_world(lost_after: Duration) -> (Vec<Mesh>, Proxy) {
     for config in [&mut rank0, &mut rank1] {
         config.heartbeat = Duration::from_millis(100);
         config.lost_after = lost_after;
+        // They stay at TCP, and so at the proxy.
+        config.forms = Forms::only(Form::Bulk);
     }
     let (rank0, rank1) = (join_later(rank0, never()), join_later(rank1, never()));
     (vec![within(rank0).expect("complete"), within(rank1).expect("let in")], proxy)

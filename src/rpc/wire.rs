@@ -16,7 +16,7 @@ pub(crate) mod peer_capnp {
 }
 
 /// Ranks talk to each other only when theirs are equal.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Opens each handshake message: "pstrain1".
 pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;
@@ -26,7 +26,8 @@ pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;
 /// fetched; a copy of this size takes about 25.)
 pub(crate) const INLINE_BYTES: usize = 256 << 10;
 
-/// The same where tensors are read out of the sender's memory. (Beyond it the copies cost more than letting go.)
+/// The same where tensors are read out of the sender's memory. (Up to here it makes no difference to a call; beyond
+/// it the copies cost more.)
 pub(crate) const INLINE_BYTES_BESIDE_CMA: usize = 32 << 10;
 
 /// Bytes that a receiver asks for at a time. (Half of it costs a quarter more time, twice of it saves nothing.)

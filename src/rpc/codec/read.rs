@@ -136,7 +136,8 @@ fn read_payload(
         (payload::Cma(lent), Shape::Tensor(..), Lender { process: Some(process), .. }) => {
             let (lent, len) = (lent?, to_fetch()?);
             let loan = Loan { process: process.clone(), address: lent.get_address() };
-            Fetch::Lent { shape, len, loan, pin: lent.get_pin()? }
+            let pin = lent.has_pin().then(|| lent.get_pin()).transpose()?;
+            Fetch::Lent { shape, len, loan, pin }
         }
         (payload::Shm(sent), Shape::Tensor(..), Lender { shm: true, .. }) => {
             Fetch::Pieces { shape, len: to_fetch()?, source: sent?.get_source()?, shared: true }

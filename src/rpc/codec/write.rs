@@ -5,8 +5,8 @@ use crate::profile::{Activity, span};
 use crate::rpc::error::CallError;
 use crate::rpc::memory::{self, Bytes};
 use crate::rpc::payload::{PinServer, Sending, SourceServer, TransferServer};
-use crate::rpc::reaper::Reaper;
-use crate::rpc::rref::ReferenceServer;
+use crate::rpc::reaper::{Kept, Reaper};
+use crate::rpc::rref::{RRef, ReferenceServer};
 use crate::rpc::value::{Message, SentTensor, Value};
 use crate::rpc::wire::value_capnp::{blob, message, payload, tensor, value};
 use crate::rpc::wire::{INLINE_BYTES, INLINE_BYTES_BESIDE_CMA};
@@ -20,8 +20,23 @@ pub(crate) struct Inside<'a> {
     by: Sending,
     /// For what it does not carry.
     reaper: &'a Reaper,
-    /// Whose objects' references travel without a fork.
-    known_to: Option<Rank>,
+    /// Of requests: who answers them, and what is held until then.
+    asked: Option<(Rank, Held)>,
+}
+
+/// What requests name without a capability that would hold it: their sender holds it until they are answered.
+#[derive(Default)]
+pub(crate) struct Held {
+    /// Of the callee's own objects.
+    rrefs: Vec<RRef>,
+    /// Of tensors that the callee reads where they lie (P-6).
+    bytes: Vec<Kept>,
+}
+
+impl Held {
+    pub fn is_empty(&self) -> bool {
+        self.rrefs.is_empty() && self.bytes.is_empty()
+    }
 }
 
 impl Inside<'_> {
@@ -30,12 +45,16 @@ impl Inside<'_> {
             Sending::Inline | Sending::Shm(_) | Sending::Bulk(_) => INLINE_BYTES,
             Sending::Cma => INLINE_BYTES_BESIDE_CMA,
         };
-        Inside { left, by, reaper, known_to: None }
+        Inside { left, by, reaper, asked: None }
     }
 
-    /// The writer keeps the references to objects of that rank until they have been looked up there.
-    pub fn known_to(self, rank: Rank) -> Self {
-        Inside { known_to: Some(rank), ..self }
+    /// For requests that `rank` answers. The writer holds what [`held`](Self::held) gives until it has.
+    pub fn asking(self, rank: Rank) -> Self {
+        Inside { asked: Some((rank, Held::default())), ..self }
+    }
+
+    pub fn held(self) -> Held {
+        self.asked.map_or_else(Held::default, |(_, held)| held)
     }
 }
 
@@ -71,8 +90,9 @@ fn write_value(mut to: value::Builder<'_>, value: Value, inside: &mut Inside<'_>
             let mut to = to.init_ref();
             to.set_owner(rref.owner().0);
             rref.id().write(to.reborrow().init_id());
-            if inside.known_to != Some(rref.owner()) {
-                to.set_fork(capnp_rpc::new_client(ReferenceServer::new(rref, inside.reaper)));
+            match &mut inside.asked {
+                Some((rank, held)) if *rank == rref.owner() => held.rrefs.push(rref),
+                _ => to.set_fork(capnp_rpc::new_client(ReferenceServer::new(rref, inside.reaper))),
             }
         }
         Value::List(values) => {
@@ -115,7 +135,11 @@ fn write_payload(to: payload::Builder<'_>, bytes: Bytes, len: usize, inside: &mu
             (Sending::Cma, Bytes::Tensor(_)) => {
                 let mut to = to.init_cma();
                 to.set_address(bytes.address());
-                to.set_pin(capnp_rpc::new_client(PinServer::new(bytes, len, inside.reaper)));
+                let kept = Kept::new(bytes, len, inside.reaper);
+                match &mut inside.asked {
+                    Some((_, held)) => held.bytes.push(kept),
+                    None => to.set_pin(capnp_rpc::new_client(PinServer::new(kept))),
+                }
             }
             (Sending::Shm(segment), Bytes::Tensor(_)) => {
                 let source = SourceServer::new(bytes, len, inside.reaper, Some(segment.clone()));

@@ -61,10 +61,10 @@ pub(super) async fn listen_at_master(config: &mut MeshConfig) -> Result<TcpListe
 
 /// A socket for the ranks above this one, which has reached rank 0 from `own`: on that interface, or with a token on
 /// all, since another rank may have to come by another way.
-pub(super) async fn listen_beside(own: SocketAddr, token: bool) -> io::Result<(TcpListener, String)> {
-    let any_port = SocketAddr::new(own.ip(), 0);
+pub(super) async fn listen_beside(own: IpAddr, token: bool) -> io::Result<(TcpListener, String)> {
+    let any_port = SocketAddr::new(own, 0);
     let listener = TcpListener::bind(if token { everywhere(any_port) } else { any_port }).await?;
-    let address = SocketAddr::new(own.ip(), listener.local_addr()?.port());
+    let address = SocketAddr::new(own, listener.local_addr()?.port());
     Ok((listener, address.to_string()))
 }
 

@@ -8,11 +8,11 @@ use capnp::serialize::{self, OwnedSegments};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::secret::{Key, same};
 use crate::rpc::error::RefusalReason;
 use crate::rpc::payload::Forms;
+use crate::rpc::socket::{Stream, UnixName};
 use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, refusal};
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::topology::{Rank, WorldSize};
@@ -100,10 +100,11 @@ impl Introduction {
     }
 }
 
-/// The accepting side. `admit` decides about a connector that knows the key; of the payload forms that it takes those
-/// are left that are among `own_forms`.
+/// The accepting side, which may name a nearer way to come. `admit` decides about a connector that knows the key; of the
+/// payload forms that it takes those are left that are among `own_forms`.
 pub(crate) async fn accept(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
+    nearer: Option<UnixName>,
     key: &Key,
     own_forms: Forms,
     admit: impl FnOnce(&Introduction) -> Result<(), Refusal>,
@@ -113,6 +114,9 @@ pub(crate) async fn accept(
         to.set_magic(wire::MAGIC);
         to.set_version(wire::VERSION);
         to.set_nonce(&own);
+        if let Some(UnixName(name)) = &nearer {
+            to.set_unix(name);
+        }
     })
     .await?;
     let frame = receive(stream, MAX_FRAME_BYTES).await?;
@@ -175,23 +179,39 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
     Ok((came, nonce))
 }
 
-pub(crate) async fn refuse(stream: &mut TcpStream, refused: &Refusal) -> Result<(), Failure> {
+pub(crate) async fn refuse(stream: &mut Stream, refused: &Refusal) -> Result<(), Failure> {
     send::<answer::Owned>(stream, |to| write_refusal(to.init_refused(), refused)).await
 }
 
-/// The connecting side. Gives the payload forms that both take.
-pub(crate) async fn introduce(
-    stream: &mut TcpStream,
-    key: &Key,
-    me: &Introduction,
-) -> Result<Forms, Failure> {
+/// What the acceptor says first.
+struct Challenge {
+    nonce: Nonce,
+    nearer: Option<UnixName>,
+}
+
+async fn challenge(stream: &mut Stream) -> Result<Challenge, Failure> {
     let frame = receive(stream, MAX_FRAME_BYTES).await?;
     let challenge: challenge::Reader<'_> = frame.get_root()?;
     if challenge.get_magic() != wire::MAGIC {
         return Err(Failure::NotPstrain);
     }
-    let theirs: Nonce = exactly(challenge.get_nonce()?)?;
-    let own = nonce();
+    let nearer = challenge.has_unix().then(|| exactly(challenge.get_unix()?).map(UnixName)).transpose()?;
+    Ok(Challenge { nonce: exactly(challenge.get_nonce()?)?, nearer })
+}
+
+/// The connecting side, which comes nearer if it can. Gives the payload forms that both take.
+pub(crate) async fn introduce(stream: &mut Stream, key: &Key, me: &Introduction) -> Result<Forms, Failure> {
+    let mut challenged = challenge(stream).await?;
+    if let Some(name) = challenged.nearer.filter(|_| me.forms.near() && stream.is_near()) {
+        match Stream::connect_near(name).await {
+            Ok(near) => {
+                *stream = near;
+                challenged = challenge(stream).await?;
+            }
+            Err(error) => tracing::debug!("a rank of this machine is reached by TCP only: {error}"),
+        }
+    }
+    let (own, theirs) = (nonce(), challenged.nonce);
     let proof = me.mac(key, &theirs, &own);
     // Even to another version: its answer says so in its own log too.
     send::<hello::Owned>(stream, |mut to| {
@@ -277,7 +297,7 @@ pub(crate) fn nonce() -> Nonce {
 pub(super) type Frame = Reader<OwnedSegments>;
 
 /// One message: its length in bytes (u32, little-endian), then Cap'n Proto's own framing.
-pub(super) async fn send<T>(stream: &mut TcpStream, write: impl FnOnce(T::Builder<'_>)) -> Result<(), Failure>
+pub(super) async fn send<T>(stream: &mut Stream, write: impl FnOnce(T::Builder<'_>)) -> Result<(), Failure>
 where
     T: capnp::traits::Owned,
 {
@@ -290,12 +310,12 @@ where
     Ok(())
 }
 
-pub(super) async fn receive(stream: &mut TcpStream, limit: usize) -> Result<Frame, Failure> {
+pub(super) async fn receive(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
     within(PATIENCE, receive_frame(stream, limit)).await
 }
 
 /// Without a limit of its own on the time.
-pub(super) async fn receive_frame(stream: &mut TcpStream, limit: usize) -> Result<Frame, Failure> {
+pub(super) async fn receive_frame(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).await?;
     let len = u32::from_le_bytes(len) as usize;

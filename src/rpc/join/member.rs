@@ -1,20 +1,18 @@
 //! The other ranks: come to rank 0, learn who is there, connect to one another.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 use super::handshake::{self, Failure, Introduction, Refusal};
 use super::secret::Key;
-use super::{Joined, MAX_WORLD_BYTES, World, address, fits, introduction};
+use super::{Joined, MAX_WORLD_BYTES, World, address, fits, introduction, listener};
 use crate::rpc::config::MeshConfig;
 use crate::rpc::error::{JoinError, RefusalReason};
 use crate::rpc::mesh::Peer;
 use crate::rpc::payload::Forms;
-use crate::rpc::socket;
+use crate::rpc::socket::{Listener, Stream};
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -25,9 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Rank 0's deadline comes first, so that it can say who is missing.
 const GRACE: Duration = Duration::from_secs(3);
-
-/// One attempt to connect; a packet may be lost without a word.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
     let key = Key::from_token(config.token.as_deref());
@@ -54,9 +49,9 @@ pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World,
 }
 
 struct Reached {
-    stream: TcpStream,
+    stream: Stream,
     /// For the ranks above this one.
-    listener: TcpListener,
+    listener: Listener,
     me: Introduction,
     forms: Forms,
 }
@@ -85,18 +80,12 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
 }
 
 async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
-    let mut stream = connect(&config.master).await?;
-    let own: SocketAddr = stream.local_addr()?;
-    let (listener, address) = address::listen_beside(own, config.token.is_some()).await?;
-    let me = introduction(config, address);
+    let mut stream = Stream::connect(&config.master).await?;
+    let (_, own) = stream.ends()?;
+    let (tcp, address) = address::listen_beside(own, config.token.is_some()).await?;
+    let (listener, me) = (listener(config, tcp), introduction(config, address));
     let forms = handshake::introduce(&mut stream, key, &me).await?;
     Ok(Reached { stream, listener, me, forms })
-}
-
-async fn connect(address: &str) -> std::io::Result<TcpStream> {
-    let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
-    socket::tune(&stream)?;
-    Ok(stream)
 }
 
 fn read_world(frame: &handshake::Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 32]), Failure> {
@@ -134,7 +123,7 @@ async fn connect_down(
     for peer in &members[1..config.rank.index()] {
         // Its socket listens since before it came to rank 0.
         let unreached = |why: String| JoinError::PeerLeft { rank: peer.rank, why };
-        let mut stream = connect(&peer.address)
+        let mut stream = Stream::connect(&peer.address)
             .await
             .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
         let forms = handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
@@ -151,17 +140,16 @@ async fn connect_down(
 async fn accept_from_above(
     config: &MeshConfig,
     key: &Key,
-    listener: &TcpListener,
+    listener: &Listener,
 ) -> Result<Vec<Joined>, JoinError> {
     let mut expected: BTreeSet<Rank> = config.world_size.ranks().skip(config.rank.index() + 1).collect();
     let mut joined = Vec::new();
     while !expected.is_empty() {
-        let (mut stream, _) = listener.accept().await.map_err(|source| JoinError::Listen {
-            address: format!("{:?}", listener.local_addr()),
+        let (mut stream, nearer) = listener.accept().await.map_err(|source| JoinError::Listen {
+            address: format!("{:?}", listener.tcp().local_addr()),
             source,
         })?;
-        let _ = socket::tune(&stream);
-        let admitted = handshake::accept(&mut stream, key, config.forms, |came| {
+        let admitted = handshake::accept(&mut stream, nearer, key, config.forms, |came| {
             fits(config, came)?;
             match expected.contains(&came.rank) {
                 true => Ok(()),

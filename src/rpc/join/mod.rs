@@ -1,7 +1,8 @@
 //! How the ranks find one another: all come to rank 0, which lets them in or says why not, and tells everyone who is
 //! there; then each connects to the others directly, the higher rank to the lower.
 //!
-//! J-1: nothing a connection says is used, and nothing of the job is told to it, before it has proven the token.
+//! J-1: nothing a connection says is used, and nothing of the job is told to it, before it has proven the token. (But for
+//! the name of a Unix socket, at which it has to prove it as well.)
 //! J-2: somebody who is refused, or who talks nonsense, takes nothing from the others: rank 0 goes on waiting.
 //! J-3: every wait ends with the join's deadline.
 
@@ -13,7 +14,7 @@ mod secret;
 
 use std::time::Instant;
 
-use tokio::net::TcpStream;
+use tokio::net::TcpListener;
 
 use self::handshake::{Introduction, Refusal};
 pub(crate) use self::handshake::{Nonce, nonce};
@@ -22,6 +23,7 @@ use super::config::MeshConfig;
 use super::error::{JoinError, RefusalReason};
 use super::mesh::Peer;
 use super::payload::Forms;
+use super::socket::{Listener, Stream, UnixName};
 use crate::topology::Rank;
 
 /// Connections that have not proven anything yet.
@@ -40,7 +42,7 @@ pub(crate) struct World {
 
 pub(crate) struct Joined {
     pub rank: Rank,
-    pub stream: TcpStream,
+    pub stream: Stream,
     /// Whether this rank is the one that accepted.
     pub accepted: bool,
     /// The payload forms that both sides take.
@@ -52,6 +54,11 @@ pub(crate) async fn meet(config: MeshConfig, deadline: Instant) -> Result<World,
         Rank(0) => rank0::gather(config, deadline).await,
         _ => member::join(config, deadline).await,
     }
+}
+
+/// Where ranks reach this one: by TCP, and inside this machine by a Unix socket if that is wanted.
+fn listener(config: &MeshConfig, tcp: TcpListener) -> Listener {
+    Listener::new(tcp, config.forms.near().then(|| UnixName::of(nonce())))
 }
 
 /// What a rank says of itself.
@@ -93,5 +100,66 @@ fn short(hash: &[u8; 32]) -> String {
 impl Introduction {
     fn into_peer(self) -> Peer {
         Peer { rank: self.rank, name: self.name, role: self.role, address: self.address }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::future::try_join_all;
+    use tokio::task::LocalSet;
+
+    use super::secret::Key;
+    use super::*;
+    use crate::rpc::payload::Form;
+    use crate::topology::WorldSize;
+
+    /// Of the connections between three ranks of this machine, which are Unix sockets: six ends.
+    fn unix_sockets(forms: [Forms; 3]) -> Vec<bool> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = socket.local_addr().expect("bound").to_string();
+        let mut socket = Some(socket);
+        let ranks = (0..).zip(forms).map(|(rank, forms)| {
+            let mut config = MeshConfig::new(Rank(rank), WorldSize(3), address.clone());
+            (config.forms, config.listen) = (forms, socket.take());
+            meet(config, Instant::now() + Duration::from_secs(60))
+        });
+        let worlds = LocalSet::new().block_on(&runtime, try_join_all(ranks)).expect("all meet");
+        let joined = worlds.iter().flat_map(|world| &world.joined);
+        joined.map(|joined| matches!(joined.stream, Stream::Unix(_))).collect()
+    }
+
+    #[test]
+    fn ranks_of_one_machine_meet_at_unix_sockets() {
+        assert_eq!(unix_sockets([Forms::ALL; 3]), [true; 6]);
+    }
+
+    #[tokio::test]
+    async fn who_cannot_reach_the_unix_socket_stays_at_tcp() {
+        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = socket.local_addr().expect("bound").to_string();
+        let (key, me) = (Key::from_token(None), MeshConfig::new(Rank(1), WorldSize(2), address.clone()));
+        let connector = async {
+            let mut stream = Stream::connect(&address).await?;
+            handshake::introduce(&mut stream, &key, &introduction(&me, address.clone())).await?;
+            Ok(stream)
+        };
+        let acceptor = async {
+            let (mut stream, _) = Listener::new(socket, None).accept().await?;
+            let nowhere = UnixName::of(nonce());
+            handshake::accept(&mut stream, Some(nowhere), &key, Forms::ALL, |_| Ok(())).await
+        };
+        let (stream, came) = tokio::try_join!(connector, acceptor).expect("let in");
+        assert!(matches!(stream, Stream::Tcp(_)) && came.rank == Rank(1));
+    }
+
+    #[test]
+    fn who_takes_no_form_of_one_machine_stays_at_tcp() {
+        let far = Forms::only(Form::Bulk);
+        assert_eq!(unix_sockets([far; 3]), [false; 6]);
+        // Rank 0 with 1 and 2, 1 with 0 and 2, 2 with 0 and 1.
+        assert_eq!(unix_sockets([Forms::ALL, far, Forms::ALL]), [false, true, false, false, true, false]);
     }
 }

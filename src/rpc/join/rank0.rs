@@ -2,22 +2,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout_at;
 
 use super::handshake::{self, Introduction, Refusal};
 use super::secret::Key;
-use super::{Joined, MAX_STRANGERS, World, address, fits, introduction};
+use super::{Joined, MAX_STRANGERS, World, address, fits, introduction, listener};
 use crate::rpc::config::MeshConfig;
 use crate::rpc::error::{JoinError, RefusalReason};
 use crate::rpc::mesh::Peer;
-use crate::rpc::socket;
+use crate::rpc::socket::{Listener, Stream, UnixName};
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::Rank;
 
@@ -36,11 +35,12 @@ struct Hall {
 
 struct Present {
     came: Introduction,
-    ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
+    ask: oneshot::Sender<oneshot::Sender<Stream>>,
 }
 
 pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
-    let listener = address::listen_at_master(&mut config).await?;
+    let tcp = address::listen_at_master(&mut config).await?;
+    let listener = listener(&config, tcp);
     let (news, mut heard) = mpsc::unbounded_channel();
     let hall = Rc::new(Hall::new(config, news));
     // To the end of the job: who comes too late shall hear why.
@@ -59,14 +59,14 @@ pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<
     }
 }
 
-async fn receive(hall: Rc<Hall>, listener: TcpListener) {
+async fn receive(hall: Rc<Hall>, listener: Listener) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, nearer)) => {
                 // More strangers than that: somebody floods the port, and is not even answered.
                 if hall.strangers.get() < MAX_STRANGERS {
                     hall.strangers.set(hall.strangers.get() + 1);
-                    spawn_local(greet(hall.clone(), stream));
+                    spawn_local(greet(hall.clone(), stream, nearer));
                 }
             }
             // Out of file descriptors, or the connection is gone already: neither lasts.
@@ -75,11 +75,10 @@ async fn receive(hall: Rc<Hall>, listener: TcpListener) {
     }
 }
 
-async fn greet(hall: Rc<Hall>, mut stream: TcpStream) {
-    let _ = socket::tune(&stream);
+async fn greet(hall: Rc<Hall>, mut stream: Stream, nearer: Option<UnixName>) {
     let (ask, asked) = oneshot::channel();
     let mut taken = None;
-    let admitted = handshake::accept(&mut stream, &hall.key, hall.config.forms, |came| {
+    let admitted = handshake::accept(&mut stream, nearer, &hall.key, hall.config.forms, |came| {
         hall.admit(came, ask)?;
         taken = Some(came.rank);
         Ok(())
@@ -119,7 +118,7 @@ impl Hall {
     fn admit(
         &self,
         came: &Introduction,
-        ask: oneshot::Sender<oneshot::Sender<TcpStream>>,
+        ask: oneshot::Sender<oneshot::Sender<Stream>>,
     ) -> Result<(), Refusal> {
         fits(&self.config, came)?;
         let mut present = self.present.borrow_mut();
@@ -132,21 +131,15 @@ impl Hall {
     }
 
     /// Keeps a connection until the world is complete. A rank that leaves meanwhile makes its place free again.
-    async fn host(
-        &self,
-        rank: Rank,
-        stream: TcpStream,
-        asked: oneshot::Receiver<oneshot::Sender<TcpStream>>,
-    ) {
+    async fn host(&self, rank: Rank, stream: Stream, asked: oneshot::Receiver<oneshot::Sender<Stream>>) {
         // Nothing is to come from it before it has been told who is there.
-        let mut byte = [0];
         tokio::select! {
             asked = asked => {
                 if let Ok(give) = asked {
                     let _ = give.send(stream);
                 }
             }
-            _ = stream.peek(&mut byte) => {
+            () = stream.stirs() => {
                 tracing::debug!(%rank, "left before the world was complete");
                 self.present.borrow_mut().remove(&rank);
             }
@@ -154,7 +147,7 @@ impl Hall {
     }
 
     /// All connections, back from their tasks.
-    async fn collect(&self) -> Vec<(Introduction, Option<TcpStream>)> {
+    async fn collect(&self) -> Vec<(Introduction, Option<Stream>)> {
         let mut all = Vec::new();
         for (_, Present { came, ask }) in self.present.take() {
             let (give, stream) = oneshot::channel();
@@ -175,7 +168,7 @@ impl Hall {
             let rank = came.rank;
             let left = |why: String| JoinError::PeerLeft { rank, why };
             let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
-            let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+            let ends = stream.ends().ok();
             let told =
                 handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
             told.await.map_err(|failure| left(format!("{failure:?}")))?;
@@ -205,18 +198,13 @@ impl Hall {
 }
 
 /// `ends` of the connection to the rank that is told: its own, and the one of this rank that it reached.
-fn write_world(
-    to: world::Builder<'_>,
-    members: &[Peer],
-    ends: Option<(SocketAddr, SocketAddr)>,
-    secret: &[u8; 32],
-) {
+fn write_world(to: world::Builder<'_>, members: &[Peer], ends: Option<(IpAddr, IpAddr)>, secret: &[u8; 32]) {
     let mut to = to.init_complete();
     to.set_secret(secret);
     let mut list = to.init_members(members.len() as u32);
     for (index, member) in members.iter().enumerate() {
         let address = match ends {
-            Some((far, near)) => address::seen_from(&member.address, !far.ip().is_loopback(), near.ip()),
+            Some((far, near)) => address::seen_from(&member.address, !far.is_loopback(), near),
             None => member.address.clone(),
         };
         let mut to = list.reborrow().get(index as u32);
@@ -229,6 +217,8 @@ fn write_world(
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
     use crate::rpc::payload::Forms;
     use crate::topology::WorldSize;
@@ -238,11 +228,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (near, accepted) =
             tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
-        let mut near = near;
         let far = accepted.0.into_std()?;
         let twin = far.try_clone()?;
         hall.strangers.set(1);
-        let greeted = spawn_local(greet(hall.clone(), TcpStream::from_std(far)?));
+        let greeted = spawn_local(greet(hall.clone(), Stream::Tcp(TcpStream::from_std(far)?), None));
         near.peek(&mut [0]).await?;
         if cut {
             // What it says still comes, but it cannot be answered.
@@ -250,7 +239,7 @@ mod tests {
         }
         let config = MeshConfig::new(Rank(1), WorldSize(2), "127.0.0.1:0");
         let me = introduction(&config, "127.0.0.1:0".into());
-        let heard = handshake::introduce(&mut near, &hall.key, &me).await;
+        let heard = handshake::introduce(&mut Stream::Tcp(near), &hall.key, &me).await;
         if cut {
             greeted.await.expect("no panic");
         }

@@ -1,9 +1,11 @@
 //! Calls: sending them, running them, answering them.
 
 use std::collections::hash_map::Entry;
+use std::mem;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use capnp::capability::{Promise, Response};
 use futures::future;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
@@ -11,9 +13,8 @@ use tokio::time::timeout_at;
 
 use super::ending::REASON_LIMIT;
 use super::link::Link;
-use super::references::collect_rrefs;
 use super::{Net, Waiting};
-use crate::rpc::codec::{self, Inside};
+use crate::rpc::codec::{self, Held, Inside};
 use crate::rpc::command::{Call, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
@@ -23,7 +24,7 @@ use crate::rpc::pending::{Answer, Outcome};
 use crate::rpc::shared::Permit;
 use crate::rpc::value::Message;
 use crate::rpc::wire::CALLS_TOGETHER;
-use crate::rpc::wire::peer_capnp::{reply, request};
+use crate::rpc::wire::peer_capnp::{peer, reply, request};
 use crate::rpc::wire::value_capnp::{message, pin};
 use crate::rpc::worker::{Job, Worker};
 use crate::topology::Rank;
@@ -143,16 +144,12 @@ impl Net {
         let mut call = link.peer.call_request();
         let asked = ready.len();
         let mut written = call.get().init_requests(asked as u32);
-        let mut inside = link.inside(&self.shared.reaper).known_to(to);
-        // Held until the answer: then the callee has looked them up.
-        let mut known = Vec::new();
+        let mut inside = link.inside(&self.shared.reaper).asking(to);
         for (number, (method, message)) in (0..).zip(ready) {
-            collect_rrefs(&message.values, &mut |rref| {
-                known.extend((rref.owner() == to).then(|| rref.clone()));
-            });
             write_request(written.reborrow().get(number), &method, message, &mut inside)?;
         }
-        let response = call.send().promise.await?;
+        let call = Asked { net: self.clone(), held: inside.held(), answer: Some(call.send().promise) };
+        let response = call.answered().await?;
         let replies = response.get()?.get_replies()?;
         if replies.len() as usize != asked {
             let message = format_args!("{asked} requests were sent, {} replies came", replies.len());
@@ -205,12 +202,15 @@ impl Net {
         draft.complete(&link.intake, adopt, |pin| self.keep(pin, link.rank)).await
     }
 
-    /// Holds a pin of rank `of` until its guard is dropped.
-    fn keep(&self, pin: pin::Client, of: Rank) -> Result<Pinned, CallError> {
+    /// Holds a pin of rank `of`, if there is one, until its guard is dropped.
+    fn keep(&self, pin: Option<pin::Client>, of: Rank) -> Result<Pinned, CallError> {
         let mesh = self.mesh.upgrade();
         let mesh = mesh.ok_or_else(|| CallError::of_kind(CallErrorKind::Shutdown, "the mesh has ended"))?;
-        let key = self.next_number();
-        self.pins.borrow_mut().insert(key, pin);
+        let key = pin.map(|pin| {
+            let key = self.next_number();
+            self.pins.borrow_mut().insert(key, pin);
+            key
+        });
         Ok(Pinned { key, of, commands: mesh.commands.clone() })
     }
 
@@ -261,6 +261,40 @@ impl Net {
             }
         }
         Ok(())
+    }
+}
+
+/// Requests on their way.
+struct Asked {
+    net: Rc<Net>,
+    held: Held,
+    /// None: it has come.
+    answer: Option<Promise<Answered, capnp::Error>>,
+}
+
+type Answered = Response<peer::call_results::Owned>;
+
+impl Asked {
+    async fn answered(mut self) -> Result<Answered, capnp::Error> {
+        let answered = self.answer.as_mut().expect("asked once").await;
+        self.answer = None;
+        answered
+    }
+}
+
+impl Drop for Asked {
+    /// Nobody waits any more, and yet the callee may still read (P-6).
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take().filter(|_| !self.held.is_empty()) {
+            let (net, held) = (self.net.clone(), mem::take(&mut self.held));
+            net.given_up.update(|requests| requests + 1);
+            spawn_local(async move {
+                let _ = answer.await;
+                drop(held);
+                net.given_up.update(|requests| requests - 1);
+                net.idle.notify_waiters();
+            });
+        }
     }
 }
 

@@ -142,13 +142,14 @@ impl Net {
     }
 
     /// Waits until this rank's own calls are answered, each has a deadline; and, for a while, until what others lend has
-    /// been read, since they take it back when the mesh ends.
+    /// been read, since they take it back when the mesh ends, and so does this rank.
     async fn drained(&self) {
         self.answered().await;
         let read = async {
             loop {
                 let idle = self.idle.notified();
-                if self.pins.borrow().is_empty() || self.phase.get().is_over() {
+                let all_read = self.pins.borrow().is_empty() && self.given_up.get() == 0;
+                if all_read || self.phase.get().is_over() {
                     return;
                 }
                 idle.await;

@@ -88,11 +88,10 @@ impl Net {
 impl Link {
     fn start(net: &Rc<Net>, joined: Joined, gone: oneshot::Sender<String>) -> Link {
         let Joined { rank, stream, accepted, forms } = joined;
-        let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
-        let ends = ends.map(|(peer, own)| (peer.ip(), own.ip()));
+        let ends = stream.ends().ok();
         let last_heard = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
-        let (read, write) = stream.into_split();
+        let (read, write) = tokio::io::split(stream);
         let read = Watched { inner: read.compat(), last_heard: last_heard.clone(), gone: gone.clone() };
         let write =
             Watched { inner: write.compat_write(), last_heard: last_heard.clone(), gone: gone.clone() };

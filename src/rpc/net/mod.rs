@@ -132,6 +132,8 @@ pub(crate) struct Net {
     held: RefCell<HashMap<u64, Holding>>,
     /// What peers lend to this rank.
     pins: RefCell<HashMap<u64, pin::Client>>,
+    /// Requests that nobody waits for any more, and that hold something until they are answered.
+    given_up: Cell<usize>,
     /// Calls that wait for their answer.
     waiting: RefCell<HashMap<u64, Waiting>>,
     barriers: RefCell<Barriers>,
@@ -172,6 +174,7 @@ impl Net {
             done,
             held: RefCell::default(),
             pins: RefCell::default(),
+            given_up: Cell::default(),
             waiting: RefCell::default(),
             barriers: RefCell::new(Barriers::new(world_size)),
             phase: Cell::new(Phase::Running),

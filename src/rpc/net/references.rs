@@ -146,7 +146,7 @@ impl Net {
     }
 }
 
-pub(super) fn collect_rrefs(values: &[Value], take: &mut impl FnMut(&RRef)) {
+fn collect_rrefs(values: &[Value], take: &mut impl FnMut(&RRef)) {
     for value in values {
         match value {
             Value::RRef(rref) => take(rref),

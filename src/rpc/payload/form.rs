@@ -64,6 +64,11 @@ impl Forms {
     pub(crate) fn has(self, form: Form) -> bool {
         self.0 & form.bit() != 0
     }
+
+    /// Whether ranks of one machine may do what only those can.
+    pub(crate) fn near(self) -> bool {
+        self.has(Form::Cma) || self.has(Form::Shm)
+    }
 }
 
 impl BitAnd for Forms {

@@ -1,8 +1,9 @@
 //! Tensors that their sender lends: the descriptor says where the bytes lie, and the thread of the receiver that needs
 //! them reads them there. The RPC thread only makes the room.
 //!
-//! P-6: a sender's bytes stay where they are while their [`PinServer`] lives. The receiver lets go of its pin when it
-//! has read them, or has dropped the message; a sender that gives up its call lets go of nothing.
+//! P-6: a sender's bytes stay where they are until the receiver has read them, or has dropped the message. Those of a
+//! `Peer.call` stay until it is answered, which no handler does before it has them; all others while their [`PinServer`]
+//! lives, which the receiver holds. A sender that gives up its call lets go of nothing.
 //! P-7: what descriptors say of processes is not believed: only of that process is anything read which the peer named when
 //! they met, which held a nonce that this rank had made up then, and which is neither this one nor gone. So a peer cannot
 //! make this rank read its own memory or a stranger's. (Ranks of one job that conspire can pass the nonce on, and name one
@@ -16,8 +17,8 @@ use tokio::sync::mpsc;
 use crate::profile::{Activity, span};
 use crate::rpc::command::Command;
 use crate::rpc::error::{CallError, CallErrorKind};
-use crate::rpc::memory::{Bytes, Process, Room};
-use crate::rpc::reaper::{Kept, Reaper};
+use crate::rpc::memory::{Process, Room};
+use crate::rpc::reaper::Kept;
 use crate::rpc::value::Message;
 use crate::rpc::wire::value_capnp::pin;
 use crate::topology::Rank;
@@ -48,24 +49,26 @@ pub(crate) struct PinServer {
 }
 
 impl PinServer {
-    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> PinServer {
-        PinServer { _kept: Kept::new(bytes, len, reaper) }
+    pub fn new(kept: Kept) -> PinServer {
+        PinServer { _kept: kept }
     }
 }
 
 impl pin::Server for PinServer {}
 
-/// A pin of rank `of`, which lives on the RPC thread under `key`.
+/// What rank `of` lends, by a pin of its that lives on the RPC thread under `key`, or until it is answered.
 pub(crate) struct Pinned {
-    pub key: u64,
+    pub key: Option<u64>,
     pub of: Rank,
     pub commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Without a RPC thread there is nothing to let go of.
-        let _ = self.commands.send(Command::Unpin { key: self.key });
+        if let Some(key) = self.key {
+            // Without a RPC thread there is nothing to let go of.
+            let _ = self.commands.send(Command::Unpin { key });
+        }
     }
 }
 

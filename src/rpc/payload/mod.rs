@@ -52,7 +52,7 @@ pub(crate) enum Part {
 pub(crate) enum Fetch {
     Here(Room),
     Pieces { shape: Shape, len: usize, source: source::Client, shared: bool },
-    Lent { shape: Shape, len: usize, loan: Loan, pin: pin::Client },
+    Lent { shape: Shape, len: usize, loan: Loan, pin: Option<pin::Client> },
     Bulk { shape: Shape, len: usize, transfer: transfer::Client },
 }
 
@@ -98,7 +98,7 @@ impl Draft {
     pub async fn complete<F, K>(self, intake: &Intake, adopt: F, keep: K) -> Result<Arrived, CallError>
     where
         F: AsyncFn(Fork) -> Result<RRef, CallError>,
-        K: Fn(pin::Client) -> Result<Pinned, CallError>,
+        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
     {
         let whole = self.is_whole();
         let Draft { values, context, fetches, forks, .. } = self;
@@ -128,7 +128,7 @@ impl Draft {
 impl Fetch {
     async fn complete<K>(self, intake: &Intake, keep: &K) -> Result<(Room, Option<Unread>), CallError>
     where
-        K: Fn(pin::Client) -> Result<Pinned, CallError>,
+        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
     {
         match self {
             Fetch::Here(room) => Ok((room, None)),
