@@ -20,6 +20,9 @@ use crate::{Backend, ReduceOp, Result, shim};
 /// gone ([`PeerLost`](crate::Error::PeerLost)), does not come in time ([`Timeout`](crate::Error::Timeout)) or, in a
 /// checked group, does something else ([`Mismatch`](crate::Error::Mismatch)). After a lost rank or a timeout the group
 /// cannot be used any more, and what a tensor holds is undefined.
+///
+/// A rank that dies is noticed at once, with one exception: Gloo does not tell an operation in the middle of a message that
+/// the connection broke, so that one runs into its timeout, and then names the rank. [`Abort`](crate::Abort) ends it before.
 impl ProcessGroup {
     /// Each rank's `tensor` becomes that of rank `root`. All have its shape and dtype.
     ///
