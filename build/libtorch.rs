@@ -32,16 +32,10 @@ pub fn link_weakly() {
     // Of the linkers at hand only gold turns what is unresolved into weak references.
     println!("cargo::rustc-link-arg=-fuse-ld=gold");
     println!("cargo::rustc-link-arg=-Wl,--weak-unresolved-symbols");
-    // The one library of ours that needs libtorch goes into the program, which loads it behind libtorch; and to where
-    // scripts/with-libtorch finds it for tests.
+    // The one library of ours that needs libtorch goes into the program, which loads it behind libtorch.
     let shim = env::var("DEP_C10D_SHIM_LIBRARY").unwrap_or_default();
     println!("cargo::rerun-if-changed={shim}");
     println!("cargo::rustc-env=C10D_SHIM={shim}");
-    // OUT_DIR is PROFILE/build/PACKAGE/out.
-    let profile = out.ancestors().nth(3).expect("cargo's folders");
-    if let Err(error) = fs::copy(&shim, profile.join("libc10d_shim.so")) {
-        println!("cargo::error={shim}: {error}");
-    }
     // Where the program looks first: the folder it was built with.
     let libtorch = env::var("LIBTORCH").unwrap_or_default();
     println!("cargo::rustc-env=BUILT_WITH_LIBTORCH={libtorch}");

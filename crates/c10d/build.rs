@@ -77,6 +77,16 @@ fn libtorch_folder() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
+/// Where scripts/with-libtorch finds it for tests.
+fn beside_programs(shim: &Path) {
+    // It lies in PROFILE/build/PACKAGE/out.
+    let profile = shim.ancestors().nth(4).expect("cargo's folders");
+    if let Err(error) = fs::copy(shim, profile.join("libc10d_shim.so")) {
+        eprintln!("error: {}: {error}", profile.display());
+        process::exit(1);
+    }
+}
+
 /// The shim as a shared library.
 fn compile(libtorch: &Path) -> PathBuf {
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
@@ -102,5 +112,6 @@ fn compile(libtorch: &Path) -> PathBuf {
         eprintln!("error: {link:?} failed");
         process::exit(1);
     }
+    beside_programs(&shim);
     shim
 }
