@@ -17,7 +17,7 @@ use tch::{Device, Kind, Tensor};
 
 const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
 /// The thread that serves rank 0 does nothing else meanwhile.
-const NAP: Duration = Duration::from_millis(300);
+const NAP: Duration = Duration::from_secs(1);
 const ALL: [Form; 4] = [Form::Cma, Form::Shm, Form::Bulk, Form::Inline];
 
 /// Rank 1, when this program was started to be it.

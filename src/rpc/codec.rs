@@ -15,7 +15,7 @@ use tch::Kind;
 pub(crate) use self::failure::{read_failure, read_text, write_failure};
 pub(crate) use self::prepare::prepare;
 pub(crate) use self::read::read_message;
-pub(crate) use self::write::{Held, Inside, write_message};
+pub(crate) use self::write::{Inside, UntilAnswered, write_message};
 use super::error::{CallError, CallErrorKind};
 use super::wire::value_capnp::DType;
 use super::wire::{INLINE_BYTES, MAX_DEPTH, MAX_VALUES};

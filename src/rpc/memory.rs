@@ -25,7 +25,7 @@ pub(crate) enum Bytes {
 
 /// Memory that a payload is written to, all of it before it is handed on.
 pub(crate) enum Room {
-    /// Contiguous, on the CPU, and looked at by nobody else before it is filled.
+    /// Contiguous, on the CPU, and looked at by nobody but who fills it before it is filled.
     Tensor(Tensor),
     /// It takes `len` bytes, for which there is memory; it has those up to the last that came.
     Vec { bytes: Vec<u8>, len: usize },
@@ -164,7 +164,7 @@ impl Room {
         Ok(Room::Vec { bytes, len })
     }
 
-    /// The same tensor once more, for whoever is to fill it.
+    /// The same tensor once more, for whoever is to fill it, or other pieces of it.
     ///
     /// # Errors
     /// It is not of a tensor.
@@ -216,7 +216,7 @@ impl Room {
         let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         let from = from.ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: `for_tensor` saw a contiguous CPU tensor of `byte_len` bytes, which live as long as `tensor` is held;
-        // nobody else reads or writes them before they are there; the piece is inside them.
+        // others who fill it write other pieces, and nobody reads before all are there; the piece is inside them.
         unsafe { copy_from_process(process, from, tensor.data_ptr().cast::<u8>().add(offset), len) }
     }
 

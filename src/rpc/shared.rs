@@ -11,7 +11,7 @@ use super::codec;
 use super::command::Call;
 use super::config::MeshConfig;
 use super::error::{CallError, CallErrorKind, LostRank};
-use super::payload::Form;
+use super::payload::{Form, Helper};
 use super::reaper::Reaper;
 use super::rref::Objects;
 use super::value::Message;
@@ -28,6 +28,7 @@ pub(crate) struct Shared {
     pub max_payload_bytes: u64,
     pub objects: Objects,
     pub reaper: Reaper,
+    pub helper: Helper,
     /// By rank; this rank's own entry counts calls to itself.
     pub counters: Vec<Counters>,
     /// By rank: calls that wait for company. Written by whoever tells or calls that rank, and by the heartbeat.
@@ -88,6 +89,7 @@ impl Shared {
             max_payload_bytes: config.max_payload_bytes,
             objects: Objects::new(config.rank),
             reaper,
+            helper: Helper::start(),
             counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
             told: config.world_size.ranks().map(|_| Mutex::default()).collect(),
             doing: Mutex::new("starting".into()),

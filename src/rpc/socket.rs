@@ -13,8 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use super::join::Nonce;
-
 /// Loss is the only sign of congestion that it knows (RFC 5681). Every Linux has it, and lets everybody choose it unless
 /// told otherwise.
 const UNPACED: &str = "reno";
@@ -45,7 +43,7 @@ pub(super) struct UnixName(pub [u8; 16]);
 
 impl UnixName {
     /// One that nobody else has, from a nonce.
-    pub fn of(nonce: Nonce) -> UnixName {
+    pub fn of(nonce: &[u8; 32]) -> UnixName {
         UnixName(*nonce.first_chunk().expect("it is longer"))
     }
 }
@@ -61,7 +59,13 @@ impl fmt::Display for UnixName {
 impl Listener {
     /// At a Unix socket of this name, too, if there is one. Should that not be possible, TCP does as well.
     pub fn new(tcp: TcpListener, unix: Option<UnixName>) -> Listener {
-        let bind = |name: UnixName| UnixListener::bind(name.to_string()).ok().zip(Some(name));
+        let bind = |name: UnixName| match UnixListener::bind(name.to_string()) {
+            Ok(listener) => Some((listener, name)),
+            Err(error) => {
+                tracing::debug!("ranks of this machine come by TCP: no Unix socket: {error}");
+                None
+            }
+        };
         Listener { tcp, unix: unix.and_then(bind) }
     }
 
@@ -206,14 +210,15 @@ mod tests {
                 None => Stream::connect(&address).await,
             }
         };
-        let (near, (far, name)) = tokio::try_join!(near, listener.accept()).expect("both");
+        let both = async { tokio::try_join!(near, listener.accept()) };
+        let (near, (far, name)) = timeout(CONNECT_LIMIT, both).await.expect("in time").expect("both");
         (near, far, name)
     }
 
     #[tokio::test]
     async fn who_comes_by_tcp_hears_of_the_unix_socket_and_who_comes_there_does_not() {
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let at = UnixName::of(nonce());
+        let at = UnixName::of(&nonce());
         let listener = Listener::new(tcp, Some(at));
         let (by_tcp, _, name) = connect(&listener, None).await;
         assert_eq!((by_tcp.ends().expect("connected").0, name), (Ipv4Addr::LOCALHOST.into(), Some(at)));
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(name, None);
         near.write_all(b"hello").await.expect("there is room");
         let mut heard = [0; 5];
-        far.read_exact(&mut heard).await.expect("it was written");
+        timeout(CONNECT_LIMIT, far.read_exact(&mut heard)).await.expect("in time").expect("it was written");
         assert_eq!(&heard, b"hello");
     }
 
@@ -239,7 +244,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_stirs_when_its_peer_goes() {
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let at = UnixName::of(nonce());
+        let at = UnixName::of(&nonce());
         let listener = Listener::new(tcp, Some(at));
         for name in [None, Some(at)] {
             let (near, far, _) = connect(&listener, name).await;

@@ -83,8 +83,8 @@ fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
     parameter.f_detach()?.f_set_requires_grad(true)
 }
 
-/// Trains the job's model in this process for `steps` steps (0: all of them), with as many threads as a server of it would
-/// have, and measures.
+/// Trains the job's model in this process for `steps` steps (0: all of them), with as many threads as a server would
+/// have for one trainer, and measures.
 ///
 /// # Errors
 /// When the data cannot be read or a step fails.

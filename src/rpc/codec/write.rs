@@ -21,19 +21,19 @@ pub(crate) struct Inside<'a> {
     /// For what it does not carry.
     reaper: &'a Reaper,
     /// Of requests: who answers them, and what is held until then.
-    asked: Option<(Rank, Held)>,
+    asked: Option<(Rank, UntilAnswered)>,
 }
 
 /// What requests name without a capability that would hold it: their sender holds it until they are answered.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct UntilAnswered {
     /// Of the callee's own objects.
     rrefs: Vec<RRef>,
     /// Of tensors that the callee reads where they lie (P-6).
     bytes: Vec<Kept>,
 }
 
-impl Held {
+impl UntilAnswered {
     pub fn is_empty(&self) -> bool {
         self.rrefs.is_empty() && self.bytes.is_empty()
     }
@@ -50,11 +50,11 @@ impl Inside<'_> {
 
     /// For requests that `rank` answers. The writer holds what [`held`](Self::held) gives until it has.
     pub fn asking(self, rank: Rank) -> Self {
-        Inside { asked: Some((rank, Held::default())), ..self }
+        Inside { asked: Some((rank, UntilAnswered::default())), ..self }
     }
 
-    pub fn held(self) -> Held {
-        self.asked.map_or_else(Held::default, |(_, held)| held)
+    pub fn held(self) -> UntilAnswered {
+        self.asked.map_or_else(UntilAnswered::default, |(_, held)| held)
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) async fn meet(config: MeshConfig, deadline: Instant) -> Result<World,
 
 /// Where ranks reach this one: by TCP, and inside this machine by a Unix socket if that is wanted.
 fn listener(config: &MeshConfig, tcp: TcpListener) -> Listener {
-    Listener::new(tcp, config.forms.near().then(|| UnixName::of(nonce())))
+    Listener::new(tcp, config.forms.near().then(|| UnixName::of(&nonce())))
 }
 
 /// What a rank says of itself.
@@ -148,7 +148,7 @@ mod tests {
         };
         let acceptor = async {
             let (mut stream, _) = Listener::new(socket, None).accept().await?;
-            let nowhere = UnixName::of(nonce());
+            let nowhere = UnixName::of(&nonce());
             handshake::accept(&mut stream, Some(nowhere), &key, Forms::ALL, |_| Ok(())).await
         };
         let (stream, came) = tokio::try_join!(connector, acceptor).expect("let in");

@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 use super::ending::REASON_LIMIT;
 use super::link::Link;
 use super::{Net, Waiting};
-use crate::rpc::codec::{self, Held, Inside};
+use crate::rpc::codec::{self, Inside, UntilAnswered};
 use crate::rpc::command::{Call, Reply};
 use crate::rpc::error::{CallError, CallErrorKind};
 use crate::rpc::mesh::Mesh;
@@ -177,7 +177,7 @@ impl Net {
     async fn receive_reply(self: &Rc<Net>, link: &Link, draft: Result<Draft, CallError>) -> Answer {
         let draft = draft?;
         let _share = link.intake.share_for_reply(&draft).await;
-        self.complete(link, draft).await
+        self.complete(link, draft, Lent::Pinned).await
     }
 
     pub(super) fn read_message(&self, from: message::Reader<'_>, sender: Rank) -> Result<Draft, CallError> {
@@ -189,21 +189,26 @@ impl Net {
         self: &Rc<Net>,
         from: Rank,
         draft: Draft,
+        lent: Lent,
         permit: Permit,
     ) -> Result<Request, CallError> {
         let link = self.link(from)?;
         let share = link.intake.share_for_request(&draft).await;
-        let arrived = self.complete(&link, draft).await?;
+        let arrived = self.complete(&link, draft, lent).await?;
         Ok(Request { arrived, permit: Some(permit), share })
     }
 
-    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft) -> Answer {
+    async fn complete(self: &Rc<Net>, link: &Link, draft: Draft, lent: Lent) -> Answer {
         let adopt = async |fork| self.adopt(link.rank, fork).await;
-        draft.complete(&link.intake, adopt, |pin| self.keep(pin, link.rank)).await
+        draft.complete(&link.intake, adopt, |pin| self.keep(pin, lent, link.rank)).await
     }
 
     /// Holds a pin of rank `of`, if there is one, until its guard is dropped.
-    fn keep(&self, pin: Option<pin::Client>, of: Rank) -> Result<Pinned, CallError> {
+    fn keep(&self, pin: Option<pin::Client>, lent: Lent, of: Rank) -> Result<Pinned, CallError> {
+        if pin.is_none() && lent == Lent::Pinned {
+            let why = format_args!("rank {of} lent a tensor that nothing holds");
+            return Err(CallError::of_kind(CallErrorKind::BadValue, why));
+        }
         let mesh = self.mesh.upgrade();
         let mesh = mesh.ok_or_else(|| CallError::of_kind(CallErrorKind::Shutdown, "the mesh has ended"))?;
         let key = pin.map(|pin| {
@@ -211,7 +216,7 @@ impl Net {
             self.pins.borrow_mut().insert(key, pin);
             key
         });
-        Ok(Pinned { key, of, commands: mesh.commands.clone() })
+        Ok(Pinned { key, of, commands: mesh.commands.clone(), helper: self.shared.helper.clone() })
     }
 
     /// Runs a method of this rank on the thread that serves `from`.
@@ -264,10 +269,18 @@ impl Net {
     }
 }
 
+/// What holds the bytes that a message lends (P-6).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lent {
+    Pinned,
+    /// Or nothing but the sender, which waits for the answer.
+    Unpinned,
+}
+
 /// Requests on their way.
 struct Asked {
     net: Rc<Net>,
-    held: Held,
+    held: UntilAnswered,
     /// None: it has come.
     answer: Option<Promise<Answered, capnp::Error>>,
 }

@@ -44,7 +44,7 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// How long rank 0 waits for the others to hang up after a shutdown.
 const HANG_UP_LIMIT: Duration = Duration::from_secs(2);
 
-/// For tensors that have come to be read.
+/// For tensors that have come to be read, and for requests that nobody waits for to be answered.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
 impl Net {
@@ -142,7 +142,7 @@ impl Net {
     }
 
     /// Waits until this rank's own calls are answered, each has a deadline; and, for a while, until what others lend has
-    /// been read, since they take it back when the mesh ends, and so does this rank.
+    /// been read, and what this rank lends for requests that it gave up has been let go of: both end with the mesh.
     async fn drained(&self) {
         self.answered().await;
         let read = async {

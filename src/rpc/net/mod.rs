@@ -139,7 +139,7 @@ pub(crate) struct Net {
     barriers: RefCell<Barriers>,
     phase: Cell<Phase>,
     next: Cell<u64>,
-    /// Notified when `waiting` may have got empty.
+    /// Notified when `waiting`, `pins` or `given_up` may have got empty.
     idle: Notify,
     stopped: Notify,
 }

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tokio::task::spawn_local;
 
 use super::Net;
-use super::calls::within_deadline;
+use super::calls::{Lent, within_deadline};
 use super::ending;
 use super::forms;
 use super::references::fill;
@@ -60,7 +60,7 @@ impl PeerServer {
 
     async fn serve(&self, net: &Rc<Net>, taken: Result<Taken, CallError>) -> Outcome {
         let Taken { method, draft, permit } = taken?;
-        let request = in_time(net, net.receive(self.from, draft, permit)).await?;
+        let request = in_time(net, net.receive(self.from, draft, Lent::Unpinned, permit)).await?;
         // How long the method may take is for its caller to say.
         let message = net.run(self.from, &method, request).await?;
         in_time(net, net.settle(&message.values)).await?;
@@ -144,7 +144,7 @@ impl peer::Server for PeerServer {
             .set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone(), &net.shared.reaper)));
         spawn_local(async move {
             let work = async {
-                let request = net.receive(self.from, draft, permit).await?;
+                let request = net.receive(self.from, draft, Lent::Pinned, permit).await?;
                 net.run(self.from, &method, request).await
             };
             let outcome = in_time(&net, work).await;

@@ -6,6 +6,7 @@ mod form;
 mod intake;
 mod lent;
 mod pieces;
+mod reading;
 mod shm;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -17,6 +18,7 @@ pub use self::form::{Form, Forms};
 pub(crate) use self::intake::{Intake, Share, give_share_back, holding};
 pub(crate) use self::lent::{Arrived, Lender, Loan, PinServer, Pinned, Unread};
 pub(crate) use self::pieces::SourceServer;
+pub(crate) use self::reading::Helper;
 pub(crate) use self::shm::Segment;
 use super::error::{CallError, CallErrorKind};
 use super::memory::Room;
