@@ -1,17 +1,15 @@
-//! The job: the file as written, the job as proven, and every error between with its key and a hint.
+//! The job: the file as parsed, the job as validated, and every error between with its key and a hint.
 //!
 //! [`load`] merges defaults, file, environment and options (`sources`), reads the whole with its types
-//! (`read`, `written`), proves it, shapes included ([`shape`]), and hands out a [`Job`] on which all floors
-//! above rely. [`plan()`] tells what a proven job will do. Pure but for [`environment`]: no file is opened
+//! (`config`, `parse`), validates it, shapes included ([`shape`]), and hands out a [`Job`] on which all floors
+//! above rely. [`plan()`] tells what a validated job will do. Pure but for [`environment`]: no file is opened
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
-mod error;
 pub mod layer;
 pub mod optimizer;
+mod parse;
 pub mod pipeline;
 mod plan;
-mod proven;
-mod read;
 mod resolved;
 pub mod shape;
 pub mod shards;
@@ -20,17 +18,16 @@ pub mod slots;
 mod sources;
 pub mod split;
 mod starter;
-mod text;
+mod validated;
 pub mod weights;
-mod written;
 
-pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
+pub use crate::config::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
+pub use parse::data::{BUILTIN_DATA, DATASETS, LOSSES};
 pub use plan::{Plan, TourPlan, plan, thousands, tour_plan};
-pub use proven::*;
 pub use size::ModuleSize;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::starter;
-pub use written::data::{BUILTIN_DATA, DATASETS, LOSSES};
+pub use validated::*;
 
 use crate::topology::Rank;
 
@@ -55,9 +52,9 @@ pub struct Resolved {
 /// Everything that is wrong with it, at once.
 pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
     let refused = |errors| JobErrors::new(sources.file.name, errors);
-    let (merged, mut errors) = sources::merge(sources).map_err(refused)?;
+    let (merged, mut errors) = sources::merge(sources).map_err(|error| refused(vec![error]))?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
-    let read = match written::read(&merged, stem.filter(|stem| written::is_name(stem))) {
+    let read = match parse::read(&merged, stem.filter(|stem| parse::is_name(stem))) {
         Ok(read) if errors.is_empty() => read,
         Ok(_) => return Err(refused(errors)),
         Err(more) => {

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 
-use super::proven::PipelineSchedule;
+use super::validated::PipelineSchedule;
 
 /// What the trainer does next with a micro-batch, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use figment::value::{Dict, Num, Value};
+use figment::value::{Dict, Value};
 use sha2::{Digest, Sha256};
 
-use super::proven::{Consistency, DataRoot, Init, Job, Partition, Placement, PluginRef, Training, Work};
-use super::text::{join, key_text, string_text};
+use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, PluginRef, Training, Work};
+use crate::config::show::{inline, rank};
+use crate::config::text::{join, key_text};
 
 /// The merged values as one TOML text. Loading it again gives the same job.
 pub(super) fn toml(job: &Job, merged: &Dict) -> String {
@@ -136,7 +137,7 @@ fn section<'a>(out: &mut String, path: &str, entries: impl Iterator<Item = (&'a 
     let _ = writeln!(out, "\n[{path}]");
     let mut entries: Vec<_> = entries.collect();
     if path != "roles" {
-        entries.sort_by_key(|(key, _)| place(key));
+        entries.sort_by_key(|(key, _)| rank(key));
     }
     for (key, value) in entries {
         entry(out, key, value);
@@ -153,54 +154,4 @@ fn entry(out: &mut String, key: &str, value: &Value) {
         }
         value => writeln!(out, "{key} = {}", inline(value)),
     };
-}
-
-/// The value as TOML in one line.
-pub(super) fn inline(value: &Value) -> String {
-    match value {
-        Value::String(_, text) => string_text(text),
-        Value::Char(_, c) => string_text(&c.to_string()),
-        Value::Bool(_, flag) => flag.to_string(),
-        Value::Num(_, Num::F64(number)) => float(*number),
-        Value::Num(_, Num::F32(number)) => float(f64::from(*number)),
-        Value::Num(_, number) => integer(*number),
-        Value::Empty(..) => "\"\"".into(),
-        Value::Array(_, entries) => {
-            format!("[{}]", entries.iter().map(inline).collect::<Vec<_>>().join(", "))
-        }
-        Value::Dict(_, dict) if dict.is_empty() => "{}".into(),
-        Value::Dict(_, dict) => {
-            let mut entries: Vec<_> = dict.iter().collect();
-            entries.sort_by_key(|(key, _)| place(key));
-            let written = entries.iter().map(|(key, value)| format!("{} = {}", key_text(key), inline(value)));
-            format!("{{ {} }}", written.collect::<Vec<_>>().join(", "))
-        }
-    }
-}
-
-/// What says what the rest is about comes first, the long comes last.
-fn place(key: &str) -> u32 {
-    match key {
-        "type" | "plugin" | "place" => 0,
-        "name" => 1,
-        "layers" => 3,
-        _ => 2,
-    }
-}
-
-fn float(number: f64) -> String {
-    match number {
-        n if n.is_nan() => "nan".into(),
-        n if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.into(),
-        // Debug's is the shortest that reads back as the same number, and always has a point or an exponent.
-        n => format!("{n:?}"),
-    }
-}
-
-fn integer(number: Num) -> String {
-    match (number.to_i128(), number.to_u128()) {
-        (Some(number), _) => number.to_string(),
-        (_, Some(number)) => number.to_string(),
-        _ => String::new(),
-    }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::layer::LayerOp;
-use super::proven::ModuleSpec;
+use super::validated::ModuleSpec;
 
 /// `shards`: how the rows of a module's table are dealt out to the ranks of its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,12 +1,8 @@
-//! The layers a job is made of, later ones winning: defaults, file, environment, options.
-//!
-//! Figment merges them and remembers for each value which layer it is from.
+//! What a job is made of, later ones winning: defaults, file, environment, options.
 
-use figment::value::{Dict, Map, Tag, Value};
-use figment::{Figment, Metadata, Profile, Provider, Source};
+use figment::value::Value;
 
-use super::error::{JobError, Origin};
-use super::text::{self, Places};
+use crate::config::{JobError, Merged, Origin, Setting, text};
 
 /// What a job is made of.
 #[derive(Clone, Debug)]
@@ -125,87 +121,15 @@ const WELL_KNOWN: [(&str, &str); 14] = [
 const PYTORCH: std::ops::Range<usize> = 0..5;
 const LAUNCHERS: [std::ops::Range<usize>; 3] = [5..8, 8..11, 11..14];
 
-/// All layers as one table.
-pub(super) struct Merged {
-    pub dict: Dict,
-    pub places: Places,
-    /// The file's name, as messages say it.
-    pub file: String,
-    figment: Figment,
-}
-
-struct Layer {
-    origin: Origin,
-    dict: Dict,
-}
-
-impl Provider for Layer {
-    fn metadata(&self) -> Metadata {
-        match &self.origin {
-            Origin::Default => Metadata::named(DEFAULT),
-            Origin::File { name, .. } => Metadata::from(FILE, name.clone()),
-            Origin::Environment { variable } => Metadata::from(ENVIRONMENT, variable.clone()),
-            Origin::Option { typed } => Metadata::from(OPTION, typed.clone()),
-        }
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        Ok(Profile::Default.collect(self.dict.clone()))
-    }
-}
-
-const DEFAULT: &str = "default";
-const FILE: &str = "file";
-const ENVIRONMENT: &str = "environment";
-const OPTION: &str = "option";
-
-/// Also gives what is wrong with single values from outside the file: text that is no TOML, names of no key. The rest is
-/// merged without them.
+/// All sources merged. Also returns what is wrong with single values from outside the file; the rest is merged without
+/// them.
 ///
 /// # Errors
-/// When the file is no TOML.
-pub(super) fn merge(sources: &Sources<'_>) -> Result<(Merged, Vec<JobError>), Vec<JobError>> {
+/// When the file is not TOML.
+pub(super) fn merge(sources: &Sources<'_>) -> Result<(Merged, Vec<JobError>), JobError> {
     let defaults = text::parse(include_str!("defaults.toml")).ok().expect("defaults.toml is TOML");
-    let file = text::parse(sources.file.text).map_err(|error| vec![syntax_error(&error)])?;
-    let origin = Origin::File { name: sources.file.name.into(), line: None };
-    let mut figment = Figment::new()
-        .merge(Layer { origin: Origin::Default, dict: defaults.dict })
-        .merge(Layer { origin, dict: file.dict });
-
-    let mut errors = Vec::new();
-    for setting in from_environment(&sources.env, sources.overrides).into_iter().chain(from_options(sources))
-    {
-        match setting.value.and_then(|value| place(&figment, &setting.key, value)) {
-            Ok(dict) => figment = figment.merge(Layer { origin: setting.origin, dict }),
-            Err(problem) => {
-                errors.push(JobError::new(format!("`{}`: {problem}", setting.key)).from(setting.origin))
-            }
-        }
-    }
-    let merged =
-        Merged { dict: root(&figment), places: file.places, file: sources.file.name.into(), figment };
-    Ok((merged, errors))
-}
-
-impl Merged {
-    /// Where the value at `path` is from.
-    pub fn origin(&self, tag: Tag, path: &str) -> Origin {
-        let Some(metadata) = self.figment.get_metadata(tag) else { return Origin::Default };
-        let source = metadata.source.as_ref().and_then(Source::custom).unwrap_or_default().to_owned();
-        match metadata.name.as_ref() {
-            FILE => Origin::File { name: source, line: self.places.line(path) },
-            ENVIRONMENT => Origin::Environment { variable: source },
-            OPTION => Origin::Option { typed: source },
-            _ => Origin::Default,
-        }
-    }
-}
-
-/// A value for one key, from outside the file.
-struct Setting {
-    key: String,
-    value: Result<Value, String>,
-    origin: Origin,
+    let settings = from_environment(&sources.env, sources.overrides).into_iter().chain(from_options(sources));
+    Merged::new(defaults.dict, sources.file.name, sources.file.text, settings)
 }
 
 fn from_options<'a>(sources: &'a Sources<'_>) -> impl Iterator<Item = Setting> + use<'a> {
@@ -250,75 +174,6 @@ fn from_environment(env: &[(String, String)], overrides: &[Override]) -> Vec<Set
         });
     }
     settings
-}
-
-/// A table that holds nothing but `value` at `key`, for merging into what is there.
-fn place(figment: &Figment, key: &str, value: Value) -> Result<Dict, String> {
-    let steps =
-        steps(key).ok_or("this is no key: write it like train.batch_size or modules.net.layers[1].p")?;
-    let current = Value::Dict(Tag::Default, root(figment));
-    match nest(Some(&current), &steps, value, false)? {
-        Value::Dict(_, dict) => Ok(dict),
-        _ => Err("a key begins with a name".into()),
-    }
-}
-
-enum Step<'a> {
-    Key(&'a str),
-    Index(usize),
-}
-
-fn steps(key: &str) -> Option<Vec<Step<'_>>> {
-    let mut steps = Vec::new();
-    for part in key.split('.') {
-        let (name, indices) = part.split_at(part.find('[').unwrap_or(part.len()));
-        if name.is_empty() {
-            return None;
-        }
-        steps.push(Step::Key(name));
-        for index in indices.split_inclusive(']') {
-            steps.push(Step::Index(index.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?));
-        }
-    }
-    Some(steps)
-}
-
-/// `whole`: figment replaces lists as a whole, so inside one the neighbours have to come along.
-fn nest(current: Option<&Value>, steps: &[Step<'_>], value: Value, whole: bool) -> Result<Value, String> {
-    match steps {
-        [] => Ok(value),
-        [Step::Key(key), rest @ ..] => {
-            let here = current.and_then(Value::as_dict);
-            if whole && here.is_none() {
-                return Err(format!("there is no table here that could have a key `{key}`"));
-            }
-            let inner = nest(here.and_then(|dict| dict.get(*key)), rest, value, whole)?;
-            let mut dict = here.filter(|_| whole).cloned().unwrap_or_default();
-            dict.insert((*key).into(), inner);
-            Ok(Value::Dict(Tag::Default, dict))
-        }
-        [Step::Index(index), rest @ ..] => {
-            let mut list = current.and_then(Value::as_array).ok_or("there is no list here")?.to_vec();
-            let entries = list.len();
-            let entry = list.get_mut(*index).ok_or_else(|| {
-                format!("the list has {entries} entries, counted from 0; there is no {index}")
-            })?;
-            *entry = nest(Some(&entry.clone()), rest, value, true)?;
-            Ok(Value::Array(Tag::Default, list))
-        }
-    }
-}
-
-fn root(figment: &Figment) -> Dict {
-    let mut profiles = figment.data().expect("no layer fails");
-    profiles.remove(&Profile::Default).unwrap_or_default()
-}
-
-fn syntax_error(error: &text::SyntaxError) -> JobError {
-    let text::SyntaxError { line, column, message, excerpt } = error;
-    let message = message.trim_end_matches(", expected nothing");
-    JobError::new(format!("line {line}, column {column} is no TOML: {message}"))
-        .hint(format!("look at: {}", excerpt.trim()))
 }
 
 #[cfg(test)]

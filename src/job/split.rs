@@ -1,8 +1,8 @@
 //! Which layers go to which device.
 
 use super::layer::Layer;
-use super::proven::Devices;
 use super::size;
+use super::validated::Devices;
 
 /// The part of each top-level layer, counted from 0; parts are contiguous and none is left out.
 ///

@@ -5,7 +5,7 @@ use std::fmt;
 use super::PipelinePlan;
 use super::show::counted;
 use crate::job::pipeline::Work;
-use crate::job::proven::PipelineSchedule;
+use crate::job::validated::PipelineSchedule;
 
 /// Characters for the times of one stage: what fits a terminal beside the names of roles.
 const WIDTH: usize = 64;

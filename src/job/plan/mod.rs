@@ -19,10 +19,10 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
-use super::proven::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use super::shape::{self, Signal};
 use super::size::{self, ModuleSize};
 use super::split;
+use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use crate::topology::{Device, Rank, Role};
 use links::links;
 pub use tour::{TourPlan, tour_plan};

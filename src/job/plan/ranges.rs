@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::super::proven::{Filter, ModuleSpec, Placement, Training, ranges};
 use super::super::size;
+use super::super::validated::{Filter, ModuleSpec, Placement, Training, ranges};
 use super::links::add;
 use super::{Link, ModulePlan, sum};
 use crate::topology::Rank;

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::super::proven::{ModuleSpec, Placement, Training};
 use super::super::shards::{Cut, range};
 use super::super::size::{self, BYTES_PER_PARAMETER};
+use super::super::validated::{ModuleSpec, Placement, Training};
 use crate::topology::Rank;
 
 /// One rank's part of a table, in the memory of its machine. With `hash` the most that it may come to hold.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-use super::super::proven::{Consistency, Placement};
 use super::super::shards::Cut;
+use super::super::validated::{Consistency, Placement};
 use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan};
 use crate::topology::Rank;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::proven::{Collectives, Job, Operation, Reduction};
+use super::super::validated::{Collectives, Job, Operation, Reduction};
 use crate::topology::Rank;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

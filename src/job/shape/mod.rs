@@ -10,7 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layer::Layer;
-use super::proven::InputDtype;
+use super::validated::InputDtype;
 
 /// What passes between layers: one sample, without the batch dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

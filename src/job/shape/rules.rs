@@ -1,7 +1,7 @@
 //! What each layer takes and gives. Shapes are those of one sample; PyTorch sees a batch dimension before.
 
 use super::super::layer::{Conv, LayerOp, Lstm, LstmOutput};
-use super::super::proven::InputDtype;
+use super::super::validated::InputDtype;
 use super::window::Window;
 use super::{Refusal, Signal};
 

@@ -1,7 +1,7 @@
 //! Whether a module can start from a file's tensors, and every reason why not.
 
 use super::{Dtype, Header};
-use crate::job::error::did_you_mean;
+use crate::config::did_you_mean;
 use crate::job::layer::Layer;
 use crate::job::slots;
 

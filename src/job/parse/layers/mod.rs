@@ -6,9 +6,9 @@ mod windows;
 
 use figment::value::Value;
 
-use crate::job::error::{JobError, one_of, suggest};
+use crate::config::{Item, MOST, Table};
+use crate::config::{JobError, one_of, suggest};
 use crate::job::layer::{GeluApproximation, Layer, LayerOp};
-use crate::job::read::{Item, MOST, Table};
 
 const TYPES: [&str; 25] = [
     "linear",

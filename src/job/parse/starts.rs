@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::super::proven::{InputDtype, MadeOf, TorchScript};
-use super::super::read::{Item, MOST, Table};
 use super::super::shape::Signal;
+use super::super::validated::{InputDtype, MadeOf, TorchScript};
 use super::layers;
+use crate::config::{Item, MOST, Table};
 
 /// Those of what passes between modules.
 pub(super) const DTYPES: [(&str, InputDtype); 2] =

@@ -6,21 +6,21 @@ use figment::value::{Dict, Num, Tag, Value};
 use toml::de::{DeTable, DeValue};
 
 /// A parsed text. Values carry figment's default tag: the figment that takes them sets its own.
-pub(super) struct Parsed {
+pub struct Parsed {
     pub dict: Dict,
     pub places: Places,
 }
 
 /// Byte offsets of keys and list entries, by dotted path.
 #[derive(Default)]
-pub(super) struct Places {
+pub struct Places {
     offsets: BTreeMap<String, usize>,
     /// Offset at which each line starts.
     lines: Vec<usize>,
 }
 
 /// What is not TOML. Line and column count from 1.
-pub(super) struct SyntaxError {
+pub struct SyntaxError {
     pub line: usize,
     pub column: usize,
     pub message: String,
@@ -28,7 +28,7 @@ pub(super) struct SyntaxError {
     pub excerpt: String,
 }
 
-pub(super) fn parse(text: &str) -> Result<Parsed, Box<SyntaxError>> {
+pub fn parse(text: &str) -> Result<Parsed, Box<SyntaxError>> {
     let mut places = Places { offsets: BTreeMap::new(), lines: line_starts(text) };
     // The parser recovers and could name more, but what follows a first slip is mostly its echo.
     let table = DeTable::parse(text).map_err(|error| {
@@ -45,7 +45,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Box<SyntaxError>> {
 ///
 /// # Errors
 /// The parser's message, if the text starts like a list, a table or a quoted string and is none.
-pub(super) fn parse_value(text: &str) -> Result<Value, String> {
+pub fn parse_value(text: &str) -> Result<Value, String> {
     let text = text.trim();
     match DeValue::parse(text) {
         Ok(value) => Ok(Places::default().value("", value.get_ref())),
@@ -55,19 +55,19 @@ pub(super) fn parse_value(text: &str) -> Result<Value, String> {
 }
 
 /// `prefix.key`, with quotes where TOML would need them.
-pub(super) fn join(prefix: &str, key: &str) -> String {
+pub fn join(prefix: &str, key: &str) -> String {
     let key = key_text(key);
     if prefix.is_empty() { key } else { format!("{prefix}.{key}") }
 }
 
 /// The key as it is written in TOML.
-pub(super) fn key_text(key: &str) -> String {
+pub fn key_text(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.chars().all(bare) { key.into() } else { string_text(key) }
 }
 
 /// The string as it is written in TOML, in one line.
-pub(super) fn string_text(text: &str) -> String {
+pub fn string_text(text: &str) -> String {
     let mut written = String::with_capacity(text.len() + 2);
     written.push('"');
     for c in text.chars() {

@@ -1,7 +1,7 @@
 //! `[pipeline]` as written: how the batches of a step pass the modules.
 
-use super::super::proven::{Pipeline, PipelineSchedule};
-use super::super::read::{Item, Table};
+use super::super::validated::{Pipeline, PipelineSchedule};
+use crate::config::{Item, Table};
 
 const SCHEDULES: [(&str, PipelineSchedule); 2] =
     [("1f1b", PipelineSchedule::OneForwardOneBackward), ("gpipe", PipelineSchedule::GPipe)];

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::super::error::{JobError, Origin, counted};
-use super::super::proven::{Backend, Cluster, Init, Payload};
-use super::super::read::{Item, Table};
+use super::super::validated::{Backend, Cluster, Init, Payload};
+use crate::config::{Item, Table};
+use crate::config::{JobError, Origin, counted};
 use crate::topology::{Rank, Role, WorldSize};
 
 /// The section, and what of it is about this process alone.
@@ -310,7 +310,7 @@ pub(super) fn role<'r>(item: &Item<'_>, roles: &'r [Role]) -> Option<&'r Role> {
     let role = roles.iter().find(|role| role.name == name);
     if role.is_none() {
         let names = roles.iter().map(|role| role.name.as_str());
-        let hint = super::super::error::suggest(name, "roles", names);
+        let hint = crate::config::suggest(name, "roles", names);
         item.wrong("is no role of this job", hint);
     }
     role

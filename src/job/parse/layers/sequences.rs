@@ -1,8 +1,8 @@
 //! Layers that go along the steps of a sequence.
 
 use super::{divisors_hint, flag, need_size};
+use crate::config::{Item, MOST, Table};
 use crate::job::layer::{LayerOp, Lstm, LstmOutput};
-use crate::job::read::{Item, MOST, Table};
 
 pub(super) fn lstm(t: &Table<'_>) -> Option<LayerOp> {
     let (input_size, hidden_size) = (need_size(t, "input_size"), need_size(t, "hidden_size"));

@@ -1,11 +1,11 @@
 //! `shards` of a module as written, and what it asks of the rest of the job.
 
-use super::super::proven::{Consistency, MadeOf, ModuleSpec, Placement, Training};
-use super::super::read::{Item, Table};
 use super::super::shape::Signal;
 use super::super::shards::{self, Cut};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
+use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
 use super::cluster;
+use crate::config::{Item, Table};
 use crate::topology::Role;
 
 pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use figment::value::Value;
 
-use super::super::error::{Origin, suggest};
-use super::super::proven::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
-use super::super::read::{Item, Table};
+use super::super::validated::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
+use crate::config::{Item, Table};
+use crate::config::{Origin, suggest};
 use crate::topology::Role;
 
 /// Plug-ins inside the binary.

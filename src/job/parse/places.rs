@@ -2,14 +2,14 @@
 
 use figment::value::Value;
 
-use super::super::error::{counted, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, MadeOf, ModuleSpec, Placement, Stage};
-use super::super::read::{Item, Table};
 use super::super::shape;
 use super::super::split;
+use super::super::validated::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::cluster;
 use super::pull_push::{self, Run};
+use crate::config::{Item, Table};
+use crate::config::{counted, suggest};
 use crate::topology::Role;
 
 /// Where a stage lives.

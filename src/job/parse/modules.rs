@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use figment::value::Value;
 
-use super::super::error::{JobError, suggest};
 use super::super::layer::Layer;
-use super::super::proven::{Devices, InputDtype, MadeOf, ModuleSpec};
-use super::super::read::{Item, MOST};
 use super::super::shape::{self, Signal};
+use super::super::validated::{Devices, InputDtype, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
 use super::{layers, shards, starts};
+use crate::config::{Item, MOST};
+use crate::config::{JobError, suggest};
 use crate::topology::Role;
 
 /// A module by itself; how it joins the others is `chain`'s.

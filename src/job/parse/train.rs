@@ -1,9 +1,9 @@
 //! `[train]`, `[eval]` and `[log]` as written.
 
-use super::super::error::{JobError, Origin, counted, suggest};
-use super::super::proven::{Consistency, Eval, Log, OnNan, Train, Training};
-use super::super::read::{Item, Table};
+use super::super::validated::{Consistency, Eval, Log, OnNan, Train, Training};
 use super::cluster;
+use crate::config::{Item, Table};
+use crate::config::{JobError, Origin, counted, suggest};
 use crate::topology::Role;
 
 /// The section, with the names in `train.forward` before they are looked up.

@@ -1,16 +1,15 @@
 //! One value with its key: what type it has to have, and the error where it has not.
 
-use std::cell::RefCell;
 use std::ops::RangeInclusive;
 
 use figment::value::{Num, Value};
 
-use super::super::error::{JobError, Origin, did_you_mean, one_of};
-use super::super::{resolved, text};
-use super::{MOST, Reader, Table};
+use super::error::{JobError, Origin, did_you_mean, one_of};
+use super::table::{MOST, Reader, Table};
+use super::{show, text};
 
 /// A value and the key it stands at.
-pub(in crate::job) struct Item<'a> {
+pub struct Item<'a> {
     pub(super) reader: &'a Reader<'a>,
     pub path: String,
     pub(super) value: &'a Value,
@@ -26,14 +25,14 @@ impl<'a> Item<'a> {
     }
 
     pub fn origin(&self) -> Origin {
-        self.reader.merged.origin(self.value.tag(), &self.path)
+        self.reader.merged().origin(self.value.tag(), &self.path)
     }
 
     /// Where this table begins.
     fn begin(&self) -> Option<Origin> {
         // A section is merged from many sources; what counts is where the file has it. A table in a list is
         // of one source, as lists are replaced as a whole.
-        let merged = &self.reader.merged;
+        let merged = &self.reader.merged();
         match self.path.contains('[') {
             true => Some(self.origin()),
             false => merged
@@ -212,8 +211,7 @@ impl<'a> Item<'a> {
 
     pub fn table(&self) -> Option<Table<'a>> {
         let Value::Dict(_, dict) = self.value else { return self.mistyped("a table") };
-        let origin = self.begin();
-        Some(Table { reader: self.reader, path: self.path.clone(), dict, origin, asked: RefCell::default() })
+        Some(Table::new(self.reader, self.path.clone(), dict, self.begin()))
     }
 
     /// A table of the user's own as JSON, for a plug-in.
@@ -282,7 +280,7 @@ fn kind(value: &Value) -> &'static str {
 /// The value as it is written, cut to what reads well in a message.
 fn shorten(value: &Value) -> String {
     const LENGTH: usize = 60;
-    let written = resolved::inline(value);
+    let written = show::inline(value);
     match written.char_indices().nth(LENGTH) {
         Some((cut, _)) => format!("{} ...", &written[..cut]),
         None => written,

@@ -43,7 +43,7 @@ pub enum Origin {
 
 impl Origin {
     /// Of two sources the one with the higher number wins.
-    pub(super) fn precedence(&self) -> u8 {
+    pub fn precedence(&self) -> u8 {
         match self {
             Origin::Default => 0,
             Origin::File { .. } => 1,
@@ -140,7 +140,7 @@ pub fn suggest<'a>(written: &str, what: &str, known: impl IntoIterator<Item = &'
 }
 
 /// "1 rank", "3 ranks".
-pub(super) fn counted(count: u64, what: &str) -> String {
+pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

@@ -3,8 +3,8 @@
 use figment::value::Value;
 
 use super::{divisors_hint, flag, need_size};
+use crate::config::{Item, MOST, Table};
 use crate::job::layer::{Conv, LayerOp};
-use crate::job::read::{Item, MOST, Table};
 
 pub(super) fn conv<const N: usize>(t: &Table<'_>) -> Option<Conv<N>> {
     let (in_channels, out_channels) = (need_size(t, "in_channels"), need_size(t, "out_channels"));

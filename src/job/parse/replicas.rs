@@ -1,8 +1,8 @@
 //! `[replicas]` as written: how the trainers' copies of a module agree.
 
-use super::super::error::JobError;
-use super::super::proven::{Average, Hook, Replicas};
-use super::super::read::{Item, Table};
+use super::super::validated::{Average, Hook, Replicas};
+use crate::config::JobError;
+use crate::config::{Item, Table};
 
 const MB: f64 = (1 << 20) as f64;
 

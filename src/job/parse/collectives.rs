@@ -1,7 +1,7 @@
 //! `[collectives]` as written: a job that shows what each operation of a process group does.
 
-use super::super::proven::{Collectives, OPERATIONS, Operation, REDUCTIONS};
-use super::super::read::{Item, Table};
+use super::super::validated::{Collectives, OPERATIONS, Operation, REDUCTIONS};
+use crate::config::{Item, Table};
 use crate::topology::{Rank, WorldSize};
 
 pub(super) fn read(t: Table<'_>, world: Option<WorldSize>) -> Option<Collectives> {

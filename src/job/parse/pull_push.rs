@@ -3,10 +3,10 @@
 
 use figment::value::Value;
 
-use super::super::proven::{Filter, ModuleSpec, Placement, PullPush, Train, unservable};
-use super::super::read::{Item, Table};
 use super::super::size;
+use super::super::validated::{Filter, ModuleSpec, Placement, PullPush, Train, unservable};
 use super::cluster;
+use crate::config::{Item, Table};
 use crate::topology::Role;
 
 /// Where a module is computed.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::super::error::counted;
 use super::super::size;
 use super::ModuleSpec;
+use crate::config::counted;
 
 /// `[pull_push]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,7 +1,7 @@
 //! Optimizers as written: PyTorch's option names, defaults and limits.
 
 use super::super::optimizer::OptimizerSpec;
-use super::super::read::{Item, Table};
+use crate::config::{Item, Table};
 
 const TYPES: [(&str, Read); 8] = [
     ("sgd", sgd),

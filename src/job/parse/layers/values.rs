@@ -3,8 +3,8 @@
 use figment::value::Value;
 
 use super::{above_zero, divisors_hint, flag, need_size};
+use crate::config::{Item, MOST, Table};
 use crate::job::layer::{BagMode, LayerOp};
-use crate::job::read::{Item, MOST, Table};
 
 pub(super) fn embedding(t: &Table<'_>) -> Option<LayerOp> {
     let (num_embeddings, embedding_dim) = (need_size(t, "num_embeddings"), need_size(t, "embedding_dim"));

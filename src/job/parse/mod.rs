@@ -1,4 +1,4 @@
-//! The job as written: merged values to a proven [`Job`], or every error on the way.
+//! The parsed job: merged values to a validated [`Job`], or every error on the way.
 //!
 //! One file for each part of a job. Each reads what its sections say and what they say together; this one
 //! puts the parts together and checks what spans them. Knows no TOML text and no sources.
@@ -17,13 +17,12 @@ mod shards;
 mod starts;
 mod train;
 
-use super::error::JobError;
 use super::layer::Layer;
-use super::proven::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
-use super::read::{Item, Reader, Table};
 use super::shape::Signal;
 use super::size;
-use super::sources::Merged;
+use super::validated::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
+use crate::config::JobError;
+use crate::config::{Item, Merged, Reader, Table};
 use crate::topology::{Rank, Role};
 
 pub(super) struct Read {

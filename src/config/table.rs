@@ -1,29 +1,28 @@
-//! A typed reader over merged values that goes on after an error and knows which keys were asked for.
+//! A typed reader over merged values that goes on after an error.
 //!
-//! Reading returns `None` for what is not there and for what is wrong; the wrong has then been recorded.
-
-mod item;
+//! Reading returns `None` for what is wrong; it has then been reported.
 
 use std::cell::RefCell;
 
 use figment::value::{Dict, Value};
 
-pub(super) use item::Item;
-
 use super::error::{JobError, Origin, suggest};
-use super::sources::Merged;
+use super::item::Item;
+use super::key::{Absent, AnyKey, Key};
+use super::merged::Merged;
 use super::text;
+use super::values::Values;
 
 /// Sizes and counts in a job; far above any real one, and products of a few still fit 64 bits.
-pub(super) const MOST: i64 = i32::MAX as i64;
+pub const MOST: i64 = i32::MAX as i64;
 
-pub(super) struct Reader<'a> {
+pub struct Reader<'a> {
     merged: &'a Merged,
     errors: RefCell<Vec<JobError>>,
 }
 
 /// A table whose known keys are those that have been asked for.
-pub(super) struct Table<'a> {
+pub struct Table<'a> {
     reader: &'a Reader<'a>,
     pub path: String,
     dict: &'a Dict,
@@ -40,13 +39,11 @@ impl<'a> Reader<'a> {
     }
 
     pub fn root(&'a self) -> Table<'a> {
-        Table {
-            reader: self,
-            path: String::new(),
-            dict: &self.merged.dict,
-            origin: None,
-            asked: RefCell::default(),
-        }
+        Table::new(self, String::new(), &self.merged.dict, None)
+    }
+
+    pub(super) fn merged(&self) -> &'a Merged {
+        self.merged
     }
 
     pub fn report(&self, error: JobError) {
@@ -64,6 +61,15 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Table<'a> {
+    pub(super) fn new(
+        reader: &'a Reader<'a>,
+        path: String,
+        dict: &'a Dict,
+        origin: Option<Origin>,
+    ) -> Table<'a> {
+        Table { reader, path, dict, origin, asked: RefCell::default() }
+    }
+
     /// The table that a bare word stands for.
     pub fn bare(item: &Item<'a>) -> Table<'a> {
         Table { origin: Some(item.origin()), ..Table::empty(item.reader, item.path.clone()) }
@@ -71,16 +77,63 @@ impl<'a> Table<'a> {
 
     /// A table that nobody wrote, standing at `path`.
     fn empty(reader: &'a Reader<'a>, path: String) -> Table<'a> {
-        Table { reader, path, dict: &EMPTY, origin: None, asked: RefCell::default() }
+        Table::new(reader, path, &EMPTY, None)
     }
 
     pub fn reader(&self) -> &'a Reader<'a> {
         self.reader
     }
 
+    /// The value of a key as it is declared. `None`: it is wrong or missing, which has been reported.
+    pub fn read<V: Values>(&self, key: &Key<V>) -> Option<V::Read> {
+        if let Some(item) = self.item(key) {
+            return key.values().read(&item);
+        }
+        match key.absent() {
+            Absent::Nothing => key.values().absent(),
+            Absent::Default(toml) => {
+                let value = text::parse_value(toml).expect("a declared default is TOML");
+                let path = text::join(&self.path, key.name());
+                key.values().read(&Item { reader: self.reader, path, value: &value })
+            }
+            Absent::Wrong(example) => {
+                self.missing(key.name(), format!("for example {} = {example}", key.name()));
+                None
+            }
+        }
+    }
+
+    /// What is written at a key, for rules that span several keys and for their messages.
+    pub fn item(&self, key: &dyn AnyKey) -> Option<Item<'a>> {
+        self.get(key.name())
+    }
+
+    /// Reports each key that is none of these, and each that is known and refused.
+    pub fn only(&self, keys: &[&dyn AnyKey]) {
+        for (name, item) in self.entries() {
+            match keys.iter().find(|key| key.name() == name).map(|key| key.kind()) {
+                Some(Ok(_)) => {}
+                Some(Err(hint)) => item.wrong("is an option that this version does not have", hint),
+                None => self.unknown(name, &item, keys),
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str, item: &Item<'_>, keys: &[&dyn AnyKey]) {
+        let hint = match elsewhere(&self.path, name) {
+            Some(place) => format!("did you mean `{place}`?"),
+            None => {
+                let known = keys.iter().filter(|key| key.kind().is_ok()).map(|key| key.name());
+                suggest(name, "known keys", known.collect::<Vec<_>>())
+            }
+        };
+        let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
+        self.reader.report(error.from(item.origin()));
+    }
+
     pub fn get(&self, key: &'static str) -> Option<Item<'a>> {
         self.asked.borrow_mut().push(key);
-        self.dict.get(key).map(|value| self.item(key, value))
+        self.dict.get(key).map(|value| self.entry(key, value))
     }
 
     /// The value of a key that has to be there.
@@ -121,7 +174,7 @@ impl<'a> Table<'a> {
     pub fn refuse(&self, key: &'static str, hint: &str) {
         if let Some(value) = self.dict.get(key) {
             self.asked.borrow_mut().push(key);
-            self.item(key, value).wrong("is an option that this version does not have", hint);
+            self.entry(key, value).wrong("is an option that this version does not have", hint);
         }
     }
 
@@ -133,7 +186,7 @@ impl<'a> Table<'a> {
 
     /// All entries, for tables whose keys are names of the user's own.
     pub fn entries(&self) -> Vec<(&'a str, Item<'a>)> {
-        self.dict.iter().map(|(key, value)| (key.as_str(), self.item(key, value))).collect()
+        self.dict.iter().map(|(key, value)| (key.as_str(), self.entry(key, value))).collect()
     }
 
     /// Entries in the order of the file; those from elsewhere after them, by name.
@@ -153,7 +206,7 @@ impl<'a> Table<'a> {
     pub fn check(&self) {
         let asked = self.asked.borrow();
         for (key, value) in self.dict.iter().filter(|(key, _)| !asked.contains(&key.as_str())) {
-            let item = self.item(key, value);
+            let item = self.entry(key, value);
             let hint = match elsewhere(&self.path, key) {
                 Some(place) => format!("did you mean `{place}`?"),
                 None => suggest(key, "known keys", asked.iter().copied()),
@@ -163,7 +216,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn item(&self, key: &str, value: &'a Value) -> Item<'a> {
+    fn entry(&self, key: &str, value: &'a Value) -> Item<'a> {
         Item { reader: self.reader, path: text::join(&self.path, key), value }
     }
 }

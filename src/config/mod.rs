@@ -1,0 +1,26 @@
+//! Configuration: values from several sources with where each is from, read by declared keys.
+//!
+//! [`Merged`] is what the sources give together. A [`Table`] of it is read by [`Key`]s: a key is declared once, with its
+//! name, what values it takes, its default and its meaning, and reading, messages, the JSON Schema and the reference
+//! follow from that. What is wrong is reported to the [`Reader`], which goes on, so that all errors are told at once.
+//!
+//! Knows nothing of jobs: which keys there are is said by those who read them.
+
+mod error;
+mod item;
+mod key;
+mod merged;
+pub mod show;
+mod table;
+pub mod text;
+mod values;
+
+pub use error::{JobError, JobErrors, Origin, counted, did_you_mean, one_of, suggest};
+pub use item::Item;
+pub use key::{Absent, AnyKey, Key, Refused, key, refused};
+pub use merged::{Merged, Setting};
+pub use table::{MOST, Reader, Table};
+pub use values::{
+    Array, Bound, By, Flag, Integer, Kind, List, Number, Optional, Sizes, Str, Values, Words, above, array,
+    at_least, between, by, flag, integer, list, number, sizes, string, words,
+};
