@@ -24,12 +24,16 @@ impl<'a> Item<'a> {
         self.value
     }
 
+    pub fn is_list(&self) -> bool {
+        matches!(self.value, Value::Array(..))
+    }
+
     pub fn origin(&self) -> Origin {
         self.reader.merged().origin(self.value.tag(), &self.path)
     }
 
     /// Where this table begins.
-    fn begin(&self) -> Option<Origin> {
+    pub(super) fn begin(&self) -> Option<Origin> {
         // A section is merged from many sources; what counts is where the file has it. A table in a list is
         // of one source, as lists are replaced as a whole.
         let merged = &self.reader.merged();

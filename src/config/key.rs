@@ -1,6 +1,6 @@
 //! The declaration of a key: what follows from it is not said anywhere else.
 
-use super::values::{Kind, Optional, Values};
+use super::values::{Keys, Kind, Optional, Values};
 
 /// One key of a table: its name, what values it takes, what it is without one, and what it means.
 ///
@@ -69,6 +69,13 @@ impl<V: Values + Copy> Key<V> {
 impl<V> Key<V> {
     pub(super) fn values(&self) -> &V {
         &self.values
+    }
+}
+
+impl Key<Keys> {
+    /// Those of this section.
+    pub fn keys(&self) -> &'static [&'static dyn AnyKey] {
+        self.values.keys()
     }
 }
 
@@ -175,7 +182,7 @@ mod tests {
     #[test]
     fn a_key_that_is_missing_reads_as_its_default() {
         let merged = merged("");
-        let reader = Reader::new(&merged);
+        let reader = Reader::new(&merged, KEYS);
         let table = reader.root();
         table.only(KEYS);
         assert_eq!(table.read(&RATE), Some(1e-3));
@@ -192,7 +199,7 @@ mod tests {
     #[test]
     fn a_value_is_read_as_its_key_declares() {
         let merged = merged("width = 5\nname = 'n'\ncolour = 'red'\nkernel = [1, 2]\nmany = [1, 2]");
-        let reader = Reader::new(&merged);
+        let reader = Reader::new(&merged, KEYS);
         let table = reader.root();
         assert_eq!(table.read(&WIDTH), Some(5));
         assert_eq!(table.read(&NAME), Some(Some("n".into())));
@@ -205,7 +212,7 @@ mod tests {
     #[test]
     fn what_is_wrong_reads_as_none_and_is_told_once() {
         let merged = merged("width = 0\nrate = 0\nbetas = [0.5]");
-        let reader = Reader::new(&merged);
+        let reader = Reader::new(&merged, KEYS);
         let table = reader.root();
         assert_eq!((table.read(&WIDTH), table.read(&RATE), table.read(&BETAS)), (None, None, None));
         assert_eq!(
@@ -221,7 +228,7 @@ mod tests {
     #[test]
     fn a_key_that_is_not_declared_is_refused_with_those_that_are() {
         let merged = merged("widht = 5\nfused = true\nzzz = 1");
-        let reader = Reader::new(&merged);
+        let reader = Reader::new(&merged, KEYS);
         reader.root().only(KEYS);
         assert_eq!(
             told(reader),

@@ -21,6 +21,6 @@ pub use key::{Absent, AnyKey, Key, Refused, key, refused};
 pub use merged::{Merged, Setting};
 pub use table::{MOST, Reader, Table};
 pub use values::{
-    Array, Bound, By, Flag, Integer, Kind, List, Number, Optional, Sizes, Str, Values, Words, above, array,
-    at_least, between, by, flag, integer, list, number, sizes, string, words,
+    Array, Bound, By, ByHand, Flag, Integer, Keys, Kind, List, Number, Optional, Sizes, Str, Values, Words,
+    above, array, at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
 };

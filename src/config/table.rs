@@ -6,18 +6,20 @@ use std::cell::RefCell;
 
 use figment::value::{Dict, Value};
 
-use super::error::{JobError, Origin, suggest};
+use super::error::{JobError, Origin, one_of, suggest};
 use super::item::Item;
 use super::key::{Absent, AnyKey, Key};
 use super::merged::Merged;
 use super::text;
-use super::values::Values;
+use super::values::{Keys, Kind, Values};
 
 /// Sizes and counts in a job; far above any real one, and products of a few still fit 64 bits.
 pub const MOST: i64 = i32::MAX as i64;
 
 pub struct Reader<'a> {
     merged: &'a Merged,
+    /// Those of the whole, to say where a misplaced one belongs.
+    keys: &'static [&'static dyn AnyKey],
     errors: RefCell<Vec<JobError>>,
 }
 
@@ -34,8 +36,9 @@ pub struct Table<'a> {
 static EMPTY: Dict = Dict::new();
 
 impl<'a> Reader<'a> {
-    pub fn new(merged: &'a Merged) -> Reader<'a> {
-        Reader { merged, errors: RefCell::default() }
+    /// `keys`: those of the outermost table.
+    pub fn new(merged: &'a Merged, keys: &'static [&'static dyn AnyKey]) -> Reader<'a> {
+        Reader { merged, keys, errors: RefCell::default() }
     }
 
     pub fn root(&'a self) -> Table<'a> {
@@ -44,6 +47,30 @@ impl<'a> Reader<'a> {
 
     pub(super) fn merged(&self) -> &'a Merged {
         self.merged
+    }
+
+    /// The sections that have a key of this name.
+    fn sections_with<'n>(&self, name: &'n str) -> impl Iterator<Item = &'static str> + use<'n> {
+        let has = move |section: &&&dyn AnyKey| match section.kind() {
+            Ok(Kind::Table(keys)) => keys.iter().any(|key| key.name() == name && key.kind().is_ok()),
+            _ => false,
+        };
+        self.keys.iter().filter(has).map(|section| section.name())
+    }
+
+    /// What a variable was meant to be called whose name has one underscore where two belong.
+    fn variable(&self, origin: &Origin, name: &str) -> Option<String> {
+        let Origin::Environment { variable } = origin else { return None };
+        let prefix = &variable[..variable.len().checked_sub(name.len())?];
+        let within = |section: &dyn AnyKey| {
+            let key = name.strip_prefix(section.name())?.strip_prefix('_')?;
+            Some(format!("{prefix}{}__{}", section.name().to_uppercase(), key.to_uppercase()))
+        };
+        let meant = self.keys.iter().find_map(|section| within(*section)).or_else(|| {
+            let section = self.sections_with(name).next()?;
+            Some(format!("{prefix}{}__{}", section.to_uppercase(), name.to_uppercase()))
+        })?;
+        Some(format!("two underscores separate section and key: {meant}"))
     }
 
     pub fn report(&self, error: JobError) {
@@ -108,6 +135,37 @@ impl<'a> Table<'a> {
         self.get(key.name())
     }
 
+    /// What is written at a key that has to be there; it is reported where it is not.
+    pub fn need_item(&self, key: &dyn AnyKey) -> Option<Item<'a>> {
+        let item = self.item(key);
+        if let (None, Absent::Wrong(example)) = (&item, key.absent()) {
+            self.missing(key.name(), format!("for example {} = {example}", key.name()));
+        }
+        item
+    }
+
+    /// A section, or an empty one, with what it has that it should not reported.
+    pub fn open(&self, key: &Key<Keys>) -> Table<'a> {
+        if let Some(item) = self.item(key) {
+            key.values().read(&item);
+        }
+        self.section(key)
+    }
+
+    /// A section that has been opened.
+    pub fn section(&self, key: &dyn AnyKey) -> Table<'a> {
+        let path = text::join(&self.path, key.name());
+        match self.item(key).map(|item| (item.value, item.begin())) {
+            Some((Value::Dict(_, dict), origin)) => Table::new(self.reader, path, dict, origin),
+            _ => Table::empty(self.reader, path),
+        }
+    }
+
+    /// This table with nothing in it: what it reads as where it does not count.
+    pub fn emptied(&self) -> Table<'a> {
+        Table::empty(self.reader, self.path.clone())
+    }
+
     /// Reports each key that is none of these, and each that is known and refused.
     pub fn only(&self, keys: &[&dyn AnyKey]) {
         for (name, item) in self.entries() {
@@ -120,15 +178,23 @@ impl<'a> Table<'a> {
     }
 
     fn unknown(&self, name: &str, item: &Item<'_>, keys: &[&dyn AnyKey]) {
-        let hint = match elsewhere(&self.path, name) {
-            Some(place) => format!("did you mean `{place}`?"),
-            None => {
-                let known = keys.iter().filter(|key| key.kind().is_ok()).map(|key| key.name());
-                suggest(name, "known keys", known.collect::<Vec<_>>())
-            }
-        };
+        let hint = self.reader.variable(&item.origin(), name).or_else(|| self.elsewhere(name));
+        let hint = hint.unwrap_or_else(|| {
+            let known = keys.iter().filter(|key| key.kind().is_ok()).map(|key| key.name());
+            suggest(name, "known keys", known.collect::<Vec<_>>())
+        });
         let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
         self.reader.report(error.from(item.origin()));
+    }
+
+    /// The sections that have this very key, where it is written in another.
+    fn elsewhere(&self, name: &str) -> Option<String> {
+        if self.path.contains('.') {
+            return None;
+        }
+        let places: Vec<String> =
+            self.reader.sections_with(name).map(|section| format!("`{section}.{name}`")).collect();
+        (!places.is_empty()).then(|| format!("did you mean {}?", one_of(places.iter().map(String::as_str))))
     }
 
     pub fn get(&self, key: &'static str) -> Option<Item<'a>> {
@@ -178,12 +244,6 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A sub-table with known keys, or an empty one.
-    pub fn section(&self, key: &'static str) -> Table<'a> {
-        let table = self.get(key).and_then(|item| item.table());
-        table.unwrap_or_else(|| Table::empty(self.reader, text::join(&self.path, key)))
-    }
-
     /// All entries, for tables whose keys are names of the user's own.
     pub fn entries(&self) -> Vec<(&'a str, Item<'a>)> {
         self.dict.iter().map(|(key, value)| (key.as_str(), self.entry(key, value))).collect()
@@ -207,8 +267,8 @@ impl<'a> Table<'a> {
         let asked = self.asked.borrow();
         for (key, value) in self.dict.iter().filter(|(key, _)| !asked.contains(&key.as_str())) {
             let item = self.entry(key, value);
-            let hint = match elsewhere(&self.path, key) {
-                Some(place) => format!("did you mean `{place}`?"),
+            let hint = match self.elsewhere(key) {
+                Some(hint) => hint,
                 None => suggest(key, "known keys", asked.iter().copied()),
             };
             let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
@@ -219,29 +279,4 @@ impl<'a> Table<'a> {
     fn entry(&self, key: &str, value: &'a Value) -> Item<'a> {
         Item { reader: self.reader, path: text::join(&self.path, key), value }
     }
-}
-
-/// The section that has this very key, where the key was written in another.
-fn elsewhere(path: &str, key: &str) -> Option<String> {
-    const KEYS: [(&str, &str); 16] = [
-        ("epochs", "train"),
-        ("steps", "train"),
-        ("batch_size", "train"),
-        ("consistency", "train"),
-        ("staleness", "train"),
-        ("forward", "train"),
-        ("local_steps", "train"),
-        ("filter", "pull_push"),
-        ("lr", "optimizer"),
-        ("momentum", "optimizer"),
-        ("weight_decay", "optimizer"),
-        ("root", "data"),
-        ("shuffle", "data"),
-        ("world_size", "cluster"),
-        ("master_addr", "cluster"),
-        ("num_gpus", "cluster"),
-    ];
-    KEYS.iter()
-        .find(|(name, section)| !path.contains('.') && *name == key && *section != path)
-        .map(|(name, section)| format!("{section}.{name}"))
 }

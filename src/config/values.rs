@@ -44,6 +44,8 @@ pub enum Kind {
     Map(Box<Kind>),
     /// Any TOML value.
     Any,
+    /// Nothing that a file may say.
+    Never,
     /// What is described under this name, such as a layer.
     Named(&'static str),
 }
@@ -341,6 +343,52 @@ impl<T> Values for By<T> {
 
     fn kind(&self) -> Kind {
         (self.kind)()
+    }
+}
+
+/// Values that are read by hand, with what else is known then: see [`super::Table::item`].
+#[derive(Clone, Copy)]
+pub struct ByHand(fn() -> Kind);
+
+pub const fn by_hand(kind: fn() -> Kind) -> ByHand {
+    ByHand(kind)
+}
+
+impl Values for ByHand {
+    type Read = ();
+
+    fn read(&self, _: &Item<'_>) -> Option<()> {
+        Some(())
+    }
+
+    fn kind(&self) -> Kind {
+        (self.0)()
+    }
+}
+
+/// A table with keys of its own. Reading it reports those that it does not have.
+#[derive(Clone, Copy)]
+pub struct Keys(&'static [&'static dyn AnyKey]);
+
+pub const fn keys(keys: &'static [&'static dyn AnyKey]) -> Keys {
+    Keys(keys)
+}
+
+impl Keys {
+    pub(super) fn keys(self) -> &'static [&'static dyn AnyKey] {
+        self.0
+    }
+}
+
+impl Values for Keys {
+    type Read = ();
+
+    fn read(&self, item: &Item<'_>) -> Option<()> {
+        item.table().map(|table| table.only(self.0))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Table(self.0)
     }
 }
 

@@ -5,6 +5,7 @@
 //! above rely. [`plan()`] tells what a validated job will do. Pure but for [`environment`]: no file is opened
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
+mod keys;
 pub mod layer;
 pub mod optimizer;
 mod parse;
@@ -54,7 +55,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
     let refused = |errors| JobErrors::new(sources.file.name, errors);
     let (merged, mut errors) = sources::merge(sources).map_err(|error| refused(vec![error]))?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
-    let read = match parse::read(&merged, stem.filter(|stem| parse::is_name(stem))) {
+    let read = match parse::read(&merged, stem.filter(|stem| keys::is_name(stem))) {
         Ok(read) if errors.is_empty() => read,
         Ok(_) => return Err(refused(errors)),
         Err(more) => {

@@ -2,6 +2,7 @@
 
 use figment::value::Value;
 
+use super::keys;
 use crate::config::{JobError, Merged, Origin, Setting, text};
 
 /// What a job is made of.
@@ -127,9 +128,8 @@ const LAUNCHERS: [std::ops::Range<usize>; 3] = [5..8, 8..11, 11..14];
 /// # Errors
 /// When the file is not TOML.
 pub(super) fn merge(sources: &Sources<'_>) -> Result<(Merged, Vec<JobError>), JobError> {
-    let defaults = text::parse(include_str!("defaults.toml")).ok().expect("defaults.toml is TOML");
     let settings = from_environment(&sources.env, sources.overrides).into_iter().chain(from_options(sources));
-    Merged::new(defaults.dict, sources.file.name, sources.file.text, settings)
+    Merged::new(keys::defaults(), sources.file.name, sources.file.text, settings)
 }
 
 fn from_options<'a>(sources: &'a Sources<'_>) -> impl Iterator<Item = Setting> + use<'a> {

@@ -1,6 +1,6 @@
 //! Keys and values, each by itself.
 
-use super::{SOUND, errors, replaced, sound};
+use super::{SOUND, errors, load, replaced, said, sound};
 
 #[test]
 fn the_sound_job_is_sound() {
@@ -49,7 +49,7 @@ fn unknown_keys_are_met_with_what_was_meant() {
     insta::assert_snapshot!(replaced("name = \"x\"", "name = \"x\"\nepochs = 3"), @r"
     error: job `x.toml`: unknown key `epochs`
       from: x.toml, line 3
-      hint: did you mean `train.epochs`?
+      hint: did you mean `train.epochs` or `log.epochs`?
     ");
     insta::assert_snapshot!(replaced("[train]", "[training]"), @r"
     error: job `x.toml`: unknown key `training`
@@ -69,13 +69,54 @@ fn unknown_keys_are_met_with_what_was_meant() {
 }
 
 #[test]
+fn known_keys_are_those_of_the_section_each_once() {
+    insta::assert_snapshot!(replaced("epochs = 2", "zzz = 2"), @r"
+    error: job `x.toml`: unknown key `train.zzz`
+      from: x.toml, line 26
+      hint: known keys: role, epochs, steps, batch_size, global_batch_size, accumulate, local_steps, consistency, staleness, on_nan, scale_lr, forward, driver
+    ");
+    insta::assert_snapshot!(replaced("epochs = 2", "plugin = 2"), @r"
+    error: job `x.toml`: unknown key `train.plugin`
+      from: x.toml, line 26
+      hint: did you mean `data.plugin` or `loss.plugin`?
+    ");
+}
+
+#[test]
+fn a_variable_with_one_underscore_is_told_of_the_second() {
+    let with = |variable: &str| said(load(SOUND, &[(variable, "3")], &[]));
+    insta::assert_snapshot!(with("PSTRAIN_TRAIN_EPOCHS"), @r"
+    error: job `x.toml`: unknown key `train_epochs`
+      from: environment variable PSTRAIN_TRAIN_EPOCHS
+      hint: two underscores separate section and key: PSTRAIN_TRAIN__EPOCHS
+    ");
+    insta::assert_snapshot!(with("PSTRAIN_CLUSTER_WORLD_SIZE"), @r"
+    error: job `x.toml`: unknown key `cluster_world_size`
+      from: environment variable PSTRAIN_CLUSTER_WORLD_SIZE
+      hint: two underscores separate section and key: PSTRAIN_CLUSTER__WORLD_SIZE
+    ");
+    insta::assert_snapshot!(with("PSTRAIN_STALENESS"), @r"
+    error: job `x.toml`: unknown key `staleness`
+      from: environment variable PSTRAIN_STALENESS
+      hint: two underscores separate section and key: PSTRAIN_TRAIN__STALENESS
+    ");
+    insta::assert_snapshot!(with("PSTRAIN_TRAIN__EPOCH"), @r"
+    error: job `x.toml`: unknown key `train.epoch`
+      from: environment variable PSTRAIN_TRAIN__EPOCH
+      hint: did you mean `epochs`?
+    ");
+}
+
+#[test]
 fn missing_keys_are_met_with_an_example() {
     insta::assert_snapshot!(replaced("plugin = \"idx\"", ""), @r#"
     error: job `x.toml`: `data.plugin` is missing
+      from: x.toml, line 17
       hint: for example plugin = "idx"
     "#);
     insta::assert_snapshot!(replaced("root = \"data\"", ""), @r#"
     error: job `x.toml`: `data.root` is missing
+      from: x.toml, line 17
       hint: for example root = "data/mnist"
     "#);
     insta::assert_snapshot!(replaced("type = \"sgd\"", ""), @r#"

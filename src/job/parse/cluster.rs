@@ -1,11 +1,14 @@
-//! `[cluster]` and `[roles]` as written: who takes part and how the ranks find one another.
+//! `[cluster]` and `[roles]`: who takes part and how the ranks find one another.
 
 use std::time::Duration;
 
 use figment::value::Value;
 
 use super::super::validated::{Backend, Cluster, Init, Payload};
-use crate::config::{Item, Table};
+use crate::config::{
+    AnyKey, By, ByHand, Integer, Item, Key, Kind, Optional, Str, Table, Words, by, by_hand, integer, key,
+    string, words,
+};
 use crate::config::{JobError, Origin, counted};
 use crate::topology::{Rank, Role, WorldSize};
 
@@ -17,7 +20,7 @@ pub(super) struct Read {
     pub local_rank: Option<u32>,
 }
 
-const MOST_RANKS: i64 = 4096;
+pub(super) const MOST_RANKS: i64 = 4096;
 const BACKENDS: [(&str, Backend); 4] =
     [("auto", Backend::Auto), ("gloo", Backend::Gloo), ("nccl", Backend::Nccl), ("mpi", Backend::Mpi)];
 const PAYLOADS: [(&str, Payload); 5] = [
@@ -29,16 +32,81 @@ const PAYLOADS: [(&str, Payload); 5] = [
 ];
 const DAY_MS: i64 = 86_400_000;
 
+const WORLD_SIZE: Key<Integer> = key("world_size", integer(1..=MOST_RANKS))
+    .default("4")
+    .doc("How many ranks there are. Roles that all have a number say it, too.");
+const RANK: Key<Optional<ByHand>> = key("rank", by_hand(|| Kind::Never))
+    .optional()
+    .doc("This process's rank: given by `--rank` or RANK, never in the file, which all ranks share.");
+const LOCAL_RANK: Key<Optional<ByHand>> = key("local_rank", by_hand(|| Kind::Never))
+    .optional()
+    .doc("This process's number on its machine: given by LOCAL_RANK, never in the file.");
+const INIT: Key<Str> = key("init", string())
+    .default("env://")
+    .doc("How rank 0 is found: `env://` (master_addr and master_port), `tcp://HOST:PORT` or `file:///PATH`.");
+const MASTER_ADDR: Key<By<String>> =
+    key("master_addr", by(master_addr, || Kind::Str)).default("localhost").doc("Where rank 0 listens.");
+const MASTER_PORT: Key<Integer> = key("master_port", integer(0..=65535))
+    .default("29500")
+    .doc("The port that rank 0 listens on; 0 lets the system choose, where one machine has all ranks.");
+const NUM_GPUS: Key<Integer> = key("num_gpus", integer(0..=64))
+    .default("0")
+    .doc("GPUs that a rank may use; fewer are used where the machine has fewer.");
+const BACKEND: Key<Words<Backend>> = key("backend", words(&BACKENDS)).default("auto").doc(
+    "What carries collectives; `auto`: NCCL where each rank of a group has a GPU of its own, else Gloo.",
+);
+const PAYLOAD: Key<Words<Payload>> = key("payload", words(&PAYLOADS))
+    .default("auto")
+    .doc("How large tensors travel between ranks; `auto`: the fastest that works between two.");
+const RPC_TIMEOUT_MS: Key<Integer> =
+    key("rpc_timeout_ms", integer(1..=DAY_MS)).default("60000").doc("The deadline of one call.");
+const JOIN_TIMEOUT_MS: Key<Integer> = key("join_timeout_ms", integer(1..=DAY_MS))
+    .default("60000")
+    .doc("How long the ranks wait for one another at the start.");
+const COLLECTIVE_TIMEOUT_MS: Key<Integer> = key("collective_timeout_ms", integer(1..=DAY_MS))
+    .default("1800000")
+    .doc("How long the ranks of a group wait for the last of them in one collective.");
+const HEARTBEAT_MS: Key<Integer> = key("heartbeat_ms", integer(1..=DAY_MS))
+    .default("500")
+    .doc("How often ranks show one another that they live.");
+const LOST_AFTER_MS: Key<Integer> = key("lost_after_ms", integer(1..=DAY_MS))
+    .default("5000")
+    .doc("A rank that is silent for this long is lost; at least two heartbeats.");
+
+pub static KEYS: &[&dyn AnyKey] = &[
+    &WORLD_SIZE,
+    &RANK,
+    &LOCAL_RANK,
+    &INIT,
+    &MASTER_ADDR,
+    &MASTER_PORT,
+    &NUM_GPUS,
+    &BACKEND,
+    &PAYLOAD,
+    &RPC_TIMEOUT_MS,
+    &JOIN_TIMEOUT_MS,
+    &COLLECTIVE_TIMEOUT_MS,
+    &HEARTBEAT_MS,
+    &LOST_AFTER_MS,
+];
+
+pub const ROLES: Key<ByHand> = key("roles", by_hand(roles_kind))
+    .doc("Groups of ranks by names of your own, in the order of their ranks: a number each, or `\"rest\"` for one of them.");
+
+fn roles_kind() -> Kind {
+    let count = Kind::Integer { least: 1, most: MOST_RANKS };
+    Kind::Map(Box::new(Kind::Either(vec![count, Kind::Words(vec!["rest"])])))
+}
+
 pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
     let (world_size, roles) = world(&t, roles);
-    let rank = t.get("rank").and_then(|item| rank(&item, world_size));
-    let local_rank = t.get("local_rank").and_then(|item| own_number(&item));
-    let init = t.get("init").and_then(|item| init(&item, &t));
-    let num_gpus = t.get("num_gpus").and_then(|item| item.integer(0..=64));
-    let backend = t.get("backend").and_then(|item| backend(&item, num_gpus?));
-    let payload = t.get("payload").and_then(|item| item.choice(&PAYLOADS));
+    let rank = t.item(&RANK).and_then(|item| rank(&item, world_size));
+    let local_rank = t.item(&LOCAL_RANK).and_then(|item| own_number(&item));
+    let init = t.item(&INIT).and_then(|item| init(&item, &t));
+    let num_gpus = t.read(&NUM_GPUS);
+    let backend = backend(&t, num_gpus);
+    let payload = t.read(&PAYLOAD);
     let times = times(&t);
-    t.finish();
 
     let cluster = || {
         let (init, master_addr, master_port) = init?;
@@ -63,8 +131,8 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
 
 /// # Errors
 /// A backend that cannot send what these ranks have.
-fn backend(item: &Item<'_>, num_gpus: i64) -> Option<Backend> {
-    let backend = item.choice(&BACKENDS)?;
+fn backend(t: &Table<'_>, num_gpus: Option<i64>) -> Option<Backend> {
+    let (backend, num_gpus) = (t.read(&BACKEND)?, num_gpus?);
     let (problem, hint) = match backend {
         Backend::Nccl if num_gpus == 0 => {
             ("carries tensors on GPUs, and cluster.num_gpus = 0", "set cluster.num_gpus, or use \"gloo\"")
@@ -73,27 +141,24 @@ fn backend(item: &Item<'_>, num_gpus: i64) -> Option<Backend> {
             "carries tensors in main memory, and cluster.num_gpus puts them on GPUs",
             "set cluster.num_gpus = 0, or use \"nccl\"",
         ),
-        _ => return Some(backend),
+        Backend::Auto | Backend::Gloo | Backend::Nccl | Backend::Mpi => return Some(backend),
     };
-    item.wrong(problem, hint);
+    t.item(&BACKEND)?.wrong(problem, hint);
     None
 }
 
 fn times(t: &Table<'_>) -> Option<[Duration; 5]> {
-    let ms = |key| {
-        let item = t.get(key)?;
-        Some((Duration::from_millis(item.integer(1..=DAY_MS)? as u64), item))
-    };
-    let (rpc, join, collective) = (ms("rpc_timeout_ms"), ms("join_timeout_ms"), ms("collective_timeout_ms"));
-    let (heartbeat, lost) = (ms("heartbeat_ms"), ms("lost_after_ms"));
-    let ((heartbeat, _), (lost, lost_item)) = (heartbeat?, lost?);
+    let ms = |key| t.read(key).map(|ms| Duration::from_millis(ms as u64));
+    let (rpc, join, collective) = (ms(&RPC_TIMEOUT_MS), ms(&JOIN_TIMEOUT_MS), ms(&COLLECTIVE_TIMEOUT_MS));
+    let (heartbeat, lost) = (ms(&HEARTBEAT_MS), ms(&LOST_AFTER_MS));
+    let (heartbeat, lost) = (heartbeat?, lost?);
     if lost < heartbeat * 2 {
         let problem = format!("is less than two heartbeats of {} ms", heartbeat.as_millis());
-        lost_item
-            .wrong(problem, format!("use at least {}, or a shorter heartbeat_ms", heartbeat.as_millis() * 2));
+        let hint = format!("use at least {}, or a shorter heartbeat_ms", heartbeat.as_millis() * 2);
+        t.item(&LOST_AFTER_MS)?.wrong(problem, hint);
         return None;
     }
-    Some([rpc?.0, join?.0, collective?.0, heartbeat, lost])
+    Some([rpc?, join?, collective?, heartbeat, lost])
 }
 
 /// A rank, which is one process's own and no part of the job that all share.
@@ -120,8 +185,8 @@ fn rank(item: &Item<'_>, world: Option<WorldSize>) -> Option<Rank> {
 
 /// How to find rank 0, and its address.
 fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
-    let addr = t.get("master_addr").and_then(|item| master_addr(&item).map(|addr| (addr, item)));
-    let port = t.get("master_port").and_then(|item| Some((item.integer(0..=65535)? as u16, item)));
+    let addr = t.read(&MASTER_ADDR).zip(t.item(&MASTER_ADDR));
+    let port = t.read(&MASTER_PORT).map(|port| port as u16).zip(t.item(&MASTER_PORT));
     let text = item.text()?;
     if text == "env://" {
         return Some((Init::Env, addr?.0, port?.0));
@@ -191,8 +256,8 @@ enum Count {
 /// The world's size and the ranks of each role. The roles are empty where they do not fit.
 fn world(t: &Table<'_>, roles: Option<Item<'_>>) -> (Option<WorldSize>, Vec<Role>) {
     let reader = t.reader();
-    let size_item = t.get("world_size");
-    let size = size_item.as_ref().and_then(|item| item.integer(1..=MOST_RANKS));
+    let size_item = t.item(&WORLD_SIZE);
+    let size = t.read(&WORLD_SIZE);
     let Some(roles) = roles else {
         let hint = "for example [roles] with server = 1 and trainer = \"rest\"";
         reader.report(JobError::new("`roles` is missing").hint(hint));

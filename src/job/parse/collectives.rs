@@ -1,13 +1,31 @@
-//! `[collectives]` as written: a job that shows what each operation of a process group does.
+//! `[collectives]`: a job that shows what each operation of a process group does.
 
-use super::super::validated::{Collectives, OPERATIONS, Operation, REDUCTIONS};
-use crate::config::{Item, Table};
+use super::super::validated::{Collectives, OPERATIONS, Operation, REDUCTIONS, Reduction};
+use super::cluster;
+use crate::config::{AnyKey, Integer, Item, Key, List, Optional, Table, Words, integer, key, list, words};
 use crate::topology::{Rank, WorldSize};
+
+const SHOW: Key<Optional<List<Words<Operation>>>> = key("show", list(words(&OPERATIONS)))
+    .optional()
+    .doc("The operations to show, in this order; without it all.");
+const GROUP: Key<Optional<List<Integer>>> = key("group", list(integer(0..=cluster::MOST_RANKS - 1)))
+    .optional()
+    .doc("Ranks of a smaller group, in which each operation is shown a second time.");
+const REDUCE: Key<Optional<List<Words<Reduction>>>> = key("reduce", list(words(&REDUCTIONS)))
+    .optional()
+    .doc("How the operations that reduce do it; without it in all ways.");
+const ROOT: Key<Integer> = key("root", integer(0..=cluster::MOST_RANKS - 1))
+    .default("0")
+    .doc("The rank that has, or gets, all: its place in the group.");
+const ELEMENTS: Key<Integer> =
+    key("elements", integer(1..=16)).default("1").doc("Elements of each tensor that a rank gives.");
+
+pub static KEYS: &[&dyn AnyKey] = &[&SHOW, &GROUP, &REDUCE, &ROOT, &ELEMENTS];
 
 pub(super) fn read(t: Table<'_>, world: Option<WorldSize>) -> Option<Collectives> {
     let alone = world == Some(WorldSize(1));
-    let show = match t.get("show") {
-        Some(item) => operations(&item, alone),
+    let show = match t.item(&SHOW) {
+        Some(item) => operations(&t, &item, alone),
         None => Some(
             OPERATIONS
                 .map(|(_, operation)| operation)
@@ -16,23 +34,22 @@ pub(super) fn read(t: Table<'_>, world: Option<WorldSize>) -> Option<Collectives
                 .collect(),
         ),
     };
-    let reduce = match t.get("reduce") {
-        Some(item) => choices(&item, &REDUCTIONS),
+    let reduce = match t.item(&REDUCE) {
+        Some(item) => t.read(&REDUCE).and_then(|chosen| some(&item, chosen?)),
         None => Some(REDUCTIONS.map(|(_, reduction)| reduction).to_vec()),
     };
-    let group = match t.get("group") {
+    let group = match t.item(&GROUP) {
         Some(item) => world.and_then(|world| group(&item, world)).map(Some),
         None => Some(None),
     };
-    let elements = t.or("elements", 1, |item| item.integer(1..=16));
-    let root = t.get("root").map_or(Some(0), |item| root(&item, world?, group.as_ref()?.as_deref()));
-    t.finish();
+    let elements = t.read(&ELEMENTS);
+    let root = t.item(&ROOT).map_or(Some(0), |item| root(&item, world?, group.as_ref()?.as_deref()));
     let (group, root) = (group?, root?);
-    Some(Collectives { show: show?, group, reduce: reduce?, root, elements: elements as u64 })
+    Some(Collectives { show: show?, group, reduce: reduce?, root, elements: elements? as u64 })
 }
 
-fn operations(item: &Item<'_>, alone: bool) -> Option<Vec<Operation>> {
-    let show = choices(item, &OPERATIONS)?;
+fn operations(t: &Table<'_>, item: &Item<'_>, alone: bool) -> Option<Vec<Operation>> {
+    let show = some(item, t.read(&SHOW)??)?;
     if let Some(operation) = show.iter().find(|operation| alone && operation.needs_two()) {
         let problem = format!("has `{}`, and one rank has nobody to send to", operation.name());
         item.wrong(problem, "use at least two ranks, or leave it out");
@@ -41,15 +58,13 @@ fn operations(item: &Item<'_>, alone: bool) -> Option<Vec<Operation>> {
     Some(show)
 }
 
-/// A list of words, each one of these.
-fn choices<T: Copy>(item: &Item<'_>, words: &[(&str, T)]) -> Option<Vec<T>> {
-    let entries = item.list()?;
-    if entries.is_empty() {
+/// One at least.
+fn some<T>(item: &Item<'_>, chosen: Vec<T>) -> Option<Vec<T>> {
+    if chosen.is_empty() {
         item.wrong("shows nothing", "name at least one, or leave it out for all");
         return None;
     }
-    let chosen: Vec<_> = entries.iter().map(|entry| entry.choice(words)).collect();
-    chosen.into_iter().collect()
+    Some(chosen)
 }
 
 fn group(item: &Item<'_>, world: WorldSize) -> Option<Vec<Rank>> {

@@ -1,12 +1,15 @@
-//! `[data]`, `[loss]` and `[plugins]` as written: what comes from plug-ins and what they may use.
+//! `[data]`, `[loss]` and `[plugins]`: what comes from plug-ins and what they may use.
 
 use std::time::Duration;
 
-use figment::value::Value;
+use serde_json::Value as Json;
 
+use super::super::keys;
 use super::super::validated::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
-use crate::config::{Item, Table};
-use crate::config::{Origin, suggest};
+use crate::config::{
+    AnyKey, By, Flag, Integer, Item, Key, Kind, List, Merged, Number, Optional, Reader, Str, Table, Words,
+    above, by, flag, integer, key, list, number, string, suggest, words,
+};
 use crate::topology::Role;
 
 /// Plug-ins inside the binary.
@@ -17,36 +20,126 @@ pub const LOSSES: [&str; 4] = ["nll", "cross_entropy", "mse", "bce_with_logits"]
 /// Data inside the binary: what may stand after `builtin:` in `data.root`.
 pub const BUILTIN_DATA: [&str; 1] = ["digits"];
 
+const PLUGIN: Key<By<PluginRef>> =
+    key("plugin", by(|item| plugin(item, &DATASETS), || plugin_kind(&DATASETS))).example("\"idx\"").doc(
+        "What reads the samples: a plug-in inside the program, or the path of one of your own, a .wasm file.",
+    );
+const ROOT: Key<Optional<By<DataRoot>>> = key("root", by(root, || Kind::Str))
+    .optional()
+    .doc("The folder that the plug-in may read, or `builtin:digits`, which is inside the program.");
+const TRAIN: Key<Optional<By<Json>>> = key("train", by(|item| item.json_table(), any_table))
+    .optional()
+    .doc("The plug-in's parameters for the samples to train on.");
+const TEST: Key<Optional<By<Json>>> = key("test", by(|item| item.json_table(), any_table))
+    .optional()
+    .doc("Those for the samples to test on; without it nothing is evaluated.");
+const INPUT: Key<Optional<Str>> = key("input", string())
+    .optional()
+    .doc("The field that goes into the model; without it the plug-in's first.");
+const TARGET: Key<Optional<Str>> = key("target", string())
+    .optional()
+    .doc("The field that goes into the loss; without it the plug-in's second.");
+pub(super) const NORMALIZE: Key<Optional<By<Normalize>>> =
+    key("normalize", by(normalize, || Kind::Table(NORMALIZATION)))
+        .optional()
+        .doc("Makes of each value x of a sample (x / scale - mean) / std.");
+const PARTITION: Key<Words<Partitions>> = key("partition", words(&PARTITIONS))
+    .default("split")
+    .doc("`split`: the trainers share each pass over the data; `whole`: each goes through all of it.");
+const FRACTIONS: Key<Optional<List<Number>>> = key("fractions", list(above(0.0).at_most(1.0)))
+    .optional()
+    .doc("In place of `partition`: the part of the data that each trainer keeps for the whole run.");
+const SHUFFLE: Key<Flag> = key("shuffle", flag()).default("true").doc("Each pass has an order of its own.");
+const DROP_LAST: Key<Flag> = key("drop_last", flag())
+    .default("false")
+    .doc("Leave out what is left of a pass and makes no whole batch.");
+const PREFETCH: Key<Integer> =
+    key("prefetch", integer(1..=1024)).default("4").doc("Batches that are fetched ahead, for each trainer.");
+const THREADS: Key<Integer> =
+    key("threads", integer(1..=256)).default("1").doc("Threads that fetch, for each trainer.");
+
+pub static KEYS: &[&dyn AnyKey] = &[
+    &ROOT, &PLUGIN, &TRAIN, &TEST, &INPUT, &TARGET, &NORMALIZE, &PARTITION, &FRACTIONS, &SHUFFLE, &DROP_LAST,
+    &PREFETCH, &THREADS,
+];
+
+const SCALE: Key<Number> =
+    key("scale", number()).default("1.0").doc("What values are divided by first; not 0.");
+const MEAN: Key<By<Vec<f64>>> = key("mean", by(channels, channels_kind))
+    .default("0.0")
+    .doc("What is subtracted: one number, or one for each channel.");
+const STD: Key<By<Vec<f64>>> = key("std", by(channels, channels_kind))
+    .default("1.0")
+    .doc("What is divided by then: one number, or one for each channel.");
+static NORMALIZATION: &[&dyn AnyKey] = &[&SCALE, &MEAN, &STD];
+
+const LOSS_PLUGIN: Key<By<PluginRef>> =
+    key("plugin", by(|item| plugin(item, &LOSSES), || plugin_kind(&LOSSES)))
+        .example("\"cross_entropy\"")
+        .doc("The loss: a plug-in inside the program, or the path of one of your own, a .wasm file.");
+const PARAMS: Key<Optional<By<Json>>> =
+    key("params", by(|item| item.json_table(), any_table)).optional().doc("The plug-in's parameters.");
+pub static LOSS: &[&dyn AnyKey] = &[&LOSS_PLUGIN, &PARAMS];
+
+const DAY_MS: i64 = 86_400_000;
+const TIME_MS: Key<Integer> =
+    key("time_ms", integer(1..=DAY_MS)).default("5000").doc("Time for one call: a batch, a loss.");
+const OPEN_TIME_MS: Key<Integer> = key("open_time_ms", integer(1..=DAY_MS))
+    .default("60000")
+    .doc("Time for opening: reading headers, building indexes.");
+// A guest has 32-bit addresses; a batch travels in one message.
+const MEMORY_MB: Key<Integer> = key("memory_mb", integer(1..=4096)).default("512").doc("Memory, in MiB.");
+const BATCH_MB: Key<Integer> =
+    key("batch_mb", integer(1..=4096)).default("256").doc("What one batch may hand over, in MiB.");
+// A few are taken from the start: the data folder and the standard streams.
+const MAX_FILES: Key<Integer> = key("max_files", integer(16..=1 << 20))
+    .default("4096")
+    .doc("Files, streams and tensors that are open at one time.");
+pub static LIMITS: &[&dyn AnyKey] = &[&TIME_MS, &OPEN_TIME_MS, &MEMORY_MB, &BATCH_MB, &MAX_FILES];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Partitions {
+    Split,
+    Whole,
+}
+const PARTITIONS: [(&str, Partitions); 2] = [("split", Partitions::Split), ("whole", Partitions::Whole)];
+
+fn any_table() -> Kind {
+    Kind::Map(Box::new(Kind::Any))
+}
+
+fn plugin_kind(builtin: &[&'static str]) -> Kind {
+    Kind::Either(vec![Kind::Words(builtin.to_vec()), Kind::Str])
+}
+
+fn channels_kind() -> Kind {
+    Kind::Either(vec![Kind::Number(number()), Kind::list(Kind::Number(number()))])
+}
+
 pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
-    let plugin = t.need("plugin", "\"idx\"", |item| plugin(item, &DATASETS));
-    let root = match t.get("root") {
-        Some(item) => root(&item),
+    let plugin = t.read(&PLUGIN);
+    let root = t.read(&ROOT).and_then(|root| match root {
+        Some(root) => Some(root),
         // The others read files and nothing else, so there is no job without.
         None if matches!(&plugin, Some(PluginRef::Builtin(name)) if !MADE_UP.contains(&name.as_str())) => {
-            t.need("root", "\"data/mnist\"", root)
+            t.missing(ROOT.name(), "for example root = \"data/mnist\"");
+            None
         }
         None => Some(DataRoot::Nothing),
-    };
-    let empty = || serde_json::Value::Object(serde_json::Map::new());
-    let train = t.get("train").map_or_else(|| Some(empty()), |item| item.json_table());
-    let test = t.get("test").map(|item| item.json_table());
-    let field = |key| t.get(key).map(|item| item.text().map(str::to_owned));
-    let (input, target) = (field("input"), field("target"));
-    let normalize = t.get("normalize").map(|item| normalize(&item));
+    });
+    let (train, test) = (t.read(&TRAIN), t.read(&TEST));
+    let (input, target, normalize) = (t.read(&INPUT), t.read(&TARGET), t.read(&NORMALIZE));
     let partition = partition(&t, trainers);
-    let shuffle = t.get("shuffle").and_then(|item| item.flag());
-    let drop_last = t.get("drop_last").and_then(|item| item.flag());
-    let prefetch = t.get("prefetch").and_then(|item| item.integer(1..=1024));
-    let threads = t.get("threads").and_then(|item| item.integer(1..=256));
-    t.finish();
+    let (shuffle, drop_last) = (t.read(&SHUFFLE), t.read(&DROP_LAST));
+    let (prefetch, threads) = (t.read(&PREFETCH), t.read(&THREADS));
     Some(Data {
         root: root?,
         plugin: plugin?,
-        train: train?,
-        test: written(test)?,
-        input: written(input)?,
-        target: written(target)?,
-        normalize: written(normalize)?,
+        train: train?.unwrap_or_else(no_parameters),
+        test: test?,
+        input: input?,
+        target: target?,
+        normalize: normalize?,
         partition: partition?,
         shuffle: shuffle?,
         drop_last: drop_last?,
@@ -55,24 +148,24 @@ pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
     })
 }
 
+fn no_parameters() -> Json {
+    Json::Object(serde_json::Map::new())
+}
+
 /// What of the data each trainer takes.
 fn partition(t: &Table<'_>, trainers: Option<&Role>) -> Option<Partition> {
-    let written = t.get("partition");
-    let whole = written.as_ref().and_then(|item| item.choice(&[("split", false), ("whole", true)]));
-    let Some(item) = t.get("fractions") else {
-        return Some(if whole? { Partition::Whole } else { Partition::Split });
+    let (partition, fractions) = (t.read(&PARTITION), t.read(&FRACTIONS));
+    let Some(item) = t.item(&FRACTIONS) else {
+        return Some(match partition? {
+            Partitions::Split => Partition::Split,
+            Partitions::Whole => Partition::Whole,
+        });
     };
-    if written.as_ref().is_some_and(|item| item.origin() != Origin::Default) {
+    if t.item(&PARTITION).is_some_and(|item| item.is_written()) {
         item.wrong("and data.partition both say who takes what", "leave one of them out");
         return None;
     }
-    let fractions: Vec<Option<f64>> = item
-        .list()?
-        .iter()
-        .map(|entry| entry.number_that(|part| part > 0.0 && part <= 1.0, "above 0 and at most 1"))
-        .collect();
-    let fractions: Vec<f64> = fractions.into_iter().collect::<Option<_>>()?;
-    let trainers = trainers?.ranks.len();
+    let (fractions, trainers) = (fractions??, trainers?.ranks.len());
     if fractions.len() != trainers {
         let problem = format!("has {} fractions for {trainers} trainers", fractions.len());
         item.wrong(problem, "give one for each trainer, for example [0.5, 0.5] for two");
@@ -84,15 +177,6 @@ fn partition(t: &Table<'_>, trainers: Option<&Role>) -> Option<Partition> {
         return None;
     }
     Some(Partition::Fractions(fractions))
-}
-
-/// None: it was written and is wrong.
-fn written<T>(value: Option<Option<T>>) -> Option<Option<T>> {
-    match value {
-        Some(None) => None,
-        Some(value) => Some(value),
-        None => Some(None),
-    }
 }
 
 fn root(item: &Item<'_>) -> Option<DataRoot> {
@@ -126,9 +210,8 @@ fn plugin(item: &Item<'_>, builtin: &[&str]) -> Option<PluginRef> {
 }
 
 /// One number for all channels or one for each.
-fn channels(t: &Table<'_>, key: &'static str, default: f64) -> Option<Vec<f64>> {
-    let Some(item) = t.get(key) else { return Some(vec![default]) };
-    if !matches!(item.value(), Value::Array(..)) {
+fn channels(item: &Item<'_>) -> Option<Vec<f64>> {
+    if !item.is_list() {
         return item.number().map(|number| vec![number]);
     }
     let entries = item.list()?;
@@ -142,10 +225,12 @@ fn channels(t: &Table<'_>, key: &'static str, default: f64) -> Option<Vec<f64>> 
 
 fn normalize(item: &Item<'_>) -> Option<Normalize> {
     let t = item.table()?;
-    let scale = t.or("scale", 1.0, |item| item.number_that(|scale| scale != 0.0, "other than 0"));
-    let (mean, std) = (channels(&t, "mean", 0.0), channels(&t, "std", 1.0));
-    t.finish();
-    let (mean, std) = (mean?, std?);
+    t.only(NORMALIZATION);
+    let (scale, mean, std) = (t.read(&SCALE), t.read(&MEAN), t.read(&STD));
+    let (scale, mean, std) = (scale?, mean?, std?);
+    if let Some(item) = t.item(&SCALE).filter(|_| scale == 0.0) {
+        item.wrong("is not other than 0", "use a number other than 0");
+    }
     if std.contains(&0.0) {
         item.wrong("divides by a deviation of 0", "use deviations other than 0");
         return None;
@@ -162,24 +247,14 @@ fn normalize(item: &Item<'_>) -> Option<Normalize> {
 }
 
 pub(super) fn read_loss(t: Table<'_>) -> Option<Loss> {
-    let plugin = t.need("plugin", "\"cross_entropy\"", |item| plugin(item, &LOSSES));
-    let empty = || serde_json::Value::Object(serde_json::Map::new());
-    let params = t.get("params").map_or_else(|| Some(empty()), |item| item.json_table());
-    t.finish();
-    Some(Loss { plugin: plugin?, params: params? })
+    let (plugin, params) = (t.read(&LOSS_PLUGIN), t.read(&PARAMS));
+    Some(Loss { plugin: plugin?, params: params?.unwrap_or_else(no_parameters) })
 }
 
 pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {
-    const DAY_MS: i64 = 86_400_000;
     const MB: u64 = 1 << 20;
-    let time = t.get("time_ms").and_then(|item| item.integer(1..=DAY_MS));
-    let open_time = t.get("open_time_ms").and_then(|item| item.integer(1..=DAY_MS));
-    // A guest has 32-bit addresses; a batch travels in one message.
-    let memory = t.get("memory_mb").and_then(|item| item.integer(1..=4096));
-    let batch = t.get("batch_mb").and_then(|item| item.integer(1..=4096));
-    // A few are taken from the start: the data folder and the standard streams.
-    let files = t.get("max_files").and_then(|item| item.integer(16..=1 << 20));
-    t.finish();
+    let (time, open_time) = (t.read(&TIME_MS), t.read(&OPEN_TIME_MS));
+    let (memory, batch, files) = (t.read(&MEMORY_MB), t.read(&BATCH_MB), t.read(&MAX_FILES));
     Some(PluginLimits {
         time: Duration::from_millis(time? as u64),
         open_time: Duration::from_millis(open_time? as u64),
@@ -187,4 +262,13 @@ pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {
         batch_bytes: batch? as u64 * MB,
         max_files: files? as usize,
     })
+}
+
+/// What a job allows that says nothing else, for plug-ins that are tried outside of one.
+impl Default for PluginLimits {
+    fn default() -> PluginLimits {
+        let (merged, _) = Merged::new(keys::defaults(), "", "", []).ok().expect("no text is TOML");
+        let reader = Reader::new(&merged, keys::JOB);
+        read_limits(reader.root().section(&keys::PLUGINS)).expect("a declared default is within its limits")
+    }
 }

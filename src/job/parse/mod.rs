@@ -3,26 +3,27 @@
 //! One file for each part of a job. Each reads what its sections say and what they say together; this one
 //! puts the parts together and checks what spans them. Knows no TOML text and no sources.
 
-mod cluster;
-mod collectives;
+pub(super) mod cluster;
+pub(super) mod collectives;
 pub mod data;
 mod layers;
-mod modules;
-mod optimizers;
-mod pipeline;
+pub(super) mod modules;
+pub(super) mod optimizers;
+pub(super) mod pipeline;
 mod places;
-mod pull_push;
-mod replicas;
+pub(super) mod pull_push;
+pub(super) mod replicas;
 mod shards;
 mod starts;
-mod train;
+pub(super) mod train;
 
+use super::keys;
 use super::layer::Layer;
 use super::shape::Signal;
 use super::size;
 use super::validated::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
 use crate::config::JobError;
-use crate::config::{Item, Merged, Reader, Table};
+use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::topology::{Rank, Role};
 
 pub(super) struct Read {
@@ -33,7 +34,7 @@ pub(super) struct Read {
 
 /// `fallback`: the job's name, where the file gives none.
 pub(super) fn read(merged: &Merged, fallback: Option<&str>) -> Result<Read, Vec<JobError>> {
-    let reader = Reader::new(merged);
+    let reader = Reader::new(merged, keys::JOB);
     let read = job(reader.root(), fallback);
     match (read, reader.into_errors()) {
         (Some(read), errors) if errors.is_empty() => Ok(read),
@@ -45,42 +46,29 @@ pub(super) fn read(merged: &Merged, fallback: Option<&str>) -> Result<Read, Vec<
 }
 
 fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
-    let name = match (root.get("name"), fallback) {
-        (Some(item), _) => name(&item),
-        (None, Some(name)) => Some(name.to_owned()),
-        (None, None) => root.need("name", "\"my_job\"", name),
+    root.only(keys::JOB);
+    let name = match fallback {
+        Some(fallback) if root.item(&keys::NAME).is_none() => Some(fallback.to_owned()),
+        _ => root.read(&keys::NAME),
     };
-    let cluster = cluster::read(root.section("cluster"), root.get("roles"));
-    let work = match root.get("collectives").and_then(|item| item.table()) {
-        Some(table) => {
+    let cluster = cluster::read(root.open(&keys::CLUSTER), root.item(&cluster::ROLES));
+    let work = match root.item(&keys::COLLECTIVES) {
+        Some(_) => {
             let world = cluster.cluster.as_ref().map(|cluster| cluster.world_size);
             refuse_training(&root);
-            collectives::read(table, world).map(Work::Collectives)
+            collectives::read(root.open(&keys::COLLECTIVES), world).map(Work::Collectives)
         }
         None => training(&root, &cluster.roles).map(|training| Work::Train(Box::new(training))),
     };
-    root.check();
     let job = Job { name: name?, cluster: cluster.cluster?, roles: cluster.roles, work: work? };
     Some(Read { job, rank: cluster.rank, local_rank: cluster.local_rank })
 }
 
 /// A job that shows collectives trains nothing.
 fn refuse_training(root: &Table<'_>) {
-    const SECTIONS: [&str; 12] = [
-        "seed",
-        "modules",
-        "replicas",
-        "pull_push",
-        "pipeline",
-        "data",
-        "loss",
-        "optimizer",
-        "train",
-        "eval",
-        "log",
-        "plugins",
-    ];
-    for item in SECTIONS.into_iter().filter_map(|key| root.get(key)) {
+    let of_any_job: [&dyn AnyKey; 4] = [&keys::NAME, &keys::CLUSTER, &cluster::ROLES, &keys::COLLECTIVES];
+    let of_training = |key: &&&dyn AnyKey| of_any_job.iter().all(|other| other.name() != key.name());
+    for item in keys::JOB.iter().filter(of_training).filter_map(|key| root.item(*key)) {
         if item.is_written() {
             let problem = "is for jobs that train, and this one has [collectives]";
             item.reader().report(item.error_without_value(problem).hint("leave one of them out"));
@@ -89,10 +77,10 @@ fn refuse_training(root: &Table<'_>) {
 }
 
 fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
-    let seed = root.or("seed", 0, |item| item.integer(0..=i64::MAX));
-    let train = root.section("train");
+    let seed = root.read(&keys::SEED);
+    let train = root.open(&keys::TRAIN);
     let trainers = train::trainers(&train, roles);
-    let modules = root.get("modules");
+    let modules = root.item(&modules::MODULES);
     let train = train::read(train, roles, trainers);
     let modules = match modules {
         Some(item) => read_modules(&item, train.forward.as_ref(), roles, trainers),
@@ -105,26 +93,26 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     // Without modules it is not known whether they would have had replicas.
     let replicated = |module: &ModuleSpec| module.placement == Placement::Replicas;
     let replicas = replicas::read(
-        root.section("replicas"),
+        root.open(&keys::REPLICAS),
         modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
     );
     // As with replicas: not known without modules.
     let pulled =
         modules.as_ref().is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
-    let pull_push = pull_push::read(root.section("pull_push"), pulled);
+    let pull_push = pull_push::read(root.open(&keys::PULL_PUSH), pulled);
     let batch_size = train.train.as_ref().map(|train| train.batch_size);
-    let pipeline = pipeline::read(root.section("pipeline"), batch_size);
-    let data_table = root.section("data");
-    let normalize = data_table.get("normalize");
+    let pipeline = pipeline::read(root.open(&keys::PIPELINE), batch_size);
+    let data_table = root.open(&keys::DATA);
+    let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
-    let loss = data::read_loss(root.section("loss"));
-    let optimizer = optimizers::read(root.section("optimizer"));
-    let eval = train::read_eval(root.section("eval"));
-    let log = train::read_log(root.section("log"));
-    let plugin_limits = data::read_limits(root.section("plugins"));
+    let loss = data::read_loss(root.open(&keys::LOSS));
+    let optimizer = optimizers::read(optimizers::table(root));
+    let eval = train::read_eval(root.open(&keys::EVAL));
+    let log = train::read_log(root.open(&keys::LOG));
+    let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
     let mut training = Training {
-        seed: seed as u64,
+        seed: seed? as u64,
         modules: modules?,
         replicas: replicas?,
         pull_push: pull_push?,
@@ -138,41 +126,33 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         plugin_limits: plugin_limits?,
     };
     if training.has_replicas() {
-        train::no_skipping(&root.section("train"), &training.train);
+        train::no_skipping(&root.section(&keys::TRAIN), &training.train);
     }
     if training.modules.iter().all(ModuleSpec::is_replicated) {
-        train::only_rounds(&root.section("train"), &mut training.train);
+        train::only_rounds(&root.section(&keys::TRAIN), &mut training.train);
     }
-    for (section, batch) in [("train", training.train.batch_size), ("eval", training.eval.batch_size)] {
-        let item = root.section(section).get("batch_size")?;
+    let batches = [
+        (root.section(&keys::TRAIN).item(&train::BATCH_SIZE)?, training.train.batch_size),
+        (root.section(&keys::EVAL).item(&train::EVAL_BATCH_SIZE)?, training.eval.batch_size),
+    ];
+    for (item, batch) in batches {
         check_messages(&item, batch, &training.modules);
         shards::check_messages(&item, batch, &training.modules);
     }
     check_tensors(root, &training.modules);
-    pull_push::check_ranges(&root.section("modules"), &training.modules);
-    pull_push::check_local_steps(&root.section("train"), &training.train, training.has(Placement::Caller));
+    pull_push::check_ranges(&modules::table(root), &training.modules);
+    pull_push::check_local_steps(
+        &root.section(&keys::TRAIN),
+        &training.train,
+        training.has(Placement::Caller),
+    );
     check_sparse(root, &training);
     shards::check(root, &training);
-    train::only_drives(&root.section("train"), &training);
+    train::only_drives(&root.section(&keys::TRAIN), &training);
     if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
     }
     Some(training)
-}
-
-/// The name becomes part of a folder's name.
-fn name(item: &Item<'_>) -> Option<String> {
-    let name = item.text()?;
-    if !is_name(name) {
-        item.wrong("is no name for a job", "use letters, digits, `_`, `-` and `.`, at most 64");
-        return None;
-    }
-    Some(name.into())
-}
-
-pub(super) fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
 }
 
 fn read_modules(
@@ -276,9 +256,9 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
 
 /// Each layer of the lists as written, where it stands, and its module.
 fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>, &ModuleSpec, &Layer)) {
-    let written = root.section("modules");
+    let written = modules::table(root);
     for (name, item) in written.entries() {
-        let layers = item.table().and_then(|module| module.get("layers"));
+        let layers = item.table().and_then(|module| module.item(&modules::LAYERS));
         let Some(layers) = layers else { continue };
         let stages = modules.iter().filter(|module| module.written_name() == name);
         let all = stages.flat_map(|stage| stage.layers().iter().map(move |layer| (stage, layer)));

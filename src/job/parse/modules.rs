@@ -1,18 +1,79 @@
-//! `[modules.*]` as written: parts of the model, where each is placed and what it is made of.
+//! `[modules.*]`: parts of the model, where each is placed and what it is made of.
 
 use std::path::PathBuf;
 
-use figment::value::Value;
-
 use super::super::layer::Layer;
 use super::super::shape::{self, Signal};
+use super::super::shards::Cut;
 use super::super::validated::{Devices, InputDtype, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
 use super::{layers, shards, starts};
-use crate::config::{Item, MOST};
-use crate::config::{JobError, suggest};
+use crate::config::{
+    AnyKey, By, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, MOST, Optional, Table, Words, by,
+    by_hand, flag, integer, key, list, suggest, words,
+};
 use crate::topology::Role;
+
+pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
+    .doc("The parts of the model, by names of your own.");
+
+const PLACE: Key<ByHand> = key("place", by_hand(text_or_texts)).example("\"server\"").doc(
+    "The role that holds it: the one that trains for a replica on each trainer; several for as many stages.",
+);
+pub(super) const SHARDS: Key<Optional<Words<Cut>>> = key("shards", words(&[("rows", Cut::Rows), ("hash", Cut::Hash)]))
+    .optional()
+    .doc("Cuts a table of embeddings over the ranks of its role: into ranges of `rows`, or by a `hash` of their numbers.");
+const INPUT: Key<Optional<List<Integer>>> = key("input", list(integer(1..=MOST)))
+    .optional()
+    .doc("The shape of one sample; it follows from the module before, if there is one.");
+const INPUT_DTYPE: Key<Optional<Words<InputDtype>>> = key("input_dtype", words(&starts::DTYPES))
+    .optional()
+    .doc("The elements of a sample: `float32` if nothing else is said, `int64` for embeddings.");
+pub(super) const LAYERS: Key<By<Vec<Layer>>> =
+    key("layers", by(layers::read, || Kind::list(Kind::Named("layer"))))
+        .example("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
+        .doc("What a sample passes, in this order. A layer that needs no arguments may be just its type.");
+const DEVICES: Key<Optional<ByHand>> = key("devices", by_hand(devices_kind))
+    .optional()
+    .doc("Splits the layers over GPUs: how many, or the names of the layers at which the second one starts, the third, ...");
+const RECOMPUTE: Key<Flag> = key("recompute", flag())
+    .default("false")
+    .doc("Do not keep activations but compute them again in the backward.");
+pub(super) const WEIGHTS: Key<Optional<By<PathBuf>>> = key("weights", by(starts::weights, || Kind::Str))
+    .optional()
+    .doc("A safetensors file that it starts from: a state_dict, or the model of an earlier run.");
+
+pub static KEYS: &[&dyn AnyKey] = &[
+    &PLACE,
+    &pull_push::RUN,
+    &SHARDS,
+    &INPUT,
+    &INPUT_DTYPE,
+    &LAYERS,
+    &starts::TORCHSCRIPT,
+    &starts::OUTPUT,
+    &starts::OUTPUT_DTYPE,
+    &WEIGHTS,
+    &places::STAGES,
+    &DEVICES,
+    &RECOMPUTE,
+];
+
+fn text_or_texts() -> Kind {
+    Kind::Either(vec![Kind::Str, Kind::list(Kind::Str)])
+}
+
+fn devices_kind() -> Kind {
+    Kind::Either(vec![Kind::Integer { least: 1, most: MOST_DEVICES }, Kind::list(Kind::Str)])
+}
+
+const MOST_DEVICES: i64 = 64;
+
+/// `[modules]`, with a table for each.
+pub(super) fn table<'a>(root: &Table<'a>) -> Table<'a> {
+    root.section(&MODULES)
+}
 
 /// A module by itself; how it joins the others is `chain`'s.
 pub(super) struct Written<'a> {
@@ -36,34 +97,32 @@ pub(super) fn read<'a>(
     trainers: Option<&Role>,
 ) -> Option<Written<'a>> {
     let t = item.table()?;
+    t.only(KEYS);
     let sound = layers::check_name(name, &item);
-    let run = pull_push::run(&t);
-    let cut = t.get("shards").map(|item| shards::cut(&item));
-    let place = t.need("place", "\"server\"", |item| match cut {
-        None => places::read(item, roles, trainers, run),
-        Some(cut) => Some(vec![shards::place(item, roles, trainers, cut?)?]),
+    let run = t.read(&pull_push::RUN).unwrap_or(Run::Owner);
+    let cut = t.item(&SHARDS).map(|_| t.read(&SHARDS).flatten());
+    let place = t.need_item(&PLACE).and_then(|item| match cut {
+        None => places::read(&item, roles, trainers, run),
+        Some(cut) => Some(vec![shards::place(&item, roles, trainers, cut?)?]),
     });
-    if let (Some(item), Some(_)) = (t.get("run").filter(|_| run == Run::Caller), cut) {
+    if let (Some(item), Some(_)) = (t.item(&pull_push::RUN).filter(|_| run == Run::Caller), cut) {
         item.wrong(
             "computes the whole module at each trainer, and this one is sharded",
             "leave one of them out",
         );
     }
-    let input = t.get("input").map(|item| item.integers(1..=MOST));
-    let input_dtype = t.get("input_dtype").map(|item| item.choice(&starts::DTYPES));
-    let layers_item = t.get("layers");
+    let (input, input_dtype) = (t.read(&INPUT), t.read(&INPUT_DTYPE));
+    let layers_item = t.item(&LAYERS);
     let made_of = starts::made_of(&t);
     if cut.is_some() {
         shards::one_table(&t, made_of.as_ref());
     }
-    let cuts = places::cuts(&t, place.as_ref().map(Vec::len), made_of.as_ref());
+    let cuts = places::cuts(&t, &PLACE, place.as_ref().map(Vec::len), made_of.as_ref());
     let places = place.zip(cuts).map(|(place, cuts)| places::cut(place, cuts));
-    let devices = t.or("devices", Devices::One, |item| devices(item, made_of.as_ref()));
-    let recompute = t.or("recompute", false, Item::flag);
-    let weights = t.get("weights").map(|item| starts::weights(&item));
-    t.finish();
-    // A wrong value is not an absent one: the outer option says whether it was written.
-    let sound = sound && input != Some(None) && input_dtype != Some(None) && weights != Some(None);
+    let devices = t.item(&DEVICES).and_then(|item| devices(&item, made_of.as_ref())).unwrap_or(Devices::One);
+    let recompute = t.read(&RECOMPUTE).unwrap_or(false);
+    let weights = t.read(&WEIGHTS);
+    let sound = sound && input.is_some() && input_dtype.is_some() && weights.is_some();
     let written = Written {
         name: name.into(),
         item,
@@ -88,8 +147,8 @@ fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
         }
         None => None,
     };
-    if !matches!(item.value(), Value::Array(..)) {
-        let count = item.integer(1..=64)?;
+    if !item.is_list() {
+        let count = item.integer(1..=MOST_DEVICES)?;
         let most = layers?.len() as i64;
         if count > most {
             let problem = format!("is more than the module's {most} layers");

@@ -1,7 +1,7 @@
 //! Optimizers as written: PyTorch's option names, defaults and limits.
 
 use super::super::optimizer::OptimizerSpec;
-use crate::config::{Item, Table};
+use crate::config::{ByHand, Item, Key, Kind, Table, by_hand, key};
 
 const TYPES: [(&str, Read); 8] = [
     ("sgd", sgd),
@@ -32,6 +32,15 @@ const TYPES: [(&str, Read); 8] = [
     ("rprop", rprop),
 ];
 type Read = fn(&Table<'_>) -> Option<OptimizerSpec>;
+
+pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Named("optimizer")))
+    .example("{ type = \"sgd\" }")
+    .doc("How parameters are updated.");
+
+/// The section, or an empty one.
+pub(super) fn table<'a>(root: &Table<'a>) -> Table<'a> {
+    root.item(&OPTIMIZER).and_then(|item| item.table()).unwrap_or_else(|| root.section(&OPTIMIZER))
+}
 
 pub(super) fn read(table: Table<'_>) -> Option<OptimizerSpec> {
     let read = table.need("type", "\"sgd\"", |item| item.choice(&TYPES))?;

@@ -1,6 +1,4 @@
-//! `place` and `stages` of a module as written: the role it lives on, or the roles that its stages live on.
-
-use figment::value::Value;
+//! `place` and `stages` of a module: the role it lives on, or the roles that its stages live on.
 
 use super::super::layer::Layer;
 use super::super::shape;
@@ -8,9 +6,13 @@ use super::super::split;
 use super::super::validated::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::cluster;
 use super::pull_push::{self, Run};
-use crate::config::{Item, Table};
+use crate::config::{AnyKey, Item, Key, List, Optional, Str, Table, key, list, string};
 use crate::config::{counted, suggest};
 use crate::topology::Role;
+
+pub(super) const STAGES: Key<Optional<List<Str>>> = key("stages", list(string())).optional().doc(
+    "The first layer of each stage but the first; without it, stages of about as many bytes of parameters.",
+);
 
 /// Where a stage lives.
 pub(super) struct Place {
@@ -27,10 +29,7 @@ pub(super) fn read(
     trainers: Option<&Role>,
     run: Run,
 ) -> Option<Vec<(Role, Placement)>> {
-    let entries = match item.value() {
-        Value::Array(..) => Some(item.list()?),
-        _ => None,
-    };
+    let entries = if item.is_list() { Some(item.list()?) } else { None };
     if entries.as_ref().is_some_and(|entries| entries.is_empty()) {
         item.wrong(
             "names no role",
@@ -74,13 +73,18 @@ fn place(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<(Ro
 
 /// The layers at which the stages after the first begin: as `stages` says, or so that all have about the same bytes of
 /// parameters.
-pub(super) fn cuts(t: &Table<'_>, places: Option<usize>, made_of: Option<&MadeOf>) -> Option<Vec<usize>> {
-    let item = t.get("stages");
+pub(super) fn cuts(
+    t: &Table<'_>,
+    place: &dyn AnyKey,
+    places: Option<usize>,
+    made_of: Option<&MadeOf>,
+) -> Option<Vec<usize>> {
+    let item = t.item(&STAGES);
     let places = places?;
     let layers = match made_of? {
         MadeOf::Layers(layers) => layers,
         MadeOf::TorchScript(_) => {
-            for item in [t.get("place").filter(|_| places > 1), item].into_iter().flatten() {
+            for item in [t.item(place).filter(|_| places > 1), item].into_iter().flatten() {
                 item.wrong(
                     "cuts the module into stages, and TorchScript is one piece",
                     "place it on one role",
@@ -90,13 +94,12 @@ pub(super) fn cuts(t: &Table<'_>, places: Option<usize>, made_of: Option<&MadeOf
         }
     };
     if places > layers.len() {
-        let place = t.get("place")?;
         let problem = format!("makes {places} stages of {} layers", layers.len());
-        place.wrong(problem, "a stage has at least one layer: name fewer roles");
+        t.item(place)?.wrong(problem, "a stage has at least one layer: name fewer roles");
         return None;
     }
     let Some(item) = item else { return Some(even(places, layers)) };
-    let names = item.strings()?;
+    let names = t.read(&STAGES)??;
     if names.len() + 1 != places {
         let problem = format!("cuts the module into {}, and `place` names {places}", names.len() + 1);
         item.wrong(problem, "name the first layer of each stage but the first");

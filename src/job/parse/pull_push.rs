@@ -1,12 +1,10 @@
-//! `run = "caller"` and `[pull_push]` as written: modules that trainers compute themselves, with parameters that they
+//! `run = "caller"` and `[pull_push]`: modules that trainers compute themselves, with parameters that they
 //! pull from servers.
-
-use figment::value::Value;
 
 use super::super::size;
 use super::super::validated::{Filter, ModuleSpec, Placement, PullPush, Train, unservable};
-use super::cluster;
-use crate::config::{Item, Table};
+use super::{cluster, train};
+use crate::config::{AnyKey, Item, Key, Number, Table, Words, above, key, words};
 use crate::topology::Role;
 
 /// Where a module is computed.
@@ -18,10 +16,28 @@ pub(super) enum Run {
     Caller,
 }
 
-/// The key `run` of a module.
-pub(super) fn run(t: &Table<'_>) -> Run {
-    t.or("run", Run::Owner, |item| item.choice(&[("owner", Run::Owner), ("caller", Run::Caller)]))
-}
+/// Of a module.
+pub(super) const RUN: Key<Words<Run>> = key("run", words(&[("owner", Run::Owner), ("caller", Run::Caller)]))
+    .default("owner")
+    .doc("`owner`: computed where it is placed; `caller`: by the trainers, which pull the parameters and push gradients.");
+
+const FILTER: Key<Words<Filter>> = key("filter", words(&FILTERS)).default("none").doc(
+    "What gradients and parameters become on their way: `none`, or fewer bytes. `int8` has a scale for each 256 values, \
+     `top_k` sends the largest only.",
+);
+const TOP_K: Key<Number> = key("top_k", above(0.0).at_most(1.0))
+    .default("0.01")
+    .doc("The share of values that `filter = \"top_k\"` sends.");
+const FILTERS: [(&str, Filter); 5] = [
+    ("none", Filter::None),
+    ("fp16", Filter::Fp16),
+    ("bf16", Filter::Bf16),
+    ("int8", Filter::Int8),
+    // Its share has a key of its own.
+    ("top_k", Filter::TopK { share: 0.0 }),
+];
+
+pub static KEYS: &[&dyn AnyKey] = &[&FILTER, &TOP_K];
 
 /// Where a module with `run = "caller"` has its parameters.
 pub(super) fn placement(
@@ -29,7 +45,7 @@ pub(super) fn placement(
     roles: &[Role],
     trainers: Option<&Role>,
 ) -> Option<(Role, Placement)> {
-    if matches!(item.value(), Value::Array(..)) {
+    if item.is_list() {
         let problem =
             "are the stages of a pipeline, and with run = \"caller\" each trainer computes the whole module";
         item.wrong(problem, "place the module on one role, or leave run out");
@@ -51,37 +67,27 @@ pub(super) fn read(t: Table<'_>, used: bool) -> Option<PullPush> {
         for (_, item) in t.entries() {
             item.wrong("is for modules with run = \"caller\", and this job has none", "leave it out");
         }
-        return Some(PullPush { filter: Filter::None });
+        return Some(PullPush { filter: filter(&t.emptied())? });
     }
-    let (top_k, share) = (Filter::TopK { share: 0.0 }, t.get("top_k"));
-    let filters = [
-        ("none", Filter::None),
-        ("fp16", Filter::Fp16),
-        ("bf16", Filter::Bf16),
-        ("int8", Filter::Int8),
-        ("top_k", top_k),
-    ];
-    let filter = t.or("filter", Filter::None, |item| item.choice(&filters));
-    let filter = match (filter, share) {
-        (Filter::TopK { .. }, share) => Filter::TopK {
-            share: match share {
-                Some(item) => item.number_that(|x| 0.0 < x && x <= 1.0, "above 0 and at most 1")?,
-                None => 0.01,
-            },
-        },
-        (filter, None) => filter,
-        (filter, Some(item)) => {
+    Some(PullPush { filter: filter(&t)? })
+}
+
+fn filter(t: &Table<'_>) -> Option<Filter> {
+    let filter = t.read(&FILTER);
+    let share = t.read(&TOP_K);
+    match (filter?, t.item(&TOP_K)) {
+        (Filter::TopK { .. }, _) => Some(Filter::TopK { share: share? }),
+        (filter, None) => Some(filter),
+        (_, Some(item)) => {
             item.wrong("is an option of another filter", "leave it out, or use filter = \"top_k\"");
-            filter
+            None
         }
-    };
-    t.finish();
-    Some(PullPush { filter })
+    }
 }
 
 /// Whether several steps between two synchronisations make sense.
 pub(super) fn check_local_steps(t: &Table<'_>, train: &Train, used: bool) {
-    if let Some(item) = t.get("local_steps").filter(|_| train.local_steps > 1 && !used) {
+    if let Some(item) = t.item(&train::LOCAL_STEPS).filter(|_| train.local_steps > 1 && !used) {
         let problem = "is for modules with run = \"caller\", and this job has none";
         item.wrong(problem, "leave it out: other modules are synchronised in every step");
     }

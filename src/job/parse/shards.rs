@@ -1,16 +1,13 @@
-//! `shards` of a module as written, and what it asks of the rest of the job.
+//! `shards` of a module, and what it asks of the rest of the job.
 
+use super::super::keys;
 use super::super::shape::Signal;
 use super::super::shards::{self, Cut};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
-use super::cluster;
+use super::{cluster, modules, optimizers, starts, train};
 use crate::config::{Item, Table};
 use crate::topology::Role;
-
-pub(super) fn cut(item: &Item<'_>) -> Option<Cut> {
-    item.choice(&[("rows", Cut::Rows), ("hash", Cut::Hash)])
-}
 
 /// Where the module's rows are: on ranks that the trainers call.
 pub(super) fn place(
@@ -34,13 +31,13 @@ pub(super) fn place(
 pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
     const HINT: &str = "give the module one layer, embedding or embedding_bag, \
                         and put the others into a module of their own";
-    if let Some(weights) = t.get("weights") {
+    if let Some(weights) = t.item(&modules::WEIGHTS) {
         weights.wrong("is for modules that are whole, and this one is sharded", "leave it out");
     }
-    let (item, layers) = match (t.get("layers"), made_of) {
+    let (item, layers) = match (t.item(&modules::LAYERS), made_of) {
         (Some(item), Some(MadeOf::Layers(layers))) => (item, layers.as_slice()),
         (_, Some(MadeOf::TorchScript(_))) => {
-            if let Some(item) = t.get("torchscript") {
+            if let Some(item) = t.item(&starts::TORCHSCRIPT) {
                 item.wrong("is one piece, and `shards` cuts a table", HINT);
             }
             return;
@@ -64,7 +61,8 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
     let cut = |module: &&ModuleSpec| module.is_cut();
     for module in job.modules.iter().filter(cut) {
         let name = &module.name;
-        if let (Some(why), Some(item)) = (job.optimizer.refuses_rows(), root.section("optimizer").get("type"))
+        if let (Some(why), Some(item)) =
+            (job.optimizer.refuses_rows(), root.section(&optimizers::OPTIMIZER).get("type"))
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");
@@ -73,7 +71,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
             item.wrong(problem.trim_start(), hint);
         }
         if let (Consistency::Hogwild, Some(item)) =
-            (job.train.consistency, root.section("train").get("consistency"))
+            (job.train.consistency, root.section(&keys::TRAIN).item(&train::CONSISTENCY))
         {
             let problem = format!(
                 "writes parameters without locks, and rows of `modules.{name}` are made when they are first used"

@@ -4,33 +4,43 @@ use std::path::PathBuf;
 
 use super::super::shape::Signal;
 use super::super::validated::{InputDtype, MadeOf, TorchScript};
-use super::layers;
-use crate::config::{Item, MOST, Table};
+use super::modules;
+use crate::config::{
+    By, Integer, Item, Key, Kind, List, MOST, Optional, Table, Words, by, integer, key, list, words,
+};
 
 /// Those of what passes between modules.
 pub(super) const DTYPES: [(&str, InputDtype); 2] =
     [("float32", InputDtype::Float32), ("int64", InputDtype::Int64)];
 
-/// `layers`, or `torchscript` with what it gives.
+pub(super) const TORCHSCRIPT: Key<Optional<By<PathBuf>>> = key("torchscript", by(script, || Kind::Str))
+    .optional()
+    .doc("In place of `layers`: a file of `torch.jit.script(module).save(..)`.");
+pub(super) const OUTPUT: Key<List<Integer>> = key("output", list(integer(1..=MOST)))
+    .example("[10], the shape of its output for one sample")
+    .doc("With `torchscript`: the shape of its output for one sample.");
+pub(super) const OUTPUT_DTYPE: Key<Words<InputDtype>> = key("output_dtype", words(&DTYPES))
+    .default("float32")
+    .doc("With `torchscript`: the elements of its output.");
+
+/// `layers`, or `torchscript` with what it outputs.
 pub(super) fn made_of(t: &Table<'_>) -> Option<MadeOf> {
-    let (written, script) = (t.get("layers"), t.get("torchscript"));
-    let (output, dtype) = (t.get("output"), t.get("output_dtype"));
-    let Some(script) = script else {
-        for item in [output, dtype].into_iter().flatten() {
+    let Some(script) = t.item(&TORCHSCRIPT) else {
+        for item in [t.item(&OUTPUT), t.item(&OUTPUT_DTYPE)].into_iter().flatten() {
             item.wrong("is said of TorchScript, and what layers give is known", "leave it out");
         }
-        let example = "[{ type = \"linear\", in_features = 784, out_features = 10 }]";
-        return t.need("layers", example, layers::read).map(MadeOf::Layers);
+        return t.read(&modules::LAYERS).map(MadeOf::Layers);
     };
-    if written.is_some() {
+    if t.item(&modules::LAYERS).is_some() {
         script.wrong("stands beside layers", "a module is made of one or the other: leave one out");
         return None;
     }
-    let file = file(&script, "torch.jit.script(module).save(\"model.pt\") writes one");
-    let shape =
-        t.need("output", "[10], the shape that it gives for one sample", |item| item.integers(1..=MOST));
-    let dtype = dtype.map_or(Some(InputDtype::Float32), |item| item.choice(&DTYPES));
-    Some(MadeOf::TorchScript(TorchScript { file: file?, output: Signal::new(&shape?, dtype?) }))
+    let (file, shape, dtype) = (t.read(&TORCHSCRIPT), t.read(&OUTPUT), t.read(&OUTPUT_DTYPE));
+    Some(MadeOf::TorchScript(TorchScript { file: file??, output: Signal::new(&shape?, dtype?) }))
+}
+
+fn script(item: &Item<'_>) -> Option<PathBuf> {
+    file(item, "torch.jit.script(module).save(\"model.pt\") writes one")
 }
 
 pub(super) fn weights(item: &Item<'_>) -> Option<PathBuf> {

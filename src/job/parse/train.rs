@@ -1,9 +1,11 @@
-//! `[train]`, `[eval]` and `[log]` as written.
+//! `[train]`, `[eval]` and `[log]`.
 
 use super::super::validated::{Consistency, Eval, Log, OnNan, Train, Training};
 use super::cluster;
-use crate::config::{Item, Table};
-use crate::config::{JobError, Origin, counted, suggest};
+use crate::config::{
+    AnyKey, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, Optional, Str, Table, Words, by_hand,
+    counted, flag, integer, key, list, string, suggest, words,
+};
 use crate::topology::Role;
 
 /// The section, with the names in `train.forward` before they are looked up.
@@ -13,26 +15,96 @@ pub(super) struct Read<'a> {
 }
 
 const MOST_STEPS: i64 = 1 << 48;
+const MOST_BATCH: i64 = 1 << 24;
+
+const ROLE: Key<ByHand> =
+    key("role", by_hand(|| Kind::Str)).default("trainer").doc("The role whose ranks train.");
+const EPOCHS: Key<Integer> =
+    key("epochs", integer(1..=1_000_000)).default("1").doc("Passes over the training data.");
+const STEPS: Key<Integer> = key("steps", integer(0..=MOST_STEPS))
+    .default("0")
+    .doc("Stop each trainer after so many steps; 0: at the end of the epochs.");
+pub(super) const BATCH_SIZE: Key<Integer> =
+    key("batch_size", integer(1..=MOST_BATCH)).default("32").doc("Samples of one batch of each trainer.");
+const GLOBAL_BATCH_SIZE: Key<Optional<ByHand>> = key(
+    "global_batch_size",
+    by_hand(|| Kind::Integer { least: 1, most: MOST_BATCH * cluster::MOST_RANKS }),
+)
+.optional()
+.doc("In place of `batch_size`: samples of one batch of all trainers together, which they divide evenly.");
+const ACCUMULATE: Key<Integer> = key("accumulate", integer(1..=65536))
+    .default("1")
+    .doc("Batches whose gradients are added up for one step.");
+pub(super) const LOCAL_STEPS: Key<Integer> = key("local_steps", integer(1..=1_000_000))
+    .default("1")
+    .doc("For modules with `run = \"caller\"`: steps of a trainer from one synchronisation with the servers to the next.");
+pub(super) const CONSISTENCY: Key<Words<Word>> = key("consistency", words(&CONSISTENCIES)).default("async").doc(
+    "How updates of several trainers meet: `async` as they come, `bsp` in rounds and the same in every run, `ssp` with no \
+     trainer more than `staleness` steps ahead of the slowest, `hogwild` in place without locks.",
+);
+const STALENESS: Key<Optional<Integer>> = key("staleness", integer(0..=1_000_000))
+    .optional()
+    .doc("With `consistency = \"ssp\"`: how many steps a trainer may be ahead of the slowest.");
+const ON_NAN: Key<Words<OnNan>> = key("on_nan", words(&[("stop", OnNan::Stop), ("skip", OnNan::Skip)]))
+    .default("stop")
+    .doc("What a loss that is not a number does: `stop` ends the job, `skip` leaves the step out.");
+const SCALE_LR: Key<Flag> = key("scale_lr", flag())
+    .default("false")
+    .doc("Where a step is a round of all trainers: the learning rate times their number.");
+const FORWARD: Key<Optional<List<Str>>> = key("forward", list(string()))
+    .optional()
+    .doc("The modules in the order in which a sample passes them; a job with one module needs none.");
+const DRIVER: Key<Optional<Str>> = key("driver", string())
+    .optional()
+    .doc("A role of one rank that holds nothing: it makes the remote modules, starts the trainers and waits for them.");
+
+pub static KEYS: &[&dyn AnyKey] = &[
+    &ROLE,
+    &EPOCHS,
+    &STEPS,
+    &BATCH_SIZE,
+    &GLOBAL_BATCH_SIZE,
+    &ACCUMULATE,
+    &LOCAL_STEPS,
+    &CONSISTENCY,
+    &STALENESS,
+    &ON_NAN,
+    &SCALE_LR,
+    &FORWARD,
+    &DRIVER,
+];
+
+pub(super) const EVAL_BATCH_SIZE: Key<Integer> =
+    key("batch_size", integer(1..=MOST_BATCH)).default("500").doc("Samples of one batch.");
+const EVERY_EPOCHS: Key<Integer> = key("every_epochs", integer(0..=1_000_000))
+    .default("0")
+    .doc("Also test after every so many epochs; 0: only at the end.");
+pub static EVAL: &[&dyn AnyKey] = &[&EVAL_BATCH_SIZE, &EVERY_EPOCHS];
+
+const EVERY: Key<Integer> = key("every", integer(1..=MOST_STEPS))
+    .default("5")
+    .doc("Steps of a trainer from one line of metrics.jsonl to the next.");
+const LOG_EPOCHS: Key<Flag> =
+    key("epochs", flag()).default("false").doc("Tell each trainer's mean loss at the end of each epoch.");
+const PROFILE: Key<Flag> = key("profile", flag())
+    .default("false")
+    .doc("Write what every rank did when to trace.json in the run folder, as `--profile` does.");
+pub static LOG: &[&dyn AnyKey] = &[&EVERY, &LOG_EPOCHS, &PROFILE];
 
 /// The role that trains; the rest of the section is read with it.
 pub(super) fn trainers<'r>(t: &Table<'_>, roles: &'r [Role]) -> Option<&'r Role> {
-    t.get("role").and_then(|item| cluster::role(&item, roles))
+    t.item(&ROLE).and_then(|item| cluster::role(&item, roles))
 }
 
 pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) -> Read<'a> {
-    let epochs = t.get("epochs").and_then(|item| item.integer(1..=1_000_000));
-    let steps = t.get("steps").and_then(|item| item.integer(0..=MOST_STEPS));
+    let (epochs, steps) = (t.read(&EPOCHS), t.read(&STEPS));
     let batch_size = batch_size(&t, trainers);
-    let accumulate = t.get("accumulate").and_then(|item| item.integer(1..=65536));
-    let local_steps = t.get("local_steps").and_then(|item| item.integer(1..=1_000_000));
+    let (accumulate, local_steps) = (t.read(&ACCUMULATE), t.read(&LOCAL_STEPS));
     let consistency = consistency(&t);
-    let policies = [("stop", OnNan::Stop), ("skip", OnNan::Skip)];
-    let on_nan = t.get("on_nan").and_then(|item| item.choice(&policies));
-    let scale_lr = t.get("scale_lr").and_then(|item| item.flag());
-    let forward = t.get("forward");
+    let (on_nan, scale_lr) = (t.read(&ON_NAN), t.read(&SCALE_LR));
+    let forward = t.item(&FORWARD);
     // The outer option says whether there is one.
-    let driver = t.get("driver").map(|item| driver(&item, roles, trainers));
-    t.finish();
+    let driver = t.item(&DRIVER).map(|item| driver(&item, roles, trainers));
     let train = || {
         Some(Train {
             epochs: epochs? as u32,
@@ -72,7 +144,7 @@ fn driver(item: &Item<'_>, roles: &[Role], trainers: Option<&Role>) -> Option<Ro
 
 /// The driver holds no module.
 pub(super) fn only_drives(t: &Table<'_>, training: &Training) {
-    let (Some(item), Some(driver)) = (t.get("driver"), &training.train.driver) else { return };
+    let (Some(item), Some(driver)) = (t.item(&DRIVER), &training.train.driver) else { return };
     let held = training.modules.iter().filter(|module| module.place.name == driver.name);
     let held: Vec<_> = held.map(|module| format!("`{}`", module.name)).collect();
     if !held.is_empty() {
@@ -86,15 +158,13 @@ pub(super) fn only_drives(t: &Table<'_>, training: &Training) {
 
 /// Of each trainer: as written, or its part of the global batch.
 fn batch_size(t: &Table<'_>, trainers: Option<&Role>) -> Option<i64> {
-    const MOST: i64 = 1 << 24;
-    let own = t.get("batch_size");
-    let Some(global) = t.get("global_batch_size") else { return own?.integer(1..=MOST) };
-    if own.is_some_and(|own| own.origin() != Origin::Default) {
+    let Some(global) = t.item(&GLOBAL_BATCH_SIZE) else { return t.read(&BATCH_SIZE) };
+    if t.item(&BATCH_SIZE).is_some_and(|own| own.is_written()) {
         global.wrong("and train.batch_size both say how large a batch is", "leave one of them out");
         return None;
     }
     let trainers = trainers?.ranks.len() as i64;
-    let size = global.integer(1..=MOST * trainers)?;
+    let size = global.integer(1..=MOST_BATCH * trainers)?;
     if size % trainers != 0 {
         let below = size - size % trainers;
         let hint = match below {
@@ -109,15 +179,15 @@ fn batch_size(t: &Table<'_>, trainers: Option<&Role>) -> Option<i64> {
 
 /// A replica that skips a step would not come to the collective in which the others wait for it.
 pub(super) fn no_skipping(t: &Table<'_>, train: &Train) {
-    if let Some(item) = t.get("on_nan").filter(|_| train.on_nan == OnNan::Skip) {
+    if let Some(item) = t.item(&ON_NAN).filter(|_| train.on_nan == OnNan::Skip) {
         item.wrong("would leave the other replicas waiting for their average", "use \"stop\"");
     }
 }
 
 /// Replicas are always averaged: with nothing but replicas, every step is a round.
 pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
-    let Some(item) = t.get("consistency") else { return };
-    let said = item.origin() != Origin::Default && train.consistency != Consistency::Bsp;
+    let Some(item) = t.item(&CONSISTENCY) else { return };
+    let said = item.is_written() && train.consistency != Consistency::Bsp;
     if said && train.trainers.ranks.len() > 1 {
         let problem = "is for modules that are not replicated: replicas are averaged in every step";
         item.wrong(problem, "leave it out, or place a module on a role of its own");
@@ -126,30 +196,28 @@ pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Word {
+pub(super) enum Word {
     Async,
     Bsp,
     Ssp,
     Hogwild,
 }
 
+const CONSISTENCIES: [(&str, Word); 4] =
+    [("async", Word::Async), ("bsp", Word::Bsp), ("ssp", Word::Ssp), ("hogwild", Word::Hogwild)];
+
 fn consistency(t: &Table<'_>) -> Option<Consistency> {
-    let words = [("async", Word::Async), ("bsp", Word::Bsp), ("ssp", Word::Ssp), ("hogwild", Word::Hogwild)];
-    let item = t.get("consistency");
-    let word = item.as_ref().and_then(|item| item.choice(&words));
-    let staleness = t.get("staleness");
-    let (item, word) = (item?, word?);
-    match (word, staleness) {
+    let (word, staleness) = (t.read(&CONSISTENCY), t.read(&STALENESS));
+    let (item, word) = (t.item(&CONSISTENCY)?, word?);
+    match (word, t.item(&STALENESS)) {
         (Word::Ssp, None) => {
             let error = JobError::new(format!("`train.staleness` is missing, and {} needs it", item.shown()));
             let hint = "how many steps a trainer may be ahead of the slowest, for example staleness = 4";
             t.reader().report(error.from(item.origin()).hint(hint));
             None
         }
-        (Word::Ssp, Some(staleness)) => {
-            Some(Consistency::Ssp { staleness: staleness.integer(0..=1_000_000)? as u32 })
-        }
-        (_, Some(staleness)) => {
+        (Word::Ssp, Some(_)) => Some(Consistency::Ssp { staleness: staleness?? as u32 }),
+        (Word::Async | Word::Bsp | Word::Hogwild, Some(staleness)) => {
             let problem = format!("bounds nothing: {} does not use it", item.shown());
             staleness.wrong(problem, "leave it out, or use consistency = \"ssp\"");
             None
@@ -195,16 +263,11 @@ pub(super) fn order(
 }
 
 pub(super) fn read_eval(t: Table<'_>) -> Option<Eval> {
-    let batch_size = t.get("batch_size").and_then(|item| item.integer(1..=1 << 24));
-    let every_epochs = t.get("every_epochs").and_then(|item| item.integer(0..=1_000_000));
-    t.finish();
+    let (batch_size, every_epochs) = (t.read(&EVAL_BATCH_SIZE), t.read(&EVERY_EPOCHS));
     Some(Eval { batch_size: batch_size? as u64, every_epochs: every_epochs? as u32 })
 }
 
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {
-    let every = t.get("every").and_then(|item| item.integer(1..=MOST_STEPS));
-    let epochs = t.get("epochs").and_then(|item| item.flag());
-    let profile = t.get("profile").and_then(|item| item.flag());
-    t.finish();
+    let (every, epochs, profile) = (t.read(&EVERY), t.read(&LOG_EPOCHS), t.read(&PROFILE));
     Some(Log { every: every? as u64, epochs: epochs?, profile: profile? })
 }

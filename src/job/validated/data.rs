@@ -77,16 +77,3 @@ pub struct PluginLimits {
     /// Files, streams and tensors that an instance holds at one time.
     pub max_files: usize,
 }
-
-/// What a job allows that says nothing else, for plug-ins that are tried outside of one.
-impl Default for PluginLimits {
-    fn default() -> PluginLimits {
-        PluginLimits {
-            time: Duration::from_secs(5),
-            open_time: Duration::from_secs(60),
-            memory_bytes: 512 << 20,
-            batch_bytes: 256 << 20,
-            max_files: 4096,
-        }
-    }
-}
