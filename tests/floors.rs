@@ -165,3 +165,28 @@ fn main_is_short() {
     let main = sources().into_iter().find(|source| source.path == "main.rs").expect("src/main.rs");
     assert!(main.text.lines().count() < 60);
 }
+
+/// The name of the call that a line declares, by `call!` or by hand.
+fn declared_call(line: &str) -> Option<&str> {
+    let by_macro = line.contains(" struct ") && line.contains("\" -> ");
+    if !by_macro && !line.contains("const NAME: &'static str = ") {
+        return None;
+    }
+    line.split('"').nth(1)
+}
+
+#[test]
+fn each_call_is_named_in_one_place() {
+    let sources = sources();
+    let lines = || sources.iter().flat_map(|source| source.lines().map(move |(at, line)| (source, at, line)));
+    let names: Vec<&str> = lines().filter_map(|(_, _, line)| declared_call(line)).collect();
+    assert!(names.len() >= 30, "only {} calls found", names.len());
+    for name in names {
+        let quoted = format!("\"{name}\"");
+        let places: Vec<String> = lines()
+            .filter(|(_, _, line)| line.contains(&quoted))
+            .map(|(source, at, _)| format!("src/{}:{at}", source.path))
+            .collect();
+        assert_eq!(places.len(), 1, "the call {quoted} is named in {}", places.join(", "));
+    }
+}

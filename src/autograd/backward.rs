@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::service::Autograd;
 use super::state::ContextState;
 use super::wire::PassNumber;
-use crate::rpc::{CallError, Pending};
+use crate::rpc::{CallError, PendingReply};
 
 /// Resolves when the whole backward is done, on all ranks. Await it on any executor, or [`wait`](Backward::wait).
 ///
@@ -19,7 +19,7 @@ use crate::rpc::{CallError, Pending};
 pub struct Backward {
     /// None once it is over here: it failed before it began.
     begun: Option<Begun>,
-    under_way: Vec<Pending>,
+    under_way: Vec<PendingReply<()>>,
     failure: Option<CallError>,
 }
 
@@ -34,7 +34,7 @@ impl Backward {
         autograd: Arc<Autograd>,
         state: Arc<ContextState>,
         pass: PassNumber,
-        under_way: Vec<Pending>,
+        under_way: Vec<PendingReply<()>>,
     ) -> Backward {
         Backward { begun: Some(Begun { autograd, state, pass }), under_way, failure: None }
     }
@@ -57,7 +57,7 @@ impl Backward {
         let mut result = self.failure.take().map_or(Ok(()), Err);
         for pending in mem::take(&mut self.under_way) {
             // Each goes on by itself, so the order in which they are waited for does not matter.
-            result = result.and_then(|()| pending.wait().map(drop));
+            result = result.and_then(|()| pending.wait());
         }
         self.over(result)
     }

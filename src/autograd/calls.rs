@@ -2,22 +2,20 @@
 //! backward of the context follows back.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task;
 use std::time::Duration;
-
-use futures::future::{FutureExt, LocalBoxFuture};
 
 use tch::Tensor;
 
 use super::context::Context;
-use super::service::Autograd;
+use super::service::{self, Autograd};
 use super::state::ContextState;
-use crate::rpc::{CallError, CallErrorKind, Mesh, Message, Methods, Pending, RRef, SentTensor, Value};
+use super::wire::{Borrow, Borrowed};
+use crate::rpc::{
+    Body as _, Call, CallError, CallErrorKind, Mesh, Message, Methods, PendingReply, RRef, SentTensor, Value,
+    decode_reply, decode_request,
+};
 use crate::topology::Rank;
-
-const BORROW: &str = "tensor.borrow";
 
 /// What a handler knows of the call that it serves.
 #[derive(Clone)]
@@ -29,41 +27,23 @@ pub struct Scope {
     pub state: Option<Arc<ContextState>>,
 }
 
-/// An answer that is still to come. Await it on any executor, or [`wait`](AutogradPending::wait).
-#[must_use = "a call that nobody waits for fails unseen"]
-pub struct AutogradPending<T> {
-    answer: Result<Pending, CallError>,
-    /// None once the answer was given out.
-    take: Option<Take<T>>,
-}
-
-/// Makes of a message what was asked for.
-type Take<T> = Box<dyn FnOnce(Message) -> Result<T, CallError> + Send>;
-
 impl Autograd {
-    /// Calls `method` of rank `to`, which may be this one. In a context, tensors that require grad stay connected with
-    /// their graphs here and there; without one they arrive as plain tensors. The callee may be offered by
+    /// Makes a call to rank `to`, which may be this one. In a context, tensors that require grad stay connected with
+    /// their graphs here and there; without one they arrive as plain tensors. The callee may answer it by
     /// [`serve`](Autograd::serve) only if a context is given.
-    pub fn call(
-        &self,
-        to: Rank,
-        method: &str,
-        values: Vec<Value>,
-        context: Option<&Context>,
-    ) -> AutogradPending<Vec<Value>> {
-        call_in(self.mesh(), to, method, values, context.map(Context::state), None)
+    pub fn call<C: Call>(&self, to: Rank, call: C, context: Option<&Context>) -> PendingReply<C::Reply> {
+        call_in(self.mesh(), to, call, context.map(Context::state), None)
     }
 
     /// [`call`](Autograd::call) with a deadline of its own.
-    pub fn call_within(
+    pub fn call_within<C: Call>(
         &self,
         to: Rank,
-        method: &str,
-        values: Vec<Value>,
+        call: C,
         context: Option<&Context>,
         within: Duration,
-    ) -> AutogradPending<Vec<Value>> {
-        call_in(self.mesh(), to, method, values, context.map(Context::state), Some(within))
+    ) -> PendingReply<C::Reply> {
+        call_in(self.mesh(), to, call, context.map(Context::state), Some(within))
     }
 
     /// A reference by which other ranks [borrow](Scope::borrow) the tensor, for as long as somebody holds it.
@@ -75,38 +55,27 @@ impl Autograd {
         self.mesh().objects().insert(Arc::new(Mutex::new(tensor)))
     }
 
-    /// The lender's side of [`Scope::borrow`].
-    pub(super) fn serve_lent(self: &Arc<Self>, methods: &mut Methods) {
-        self.serve(methods, BORROW, |_, values| {
-            async move {
-                let [lent] = Message::new(values).into_array()?;
-                let lent = lent.into_rref()?.local::<Mutex<Tensor>>().await?;
-                let tensor = lent.lock().expect("nobody panics looking at a lent tensor").shallow_clone();
-                Ok(vec![tensor.into()])
-            }
-            .boxed_local()
-        });
-    }
-
-    /// Offers `handler` under `name`, the callee's side of [`call`](Autograd::call): the tensors it gets are connected
-    /// with the caller's, and so are those that it returns.
-    pub fn serve<F>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
+    /// Answers a call, the callee's side of [`call`](Autograd::call): the tensors that `handler` gets are connected with
+    /// the caller's, and so are those that it returns.
+    pub fn serve<C, F, R, E>(self: &Arc<Self>, methods: &mut Methods, handler: F)
     where
-        F: Fn(Scope, Vec<Value>) -> LocalBoxFuture<'static, Result<Vec<Value>, CallError>>
-            + Send
-            + Sync
-            + 'static,
+        C: Call,
+        F: Fn(Scope, C) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<C::Reply, E>> + 'static,
+        CallError: From<E>,
     {
-        let handler = Arc::new(handler);
-        self.offer(methods, name, move |autograd, incoming| {
-            let handler = handler.clone();
+        let (autograd, handler) = (Arc::downgrade(self), Arc::new(handler));
+        methods.add(C::NAME, move |incoming| {
+            let (autograd, handler) = (service::alive(&autograd), handler.clone());
             async move {
+                let autograd = autograd?;
                 let state = autograd.enter(&incoming)?;
                 let Message { mut values, context } = incoming.message;
                 let from = incoming.from;
                 arrive(state.as_deref(), from, &mut values)?;
+                let call = decode_request(values, from)?;
                 let scope = Scope { from, mesh: incoming.mesh, autograd, state: state.clone() };
-                let mut values = handler(scope, values).await?;
+                let mut values = handler(scope, call).await?.encode();
                 depart(state.as_deref(), from, &mut values)?;
                 Ok(Message { values, context })
             }
@@ -114,92 +83,54 @@ impl Autograd {
     }
 }
 
+/// The lender's side of [`Scope::borrow`].
+pub(super) async fn borrow(_: Scope, Borrow { lent }: Borrow) -> Result<Borrowed, CallError> {
+    let lent = lent.local::<Mutex<Tensor>>().await?;
+    let tensor = lent.lock().expect("nobody panics looking at a lent tensor").shallow_clone();
+    Ok(Borrowed { tensor })
+}
+
 impl Scope {
     /// A call within the same context.
-    pub fn call(&self, to: Rank, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
-        call_in(&self.mesh, to, method, values, self.state.as_ref(), None)
+    pub fn call<C: Call>(&self, to: Rank, call: C) -> PendingReply<C::Reply> {
+        call_in(&self.mesh, to, call, self.state.as_ref(), None)
     }
 
     /// [`call`](Scope::call) with a deadline of its own.
-    pub fn call_within(
-        &self,
-        to: Rank,
-        method: &str,
-        values: Vec<Value>,
-        within: Duration,
-    ) -> AutogradPending<Vec<Value>> {
-        call_in(&self.mesh, to, method, values, self.state.as_ref(), Some(within))
+    pub fn call_within<C: Call>(&self, to: Rank, call: C, within: Duration) -> PendingReply<C::Reply> {
+        call_in(&self.mesh, to, call, self.state.as_ref(), Some(within))
     }
 
     /// The tensor that another rank has [lent](Autograd::lend), connected with its graph there.
-    pub fn borrow(&self, lent: &RRef) -> AutogradPending<Vec<Value>> {
-        self.call(lent.owner(), BORROW, vec![lent.clone().into()])
+    pub fn borrow(&self, lent: RRef) -> PendingReply<Borrowed> {
+        self.call(lent.owner(), Borrow { lent })
     }
 }
 
-impl<T> AutogradPending<T> {
-    pub(super) fn new(
-        answer: Pending,
-        take: impl FnOnce(Message) -> Result<T, CallError> + Send + 'static,
-    ) -> AutogradPending<T> {
-        AutogradPending { answer: Ok(answer), take: Some(Box::new(take)) }
-    }
-
-    fn failed(error: CallError) -> AutogradPending<T> {
-        AutogradPending { answer: Err(error), take: None }
-    }
-
-    /// Blocks until the answer is there. For threads that serve nobody.
-    ///
-    /// # Errors
-    /// What the method returned, or why it could not; the context has failed or ended.
-    pub fn wait(self) -> Result<T, CallError> {
-        let message = self.answer?.wait()?;
-        self.take.expect("the answer was not given out before")(message)
-    }
-}
-
-impl<T> Future for AutogradPending<T> {
-    type Output = Result<T, CallError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<Self::Output> {
-        let this = &mut *self;
-        let answer = match &mut this.answer {
-            Ok(pending) => task::ready!(pending.poll_unpin(context)),
-            Err(error) => Err(error.clone()),
-        };
-        let take = this.take.take();
-        task::Poll::Ready(
-            answer.and_then(|message| take.expect("the answer was not given out before")(message)),
-        )
-    }
-}
-
-fn call_in(
+fn call_in<C: Call>(
     mesh: &Mesh,
     to: Rank,
-    method: &str,
-    mut values: Vec<Value>,
+    call: C,
     state: Option<&Arc<ContextState>>,
     within: Option<Duration>,
-) -> AutogradPending<Vec<Value>> {
+) -> PendingReply<C::Reply> {
+    let mut values = call.encode();
     let prepared = match state {
         Some(state) => state.will_call(to).and_then(|()| depart(Some(state), to, &mut values)),
         None => Ok(()),
     };
-    if let Err(error) = prepared {
-        return AutogradPending::failed(error.at(mesh.rank(), method));
-    }
-    let message = Message { values, context: state.map(|state| state.id()) };
-    let sent = match within {
-        Some(within) => mesh.call_within(to, method, message, within),
-        None => mesh.call(to, method, message),
-    };
-    let (state, method) = (state.cloned(), method.to_owned());
-    AutogradPending::new(sent, move |message| {
+    let sent = prepared.map_err(|error| error.at(mesh.rank(), C::NAME)).map(|()| {
+        let message = Message { values, context: state.map(|state| state.id()) };
+        match within {
+            Some(within) => mesh.call_within(to, C::NAME, message, within),
+            None => mesh.call(to, C::NAME, message),
+        }
+    });
+    let state = state.cloned();
+    PendingReply::new::<C>(to, sent, move |message| {
         let mut values = message.values;
-        arrive(state.as_deref(), to, &mut values).map_err(|error| error.at(to, &method))?;
-        Ok(values)
+        arrive(state.as_deref(), to, &mut values)?;
+        decode_reply::<C>(values)
     })
 }
 

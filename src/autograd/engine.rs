@@ -6,17 +6,15 @@ use std::pin::pin;
 use futures::future::{self, Either, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use super::flow::{Asked, Decision, Orders};
+use super::flow::{Asked, Decision, NextSends};
 use super::state::ContextState;
-use super::wire::{self, PassNumber, Question, Run};
-use crate::rpc::{CallError, Mesh, Message, Pending, Value};
+use super::wire::{Discover, PassNumber, Run};
+use crate::rpc::{Call, CallError, Mesh, PendingReply};
 use crate::topology::Rank;
 
-pub(super) const RUN: &str = "autograd.run";
-pub(super) const DISCOVER: &str = "autograd.discover";
-
-pub(super) fn call(mesh: &Mesh, state: &ContextState, to: Rank, method: &str, values: Vec<Value>) -> Pending {
-    mesh.call(to, method, Message { values, context: Some(state.id()) })
+/// A call of the context, whose tensors are gradients and get no edges.
+pub(super) fn call<C: Call>(mesh: &Mesh, state: &ContextState, to: Rank, call: C) -> PendingReply<C::Reply> {
+    mesh.request_in(Some(state.id()), to, call)
 }
 
 /// Takes gradients from rank `from` through the local graph, and sends on what that completes. Done when all that
@@ -35,10 +33,9 @@ pub(super) async fn drive(mesh: &Mesh, state: &ContextState, pass: PassNumber) -
     loop {
         let mut changed = pin!(state.changed());
         changed.as_mut().enable();
-        let Orders { runs, questions, waits } = state.orders(pass)?;
+        let NextSends { runs, questions, waits } = state.next_sends(pass)?;
         for (rank, run) in runs {
-            let sent = call(mesh, state, rank, RUN, run.encode());
-            under_way.push(sent.map(|answer| answer.map(drop)).boxed_local());
+            under_way.push(call(mesh, state, rank, run).boxed_local());
         }
         for asked in questions {
             under_way.push(ask(mesh, state, asked).boxed_local());
@@ -61,7 +58,7 @@ pub(super) async fn discover(
     mesh: &Mesh,
     state: &ContextState,
     from: Rank,
-    question: Question,
+    question: Discover,
 ) -> Result<bool, CallError> {
     decide(mesh, state, || state.answer(from, &question)).await
 }
@@ -90,6 +87,8 @@ async fn decide<T>(
 }
 
 async fn ask(mesh: &Mesh, state: &ContextState, asked: Asked) -> Result<(), CallError> {
-    let reply = call(mesh, state, asked.rank, DISCOVER, asked.question.encode()).await?;
-    state.learn(&asked, wire::decode_answer(reply)?)
+    let Asked { rank, send, question } = asked;
+    let pass = question.pass;
+    let answer = call(mesh, state, rank, question).await?;
+    state.learn(pass, send, answer.alive)
 }

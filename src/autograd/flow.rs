@@ -9,7 +9,7 @@ use tch::{TchError, Tensor};
 use super::averaged::Averaged;
 use super::local::LocalGraph;
 use super::pass::{Completion, Fate, Pass, ReceiveId, SendId};
-use super::wire::{PassNumber, Question, Run};
+use super::wire::{Discover, PassNumber, Run};
 use crate::rpc::{CallError, CallErrorKind};
 use crate::topology::Rank;
 
@@ -51,7 +51,7 @@ pub(super) struct Outcome {
 }
 
 /// What a rank sends next.
-pub(super) struct Orders {
+pub(super) struct NextSends {
     pub runs: Vec<(Rank, Run)>,
     pub questions: Vec<Asked>,
     /// Somebody else here has asked for what is still missing: look again when the context has changed.
@@ -60,8 +60,8 @@ pub(super) struct Orders {
 
 pub(super) struct Asked {
     pub rank: Rank,
-    send: SendId,
-    pub question: Question,
+    pub send: SendId,
+    pub question: Discover,
 }
 
 pub(super) enum Decision<T> {
@@ -209,7 +209,7 @@ impl Flow {
     }
 
     /// What is ready to be sent on, and what must be asked before the rest is.
-    pub fn orders(&mut self, graph: &mut LocalGraph, number: PassNumber) -> Result<Orders, CallError> {
+    pub fn next_sends(&mut self, graph: &mut LocalGraph, number: PassNumber) -> Result<NextSends, CallError> {
         let runs = self.ready(graph, number)?;
         let (mut ask, mut waits) = (Vec::new(), false);
         let pass = self.pass(number)?;
@@ -219,7 +219,7 @@ impl Flow {
                 ask.extend(open);
             }
         }
-        Ok(Orders { runs, questions: self.ask(graph, [(number, ask)])?, waits })
+        Ok(NextSends { runs, questions: self.ask(graph, [(number, ask)])?, waits })
     }
 
     /// Whether an edge by which rank `from` sent something here will get a gradient.
@@ -227,7 +227,7 @@ impl Flow {
         &mut self,
         graph: &mut LocalGraph,
         from: Rank,
-        question: &Question,
+        question: &Discover,
     ) -> Result<Decision<bool>, CallError> {
         self.raise(question.floor);
         // An edge that never arrived is one that nothing here was made from; a pass that is over asks for nothing.
@@ -262,9 +262,9 @@ impl Flow {
     }
 
     /// Takes the answer to a question that was asked here.
-    pub fn learn(&mut self, asked: &Asked, alive: bool) -> Result<(), CallError> {
-        if asked.question.pass >= self.floor {
-            self.pass(asked.question.pass)?.learn(asked.send, alive);
+    pub fn learn(&mut self, pass: PassNumber, send: SendId, alive: bool) -> Result<(), CallError> {
+        if pass >= self.floor {
+            self.pass(pass)?.learn(send, alive);
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Flow {
             for send in sends {
                 if pass.fate(send) == Fate::Unknown {
                     pass.set(send, Fate::Asked);
-                    let question = Question { pass: number, floor, edge: u64::from(send.0) };
+                    let question = Discover { pass: number, floor, edge: u64::from(send.0) };
                     questions.push(Asked { rank: graph.sent_to(send), send, question });
                 }
             }

@@ -65,7 +65,8 @@ mod wire;
 
 pub use averaged::Averaged;
 pub use backward::Backward;
-pub use calls::{AutogradPending, Scope};
+pub use calls::Scope;
 pub use context::Context;
 pub use service::Autograd;
 pub use state::ContextState;
+pub use wire::Borrowed;

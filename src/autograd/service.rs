@@ -3,26 +3,23 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tch::Tensor;
 
 use super::backward::Backward;
-use super::calls::AutogradPending;
+use super::calls;
 use super::context::Context;
 use super::contexts::Contexts;
-use super::engine::{self, DISCOVER, RUN};
-use super::sparse;
+use super::engine;
+use super::sparse::Gradient;
 use super::state::{ContextState, Shown};
-use super::wire::{self, Question, Run};
-use crate::rpc::{CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Together, Value};
+use super::wire::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
+use crate::rpc::{
+    Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, PendingReply,
+    Together, decode_request,
+};
 use crate::topology::Rank;
-
-/// What the root of a backward calls on itself when it has something to ask.
-const RESUME: &str = "autograd.resume";
-const GRADIENTS: &str = "autograd.gradients";
-const FAIL: &str = "autograd.fail";
-const RELEASE: &str = "autograd.release";
 
 /// Of what a peer gives as the reason why a context has failed.
 const REASON_BYTES: usize = 8 << 10;
@@ -45,52 +42,43 @@ impl Autograd {
 
     /// Offers what other ranks' backwards need of this one. The methods end with this object.
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        self.offer(methods, RUN, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, run: Run| async move {
             let state = autograd.find(&incoming)?;
             let (mesh, from) = (incoming.mesh, incoming.from);
-            let run = Run::decode(incoming.message)?;
-            failing(&mesh, &state, engine::run(&mesh, &state, from, run)).await?;
-            Ok(Message::default())
+            failing(&mesh, &state, engine::run(&mesh, &state, from, run)).await
         });
-        self.offer(methods, DISCOVER, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, question: Discover| async move {
             let state = autograd.find(&incoming)?;
             let (mesh, from) = (incoming.mesh, incoming.from);
-            let question = Question::decode(incoming.message)?;
             let alive = failing(&mesh, &state, engine::discover(&mesh, &state, from, question)).await?;
-            Ok(Message::new(wire::encode_answer(alive)))
+            Ok(Discovered { alive })
         });
-        self.offer(methods, RESUME, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, Resume { pass }| async move {
             let state = autograd.find(&incoming)?;
             let mesh = incoming.mesh;
             if incoming.from != mesh.rank() {
                 return Err(bad("a backward is resumed by the rank where it began"));
             }
-            let pass = wire::decode_pass(incoming.message)?;
-            engine::drive(&mesh, &state, pass).await?;
-            Ok(Message::default())
+            engine::drive(&mesh, &state, pass).await
         });
-        self.offer(methods, GRADIENTS, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, Gradients {}| async move {
             let state = autograd.find(&incoming)?;
             state.check()?;
-            let mut values = Vec::new();
-            for (name, gradient) in state.gradients() {
-                values.extend([Value::Text(name), sparse::encode(gradient)?]);
-            }
-            Ok(Message::new(values))
+            let by_name =
+                state.gradients().into_iter().map(|(name, gradient)| Ok((name, Gradient::of(gradient)?)));
+            Ok(GradientsByName(by_name.collect::<Result<_, CallError>>()?))
         });
-        self.offer(methods, FAIL, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, Fail { mut reason }| async move {
             let state = autograd.find(&incoming)?;
-            let [reason] = incoming.message.into_array()?;
-            let mut reason = reason.into_text()?;
             reason.truncate(reason.floor_char_boundary(REASON_BYTES));
             autograd.fail(&incoming.mesh, &state, reason, incoming.from);
-            Ok(Message::default())
+            Ok(())
         });
-        self.offer(methods, RELEASE, |autograd, incoming| async move {
+        self.offer(methods, |autograd, incoming, Release {}| async move {
             autograd.release(&incoming.mesh, named(&incoming)?, incoming.from);
-            Ok(Message::default())
+            Ok(())
         });
-        self.serve_lent(methods);
+        self.serve(methods, calls::borrow);
     }
 
     /// Gives it the mesh that was joined with its methods. The first one counts.
@@ -126,12 +114,10 @@ impl Autograd {
         let sent = state.compute(work).and_then(|outcome| {
             state.add(outcome)?;
             let (runs, open) = state.ready(pass)?;
-            let mut sent: Vec<_> = runs
-                .into_iter()
-                .map(|(rank, run)| engine::call(mesh, state, rank, RUN, run.encode()))
-                .collect();
+            let mut sent: Vec<_> =
+                runs.into_iter().map(|(rank, run)| engine::call(mesh, state, rank, run)).collect();
             if open {
-                sent.push(engine::call(mesh, state, mesh.rank(), RESUME, wire::encode_pass(pass)));
+                sent.push(engine::call(mesh, state, mesh.rank(), Resume { pass }));
             }
             Ok(sent)
         });
@@ -160,9 +146,11 @@ impl Autograd {
     }
 
     /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
-    pub fn gradients(&self, context: &Context, of: Rank) -> AutogradPending<BTreeMap<String, Tensor>> {
-        let asked = engine::call(self.mesh(), context.state(), of, GRADIENTS, Vec::new());
-        AutogradPending::new(asked, by_name)
+    pub fn gradients(&self, context: &Context, of: Rank) -> PendingReply<BTreeMap<String, Tensor>> {
+        let asked = engine::call(self.mesh(), context.state(), of, Gradients {});
+        asked.map(|GradientsByName(by_name)| {
+            by_name.into_iter().map(|(name, gradient)| Ok((name, gradient.into_tensor()?))).collect()
+        })
     }
 
     /// Ends all contexts that a dead rank had opened.
@@ -203,7 +191,7 @@ impl Autograd {
     fn fail(&self, mesh: &Mesh, state: &ContextState, reason: String, from: Rank) {
         if state.is_to_be_told() {
             for rank in to_be_told(mesh, state, from) {
-                drop(engine::call(mesh, state, rank, FAIL, vec![Value::Text(reason.clone())]));
+                drop(engine::call(mesh, state, rank, Fail { reason: reason.clone() }));
             }
         }
         state.fail(reason);
@@ -214,7 +202,8 @@ impl Autograd {
         if let Some(state) = ended {
             for rank in to_be_told(mesh, &state, from) {
                 // In no hurry: with the next step's first call.
-                mesh.tell(rank, RELEASE, Message { values: Vec::new(), context: Some(id) });
+                let message = Message { values: Release {}.encode(), context: Some(id) };
+                mesh.tell(rank, Release::NAME, message);
             }
             state.release();
         }
@@ -228,25 +217,31 @@ impl Autograd {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A method that does not keep this object alive: the mesh, which holds the methods, is held by this object.
-    pub(super) fn offer<F, R>(self: &Arc<Self>, methods: &mut Methods, name: &str, handler: F)
+    /// Answers a call that belongs to a context. Does not keep this object alive: the mesh, which holds the methods, is
+    /// held by this object.
+    fn offer<C, F, R>(self: &Arc<Self>, methods: &mut Methods, handler: F)
     where
-        F: Fn(Arc<Autograd>, Incoming) -> R + Send + Sync + 'static,
-        R: Future<Output = Result<Message, CallError>> + 'static,
+        C: Call,
+        F: Fn(Arc<Autograd>, Incoming, C) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<C::Reply, CallError>> + 'static,
     {
         let autograd = Arc::downgrade(self);
-        methods.add(name, move |incoming| {
-            let called = autograd.upgrade().map(|autograd| handler(autograd, incoming));
+        methods.add(C::NAME, move |mut incoming| {
+            let (autograd, handler) = (alive(&autograd), handler.clone());
             async move {
-                match called {
-                    Some(called) => called.await,
-                    None => {
-                        Err(CallError::of_kind(CallErrorKind::Shutdown, "autograd has ended on this rank"))
-                    }
-                }
+                named(&incoming)?;
+                let values = std::mem::take(&mut incoming.message.values);
+                let call = decode_request(values, incoming.from)?;
+                Ok(Message::new(handler(autograd?, incoming, call).await?.encode()))
             }
         });
     }
+}
+
+/// The object behind a method, if it has not ended.
+pub(super) fn alive(autograd: &Weak<Autograd>) -> Result<Arc<Autograd>, CallError> {
+    let ended = || CallError::of_kind(CallErrorKind::Shutdown, "autograd has ended on this rank");
+    autograd.upgrade().ok_or_else(ended)
 }
 
 /// The ranks that were called from here, but those that know already.
@@ -288,16 +283,6 @@ fn check_roots(roots: &[Tensor]) -> Result<(), CallError> {
         }
     }
     Ok(())
-}
-
-fn by_name(message: Message) -> Result<BTreeMap<String, Tensor>, CallError> {
-    let mut gradients = BTreeMap::new();
-    let mut values = message.values.into_iter();
-    while let Some(name) = values.next() {
-        let gradient = sparse::decode(values.next().unwrap_or(Value::Nil))?;
-        gradients.insert(name.into_text()?, gradient);
-    }
-    Ok(gradients)
 }
 
 /// The context that a peer names, of a rank that there is: what is kept for each rank stays bounded so.

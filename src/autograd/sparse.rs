@@ -3,29 +3,60 @@
 
 use tch::{Kind, Tensor};
 
-use crate::rpc::{CallError, CallErrorKind, Value};
+use crate::rpc::{CallError, CallErrorKind, Field, Value, unexpected};
 
-pub(super) fn encode(gradient: Tensor) -> Result<Value, CallError> {
-    if !gradient.is_sparse() {
-        return Ok(gradient.into());
-    }
-    let size: Vec<Value> = gradient.size().into_iter().map(Value::from).collect();
-    // `_indices` and `_values` of one that is not coalesced: its rows may come several times, there and here.
-    let (indices, values) = (gradient.f_internal_indices()?, gradient.f_internal_values()?);
-    Ok(vec![Value::from(indices), values.into(), size.into()].into())
+/// A gradient on its way.
+pub(super) enum Gradient {
+    Dense(Tensor),
+    Sparse { indices: Tensor, values: Tensor, size: Vec<i64> },
 }
 
-/// # Errors
-/// It is neither, or the parts do not fit together.
-pub(super) fn decode(value: Value) -> Result<Tensor, CallError> {
-    let Value::List(parts) = value else { return value.into_tensor() };
-    let [indices, values, size] = <[Value; 3]>::try_from(parts)
-        .map_err(|parts| bad(format_args!("{} parts came of a sparse tensor", parts.len())))?;
-    let (indices, values) = (indices.into_tensor()?, values.into_tensor()?);
-    let size = size.into_list()?.into_iter().map(Value::into_int).collect::<Result<Vec<i64>, _>>()?;
-    check(&indices, &values, &size)?;
-    let options = (values.f_kind()?, values.device());
-    Ok(Tensor::f_sparse_coo_tensor_indices_size(&indices, &values, &size, options, false)?)
+impl Gradient {
+    pub fn of(gradient: Tensor) -> Result<Gradient, CallError> {
+        if !gradient.is_sparse() {
+            return Ok(Gradient::Dense(gradient));
+        }
+        // `_indices` and `_values` of one that is not coalesced: its rows may come several times, there and here.
+        let (indices, values) = (gradient.f_internal_indices()?, gradient.f_internal_values()?);
+        Ok(Gradient::Sparse { indices, values, size: gradient.size() })
+    }
+
+    /// # Errors
+    /// The parts do not fit together.
+    pub fn into_tensor(self) -> Result<Tensor, CallError> {
+        match self {
+            Gradient::Dense(gradient) => Ok(gradient),
+            Gradient::Sparse { indices, values, size } => {
+                check(&indices, &values, &size)?;
+                let options = (values.f_kind()?, values.device());
+                Ok(Tensor::f_sparse_coo_tensor_indices_size(&indices, &values, &size, options, false)?)
+            }
+        }
+    }
+}
+
+impl Field for Gradient {
+    fn into_value(self) -> Value {
+        match self {
+            Gradient::Dense(gradient) => gradient.into_value(),
+            Gradient::Sparse { indices, values, size } => {
+                Value::List(vec![indices.into_value(), values.into_value(), size.into_value()])
+            }
+        }
+    }
+
+    fn from_value(value: Value) -> Result<Gradient, String> {
+        match value {
+            Value::Tensor(dense) => Ok(Gradient::Dense(dense.tensor)),
+            Value::List(parts) => {
+                let [indices, values, size] = <[Value; 3]>::try_from(parts)
+                    .map_err(|parts| format!("expected 3 parts of a sparse tensor, found {}", parts.len()))?;
+                let (indices, values) = (Tensor::from_value(indices)?, Tensor::from_value(values)?);
+                Ok(Gradient::Sparse { indices, values, size: Vec::from_value(size)? })
+            }
+            other => Err(unexpected("a tensor, or the parts of a sparse one", &other)),
+        }
+    }
 }
 
 /// libtorch makes a sparse tensor of whatever it is given, and would read beyond the end of a dense one with it.
@@ -68,34 +99,38 @@ mod tests {
 
     use super::*;
 
-    fn parts(indices: &[i64], values: i64, size: &[i64]) -> Value {
+    fn parts(indices: &[i64], values: i64, size: &[i64]) -> Gradient {
         let indices = Tensor::from_slice(indices).unsqueeze(0);
         let values = Tensor::ones([values, 3], (Kind::Float, Device::Cpu));
-        let size: Vec<Value> = size.iter().map(|&size| size.into()).collect();
-        vec![Value::from(indices), values.into(), size.into()].into()
+        Gradient::Sparse { indices, values, size: size.into() }
+    }
+
+    fn sent(tensor: &Tensor) -> Tensor {
+        let value = Gradient::of(tensor.shallow_clone()).expect("a gradient").into_value();
+        Gradient::from_value(value).expect("well formed").into_tensor().expect("as it was sent")
     }
 
     #[test]
     fn a_sparse_gradient_comes_as_it_went() {
-        let sent = decode(parts(&[4, 0, 4], 3, &[5, 3])).expect("sound");
-        assert!(sent.is_sparse());
-        let came = decode(encode(sent.shallow_clone()).expect("sparse")).expect("as it was sent");
-        assert!(came.is_sparse());
-        assert_eq!(came.to_dense(None, false), sent.to_dense(None, false));
+        let sparse = parts(&[4, 0, 4], 3, &[5, 3]).into_tensor().expect("sound");
+        let came = sent(&sparse);
+        assert!(sparse.is_sparse() && came.is_sparse());
+        assert_eq!(came.to_dense(None, false), sparse.to_dense(None, false));
         assert_eq!(came.to_dense(None, false).double_value(&[4, 1]), 2.0);
         let dense = Tensor::from_slice(&[1.0, 2.0]);
-        assert_eq!(decode(encode(dense.shallow_clone()).expect("dense")).expect("dense"), dense);
+        assert_eq!(sent(&dense), dense);
     }
 
     #[test]
     fn parts_that_do_not_fit_together_are_refused() {
-        let error = |value| decode(value).expect_err("nonsense").message;
+        let error = |parts: Gradient| parts.into_tensor().expect_err("nonsense").message;
         assert_eq!(error(parts(&[5], 1, &[5, 3])), "indices 5 to 5 came for a dimension of 5");
         assert_eq!(error(parts(&[-1, 2], 2, &[5, 3])), "indices -1 to 2 came for a dimension of 5");
         assert!(error(parts(&[1, 2], 1, &[5, 3])).contains("values [1, 3]"));
         assert!(error(parts(&[1], 1, &[5, 4])).contains("a tensor of [5, 4]"));
         assert!(error(parts(&[1], 1, &[])).contains("a tensor of []"));
         assert!(error(parts(&[1], 1, &[-5, 3])).contains("a tensor of [-5, 3]"));
-        assert!(decode(parts(&[], 0, &[5, 3])).expect("a gradient of no rows").is_sparse());
+        assert!(parts(&[], 0, &[5, 3]).into_tensor().expect("a gradient of no rows").is_sparse());
+        assert!(Gradient::from_value(Value::List(vec![])).is_err_and(|why| why.contains("found 0")));
     }
 }

@@ -12,9 +12,10 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::averaged::Averaged;
-use super::flow::{Asked, Decision, Flow, Orders, Outcome, Work};
+use super::flow::{Decision, Flow, NextSends, Outcome, Work};
 use super::local::LocalGraph;
-use super::wire::{PassNumber, Question, Run};
+use super::pass::SendId;
+use super::wire::{Discover, PassNumber, Run};
 use crate::profile::{Activity, span};
 use crate::rpc::{CallError, CallErrorKind, ContextId};
 use crate::topology::Rank;
@@ -181,12 +182,12 @@ impl ContextState {
     }
 
     pub(super) fn accept(&self, from: Rank, run: Run) -> Result<Work, CallError> {
-        self.step_and_tell(|inner| inner.flow.accept(&mut inner.graph, from, run))
+        self.step_and_wake(|inner| inner.flow.accept(&mut inner.graph, from, run))
     }
 
     pub(super) fn add(&self, outcome: Outcome) -> Result<(), CallError> {
         let freed =
-            self.step_and_tell(|inner| inner.flow.add(&mut inner.graph, &mut inner.gradients, outcome))?;
+            self.step_and_wake(|inner| inner.flow.add(&mut inner.graph, &mut inner.gradients, outcome))?;
         drop(freed);
         Ok(())
     }
@@ -199,11 +200,11 @@ impl ContextState {
         })
     }
 
-    pub(super) fn orders(&self, pass: PassNumber) -> Result<Orders, CallError> {
-        self.step(|inner| inner.flow.orders(&mut inner.graph, pass))
+    pub(super) fn next_sends(&self, pass: PassNumber) -> Result<NextSends, CallError> {
+        self.step(|inner| inner.flow.next_sends(&mut inner.graph, pass))
     }
 
-    pub(super) fn answer(&self, from: Rank, question: &Question) -> Result<Decision<bool>, CallError> {
+    pub(super) fn answer(&self, from: Rank, question: &Discover) -> Result<Decision<bool>, CallError> {
         self.step(|inner| inner.flow.answer(&mut inner.graph, from, question))
     }
 
@@ -211,8 +212,8 @@ impl ContextState {
         self.step(|inner| inner.flow.settled(&mut inner.graph, last))
     }
 
-    pub(super) fn learn(&self, asked: &Asked, alive: bool) -> Result<(), CallError> {
-        self.step_and_tell(|inner| inner.flow.learn(asked, alive))
+    pub(super) fn learn(&self, pass: PassNumber, send: SendId, alive: bool) -> Result<(), CallError> {
+        self.step_and_wake(|inner| inner.flow.learn(pass, send, alive))
     }
 
     /// Wakes at the next change. Made before looking, so that no change falls between looking and waiting.
@@ -269,7 +270,7 @@ impl ContextState {
         }
     }
 
-    fn step_and_tell<T>(
+    fn step_and_wake<T>(
         &self,
         step: impl FnOnce(&mut Inner) -> Result<T, CallError>,
     ) -> Result<T, CallError> {

@@ -1,9 +1,10 @@
-//! What ranks tell each other about a backward, as values of a call. A peer's numbers are checked here for being numbers,
-//! and by whoever uses them for what they name.
+//! The calls by which ranks run a backward together. A peer's numbers are checked here for being numbers, and by whoever
+//! uses them for what they name.
 
 use tch::Tensor;
 
-use crate::rpc::{CallError, CallErrorKind, Message, SentTensor, Value};
+use super::sparse::Gradient;
+use crate::rpc::{Body, Call, CallError, CallErrorKind, Field, Fields, RRef, Value, body, call};
 
 /// Counted by the rank that begins the backward, from 1, for each context.
 pub(super) type PassNumber = u64;
@@ -24,108 +25,129 @@ pub(super) struct Run {
     pub coming: Vec<u64>,
 }
 
-/// "Will this edge get a gradient in this pass?" Answered with a bool. One edge each: were an answer for two edges to
-/// wait for both, two such questions could wait for each other.
+impl Call for Run {
+    const NAME: &'static str = "autograd.run";
+    type Reply = ();
+}
+
+impl Body for Run {
+    fn encode(self) -> Vec<Value> {
+        let (edges, gradients): (Vec<u64>, Vec<_>) = self.gradients.into_iter().unzip();
+        vec![
+            self.pass.into_value(),
+            self.floor.into_value(),
+            self.retain.into_value(),
+            edges.into_value(),
+            gradients.into_value(),
+            self.dead.into_value(),
+            self.coming.into_value(),
+        ]
+    }
+
+    fn decode(fields: &mut Fields) -> Result<Run, CallError> {
+        let (pass, floor) = passes(fields)?;
+        let retain = fields.take("retain")?;
+        let (edges, gradients): (Vec<u64>, Vec<_>) = (fields.take("edges")?, fields.take("gradients")?);
+        if edges.len() != gradients.len() {
+            return Err(bad(format_args!("{} edges came with {} gradients", edges.len(), gradients.len())));
+        }
+        let gradients = edges.into_iter().zip(gradients).collect();
+        Ok(Run { pass, floor, retain, gradients, dead: fields.take("dead")?, coming: fields.take("coming")? })
+    }
+}
+
+/// "Will this edge get a gradient in this pass?" One edge each: were an answer for two edges to wait for both, two such
+/// questions could wait for each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub(super) struct Discover {
     pub pass: PassNumber,
     pub floor: PassNumber,
     pub edge: u64,
 }
 
-impl Run {
-    pub fn encode(self) -> Vec<Value> {
-        let (edges, gradients): (Vec<u64>, Vec<_>) = self.gradients.into_iter().unzip();
-        let gradient = |gradient: Option<Tensor>| gradient.map_or(Value::Nil, Value::from);
-        vec![
-            int(self.pass),
-            int(self.floor),
-            Value::Bool(self.retain),
-            ints(&edges),
-            Value::List(gradients.into_iter().map(gradient).collect()),
-            ints(&self.dead),
-            ints(&self.coming),
-        ]
+impl Call for Discover {
+    const NAME: &'static str = "autograd.discover";
+    type Reply = Discovered;
+}
+
+impl Body for Discover {
+    fn encode(self) -> Vec<Value> {
+        vec![self.pass.into_value(), self.floor.into_value(), self.edge.into_value()]
     }
 
-    pub fn decode(message: Message) -> Result<Run, CallError> {
-        let [pass, floor, retain, edges, gradients, dead, coming] = message.into_array()?;
-        let (edges, gradients) = (numbers(edges)?, gradients.into_list()?);
-        if edges.len() != gradients.len() {
-            return Err(bad(format_args!("{} edges came with {} gradients", edges.len(), gradients.len())));
+    fn decode(fields: &mut Fields) -> Result<Discover, CallError> {
+        let (pass, floor) = passes(fields)?;
+        Ok(Discover { pass, floor, edge: fields.take("edge")? })
+    }
+}
+
+body! {
+    pub(super) struct Discovered {
+        /// The edge will get a gradient.
+        alive: bool,
+    }
+}
+
+call! {
+    /// The root of a backward calls this on itself when it has something to ask.
+    pub(super) struct Resume = "autograd.resume" -> () {
+        pass: PassNumber,
+    }
+}
+
+call! {
+    /// The gradients that the context has on a rank.
+    pub(super) struct Gradients = "autograd.gradients" -> GradientsByName {}
+}
+
+/// Each gradient's name and the gradient, one after the other.
+pub(super) struct GradientsByName(pub Vec<(String, Gradient)>);
+
+impl Body for GradientsByName {
+    fn encode(self) -> Vec<Value> {
+        self.0.into_iter().flat_map(|(name, gradient)| [name.into_value(), gradient.into_value()]).collect()
+    }
+
+    fn decode(fields: &mut Fields) -> Result<GradientsByName, CallError> {
+        let mut by_name = Vec::new();
+        while !fields.is_empty() {
+            by_name.push((fields.take("name")?, fields.take("gradient")?));
         }
-        let gradient = |value: Value| match value {
-            Value::Nil => Ok(None),
-            Value::Tensor(SentTensor { tensor, .. }) => Ok(Some(tensor)),
-            other => other.into_tensor().map(Some),
-        };
-        let gradients = gradients.into_iter().map(gradient).collect::<Result<Vec<_>, _>>()?;
-        let (pass, floor) = passes(pass, floor)?;
-        let gradients = edges.into_iter().zip(gradients).collect();
-        Ok(Run {
-            pass,
-            floor,
-            retain: retain.into_bool()?,
-            gradients,
-            dead: numbers(dead)?,
-            coming: numbers(coming)?,
-        })
+        Ok(GradientsByName(by_name))
     }
 }
 
-impl Question {
-    pub fn encode(&self) -> Vec<Value> {
-        vec![int(self.pass), int(self.floor), int(self.edge)]
-    }
-
-    pub fn decode(message: Message) -> Result<Question, CallError> {
-        let [pass, floor, edge] = message.into_array()?;
-        let (pass, floor) = passes(pass, floor)?;
-        Ok(Question { pass, floor, edge: number(edge)? })
+call! {
+    /// The context has failed.
+    pub(super) struct Fail = "autograd.fail" -> () {
+        reason: String,
     }
 }
 
-pub(super) fn encode_answer(alive: bool) -> Vec<Value> {
-    vec![Value::Bool(alive)]
+call! {
+    /// The context has ended. Nobody waits for the answer.
+    pub(super) struct Release = "autograd.release" -> () {}
 }
 
-pub(super) fn decode_answer(message: Message) -> Result<bool, CallError> {
-    let [alive] = message.into_array()?;
-    alive.into_bool()
+call! {
+    /// The tensor behind a reference, connected with its graph.
+    pub(super) struct Borrow = "tensor.borrow" -> Borrowed {
+        lent: RRef,
+    }
 }
 
-pub(super) fn encode_pass(pass: PassNumber) -> Vec<Value> {
-    vec![int(pass)]
+body! {
+    pub struct Borrowed {
+        tensor: Tensor,
+    }
 }
 
-pub(super) fn decode_pass(message: Message) -> Result<PassNumber, CallError> {
-    let [pass] = message.into_array()?;
-    number(pass)
-}
-
-fn passes(pass: Value, floor: Value) -> Result<(PassNumber, PassNumber), CallError> {
-    let (pass, floor) = (number(pass)?, number(floor)?);
+fn passes(fields: &mut Fields) -> Result<(PassNumber, PassNumber), CallError> {
+    let (pass, floor) = (fields.take("pass")?, fields.take("floor")?);
     if floor > pass {
         return Err(bad(format_args!("pass {pass} came with all before {floor} done")));
     }
     Ok((pass, floor))
-}
-
-fn int(number: u64) -> Value {
-    Value::Int(i64::try_from(number).expect("edges and passes are counted one by one"))
-}
-
-fn ints(numbers: &[u64]) -> Value {
-    Value::List(numbers.iter().copied().map(int).collect())
-}
-
-fn number(value: Value) -> Result<u64, CallError> {
-    let number = value.into_int()?;
-    u64::try_from(number).map_err(|_| bad(format_args!("{number} came where a count is taken")))
-}
-
-fn numbers(value: Value) -> Result<Vec<u64>, CallError> {
-    value.into_list()?.into_iter().map(number).collect()
 }
 
 fn bad(what: impl std::fmt::Display) -> CallError {
@@ -135,12 +157,18 @@ fn bad(what: impl std::fmt::Display) -> CallError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::decode_request;
+    use crate::topology::Rank;
+
+    fn int(number: i64) -> Value {
+        Value::Int(number)
+    }
 
     #[test]
     fn a_run_arrives_as_it_was_sent() {
         let gradients = vec![(4, Some(Tensor::from_slice(&[1.5]))), (2, None)];
         let run = Run { pass: 3, floor: 2, retain: true, gradients, dead: vec![7], coming: vec![8, 9] };
-        let came = Run::decode(Message::new(run.encode())).expect("well formed");
+        let came: Run = decode_request(run.encode(), Rank(1)).expect("well formed");
         assert_eq!((came.pass, came.floor, came.retain), (3, 2, true));
         assert_eq!(came.gradients[0].0, 4);
         assert_eq!(came.gradients[0].1.as_ref().expect("given").double_value(&[0]), 1.5);
@@ -150,15 +178,27 @@ mod tests {
 
     #[test]
     fn nonsense_of_a_peer_is_refused() {
-        let question = |values| Question::decode(Message::new(values)).expect_err("nonsense").message;
-        assert_eq!(question(vec![int(1), int(2), int(0)]), "pass 1 came with all before 2 done");
-        assert_eq!(question(vec![int(1), Value::Int(-1), int(0)]), "-1 came where a count is taken");
-        assert!(question(vec![int(1)]).contains("1 values came"));
-        let uneven =
-            vec![int(1), int(1), Value::Bool(false), ints(&[1]), Value::List(vec![]), ints(&[]), ints(&[])];
-        assert_eq!(
-            Run::decode(Message::new(uneven)).expect_err("uneven").message,
-            "1 edges came with 0 gradients"
-        );
+        let question = |values| decode_request::<Discover>(values, Rank(1)).expect_err("nonsense").message;
+        let uneven = vec![
+            int(1),
+            int(1),
+            Value::Bool(false),
+            Value::List(vec![int(1)]),
+            Value::List(vec![]),
+            Value::List(vec![]),
+            Value::List(vec![]),
+        ];
+        let refused = [
+            question(vec![int(1), int(2), int(0)]),
+            question(vec![int(1), int(-1), int(0)]),
+            question(vec![int(1)]),
+            decode_request::<Run>(uneven, Rank(1)).expect_err("uneven").message,
+        ];
+        insta::assert_snapshot!(refused.join("\n"), @r"
+        the request of rank 1: pass 1 came with all before 2 done
+        the request of rank 1: `floor`: expected an integer of at least 0, found -1
+        the request of rank 1: `floor` is missing
+        the request of rank 1: 1 edges came with 0 gradients
+        ");
     }
 }

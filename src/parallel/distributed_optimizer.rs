@@ -6,13 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tch::Tensor;
 
+use super::calls::optimizer::{Create, Step, Stepped};
+use super::calls::shard;
 use super::pull_push::{Exchange, Traffic};
 use super::{Applied, Gradients, PATIENCE};
 use crate::autograd::optimizer::Optimizer;
-use crate::autograd::{Autograd, AutogradPending, Backward, Context};
+use crate::autograd::{Autograd, Backward, Context};
 use crate::job::optimizer::OptimizerSpec;
 use crate::profile::{Activity, span};
-use crate::rpc::{RRef, Value};
+use crate::rpc::{Json, PendingReply, RRef};
 use crate::topology::Rank;
 
 /// A module's parameters, as an optimizer takes them.
@@ -62,14 +64,13 @@ impl DistributedOptimizer {
         spec: &OptimizerSpec,
         modules: Vec<Parameters>,
     ) -> Result<DistributedOptimizer> {
-        let options = serde_json::to_string(spec).context("the optimizer's options")?;
-        let mut by_owner: BTreeMap<Rank, Vec<Value>> = BTreeMap::new();
+        let options = || Json(spec.clone());
+        let mut by_owner: BTreeMap<Rank, Vec<RRef>> = BTreeMap::new();
         let (mut here, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
         for parameters in modules {
             match parameters {
                 Parameters::There(rrefs) => rrefs.into_iter().for_each(|parameter| {
-                    let values = by_owner.entry(parameter.owner());
-                    values.or_insert_with(|| vec![options.clone().into()]).push(parameter.into());
+                    by_owner.entry(parameter.owner()).or_default().push(parameter);
                 }),
                 Parameters::Here(local) => {
                     let optimizer = Optimizer::new(spec.clone(), &local.tensors)
@@ -85,19 +86,18 @@ impl DistributedOptimizer {
         }
         let calls: Vec<_> = by_owner
             .into_iter()
-            .map(|(owner, values)| autograd.call(owner, "optimizer.create", values, None))
+            .map(|(owner, parameters)| autograd.call(owner, Create { options: options(), parameters }, None))
             .collect();
         let optimize = |shard: &RRef| {
-            let values = vec![shard.clone().into(), options.clone().into()];
-            autograd.call(shard.owner(), "shard.optimize", values, None)
+            let call = shard::Optimize { shard: shard.clone(), options: options() };
+            autograd.call(shard.owner(), call, None)
         };
         for call in shards.iter().map(optimize).collect::<Vec<_>>() {
             call.wait()?;
         }
         let mut at_owners = Vec::new();
         for call in calls {
-            let rref = call.wait()?.into_iter().next().context("`optimizer.create` gave nothing")?;
-            at_owners.push(rref.into_rref()?);
+            at_owners.push(call.wait()?.optimizer);
         }
         Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here, pulled, steps: 0 })
     }
@@ -173,23 +173,24 @@ impl DistributedOptimizer {
         context: &Context,
         backward: Option<u64>,
         samples: u64,
-    ) -> Vec<AutogradPending<Vec<Value>>> {
+    ) -> Vec<PendingReply<Stepped>> {
         self.steps += 1;
-        let call = |(method, updated): (&str, &RRef)| {
-            let after = backward.map_or(Value::Nil, |number| Value::Int(number as i64));
-            let values = vec![updated.clone().into(), after, Value::Int(samples as i64)];
-            self.autograd.call_within(updated.owner(), method, values, Some(context), PATIENCE)
-        };
-        let modules = self.at_owners.iter().map(|optimizer| ("optimizer.step", optimizer));
-        let shards = self.shards.iter().map(|shard| ("shard.step", shard));
-        modules.chain(shards).map(call).collect()
+        let modules = self.at_owners.iter().map(|optimizer| {
+            let step = Step { optimizer: optimizer.clone(), backward, samples };
+            self.autograd.call_within(optimizer.owner(), step, Some(context), PATIENCE)
+        });
+        let shards = self.shards.iter().map(|shard| {
+            let step = shard::Step { shard: shard.clone(), backward, samples };
+            self.autograd.call_within(shard.owner(), step, Some(context), PATIENCE)
+        });
+        modules.chain(shards).collect()
     }
 }
 
 /// A step that the owners are taking.
 #[must_use = "a step that nobody waits for fails unseen, and leaves this rank's parameters as they were"]
 pub struct Stepping<'a> {
-    calls: Vec<AutogradPending<Vec<Value>>>,
+    calls: Vec<PendingReply<Stepped>>,
     here: &'a mut [(LocalParameters, Optimizer)],
     pulled: &'a mut [Exchange],
     context: &'a Context,
@@ -216,8 +217,7 @@ impl Stepping<'_> {
         }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
-            let staleness = call.wait()?.into_iter().next().context("a step gave nothing")?.into_int()?;
-            applied.staleness = applied.staleness.max(staleness.max(0) as u64);
+            applied.staleness = applied.staleness.max(call.wait()?.staleness);
         }
         for (exchange, push) in self.pulled.iter_mut().zip(pushes) {
             let Some(push) = push else { continue };

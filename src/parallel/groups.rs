@@ -13,11 +13,10 @@ use anyhow::{Context as _, Result};
 use c10d::{Abort, Backend, Options, ProcessGroup, Store, TcpOptions};
 use tch::Device;
 
+use super::calls::group::{self, StoreAt};
 use crate::job::{self, Cluster};
-use crate::rpc::{CallError, Mesh, Message, Methods};
+use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
-
-const STORE: &str = "group.store";
 
 /// Makes the groups of this rank, and has the stores of those that it is the first member of.
 pub struct Groups {
@@ -47,11 +46,10 @@ impl Groups {
     /// Offers the stores of this rank to the other members.
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let groups = self.clone();
-        methods.add(STORE, move |incoming| {
-            let opened = incoming.message.into_array().and_then(|[name]| {
-                let store = groups.own(&incoming.mesh, &name.into_text()?).map_err(CallError::failed)?;
-                let port = store.port().ok_or_else(|| CallError::failed("the store has no port"))?;
-                Ok(Message::new(vec![i64::from(port).into(), groups.backend.to_string().into()]))
+        methods.serve(move |incoming, group::Store { group }| {
+            let opened = groups.own(&incoming.mesh, &group).and_then(|store| {
+                let port = store.port().context("the store has no port")?;
+                Ok(StoreAt { port, backend: groups.backend.to_string() })
             });
             std::future::ready(opened)
         });
@@ -97,12 +95,10 @@ impl Groups {
         if first == mesh.rank() {
             return Ok((self.own(mesh, name)?, self.backend));
         }
-        let answer = mesh.call(first, STORE, Message::new(vec![name.into()])).wait()?;
-        let [port, backend] = answer.into_array()?;
-        let port = u16::try_from(port.into_int()?).context("the port of the group's store")?;
+        let StoreAt { port, backend } = mesh.request(first, group::Store { group: name.into() }).wait()?;
         let host = address_of(mesh, first)?.ip().to_string();
         let options = TcpOptions { timeout: self.cluster.join_timeout, ..client(host, port) };
-        Ok((Store::tcp(&options)?, backend_named(&backend.into_text()?)?))
+        Ok((Store::tcp(&options)?, backend_named(&backend)?))
     }
 
     fn own(&self, mesh: &Mesh, name: &str) -> Result<Store> {

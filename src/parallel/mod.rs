@@ -7,6 +7,7 @@
 //! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
 mod averaging;
+mod calls;
 mod consistency;
 mod distributed_optimizer;
 mod groups;

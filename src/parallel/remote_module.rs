@@ -6,9 +6,9 @@ use anyhow::Result;
 use tch::Tensor;
 
 use super::PATIENCE;
-use super::server::exactly;
-use crate::autograd::{Autograd, AutogradPending, Context};
-use crate::rpc::{RRef, Value};
+use super::calls::module::{self, Input};
+use crate::autograd::{Autograd, Context};
+use crate::rpc::{Bits, PendingReply, RRef};
 use crate::topology::Rank;
 
 /// A handle on a module hosted by some rank. Cheap to clone.
@@ -20,13 +20,13 @@ pub struct RemoteModule {
 
 /// The output of a forward that other ranks compute.
 #[must_use = "a forward that nobody waits for fails unseen"]
-pub struct Forwarding(AutogradPending<Vec<Value>>);
+pub struct Forwarding(PendingReply<module::Output>);
 
 impl Forwarding {
     /// # Errors
     /// What the owner of one of the modules says, or a call.
     pub fn wait(self) -> Result<Tensor> {
-        Ok(one(self.0.wait()?)?.into_tensor()?)
+        Ok(self.0.wait()?.output)
     }
 }
 
@@ -57,9 +57,8 @@ impl RemoteModule {
     /// # Errors
     /// When `owner` does not host it or cannot build it.
     pub fn get(autograd: &Arc<Autograd>, owner: Rank, name: &str) -> Result<RemoteModule> {
-        let answer = autograd.call(owner, "module.get", vec![name.into()], None).wait()?;
-        let rref = one(answer)?.into_rref()?;
-        Ok(RemoteModule::new(autograd, rref))
+        let reference = autograd.call(owner, module::Get { name: name.into() }, None).wait()?;
+        Ok(RemoteModule::new(autograd, reference.module))
     }
 
     /// To pass on in a call.
@@ -76,7 +75,7 @@ impl RemoteModule {
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn forward(&self, context: &Context, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
-        self.call_forward(Some(context), inputs.into_iter().map(Value::from), forward).wait()
+        self.call_forward(Some(context), tensors(inputs), forward).wait()
     }
 
     /// The output of modules that follow one another. Each owner gets its input from the one before, so that what passes
@@ -92,13 +91,13 @@ impl RemoteModule {
         let ((last, forward), before) = modules.split_last().expect("a forward has a module to go through");
         // A call from one to the next carries all that came before, so it names the input instead of bringing it.
         let input = match before {
-            [] => input.into(),
-            [..] => last.autograd.lend(input).into(),
+            [] => Input::Tensor(input),
+            [..] => Input::Lent(last.autograd.lend(input)),
         };
-        let source = before
-            .iter()
-            .fold(input, |source, (module, forward)| Value::from(module.forward_values([source], *forward)));
-        last.call_forward(context, [source], *forward)
+        let source = before.iter().fold(input, |source, (module, forward)| {
+            Input::Output(Box::new(module.forward_call(vec![source], *forward)))
+        });
+        last.call_forward(context, vec![source], *forward)
     }
 
     /// The module's output with dropout off, nothing recorded.
@@ -106,7 +105,7 @@ impl RemoteModule {
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn predict(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
-        self.call_forward(None, inputs.into_iter().map(Value::from), Forward::PREDICT).wait()
+        self.call_forward(None, tensors(inputs), Forward::PREDICT).wait()
     }
 
     /// A reference to each parameter, for a [`DistributedOptimizer`](super::DistributedOptimizer).
@@ -114,11 +113,8 @@ impl RemoteModule {
     /// # Errors
     /// When the call fails.
     pub fn parameters(&self) -> Result<Vec<RRef>> {
-        let answer = self
-            .autograd
-            .call(self.owner(), "module.parameters", vec![self.rref.clone().into()], None)
-            .wait()?;
-        Ok(answer.into_iter().map(Value::into_rref).collect::<Result<_, _>>()?)
+        let list = module::Parameters { module: self.rref.clone() };
+        Ok(self.autograd.call(self.owner(), list, None).wait()?.parameters)
     }
 
     /// Parameters and buffers under PyTorch's names, as they are now. Each comes in a message of its own.
@@ -126,14 +122,13 @@ impl RemoteModule {
     /// # Errors
     /// When a call fails.
     pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let call = |method, values| self.autograd.call(self.owner(), method, values, None).wait();
-        let [state, names] = exactly(call("module.state", vec![self.rref.clone().into()])?)?;
-        let state = state.into_rref()?;
-        let tensor = |(index, name): (i64, Value)| {
-            let tensor = one(call("module.tensor", vec![state.clone().into(), index.into()])?)?;
-            Ok((name.into_text()?, tensor.into_tensor()?))
+        let state = module::State { module: self.rref.clone() };
+        let module::StateOf { state, names } = self.autograd.call(self.owner(), state, None).wait()?;
+        let tensor = |(index, name): (u64, String)| {
+            let tensor = module::StateTensor { state: state.clone(), index };
+            Ok((name, self.autograd.call(self.owner(), tensor, None).wait()?.output))
         };
-        (0..).zip(names.into_list()?).map(tensor).collect()
+        (0..).zip(names).map(tensor).collect()
     }
 
     /// Tells the owner that this rank takes no more steps.
@@ -141,32 +136,24 @@ impl RemoteModule {
     /// # Errors
     /// When the call fails, or the round that it completes cannot be applied.
     pub fn leave(&self) -> Result<()> {
-        self.autograd.call(self.owner(), "module.leave", vec![self.rref.clone().into()], None).wait()?;
-        Ok(())
+        let leave = module::Leave { module: self.rref.clone() };
+        Ok(self.autograd.call(self.owner(), leave, None).wait()?)
     }
 
-    fn call_forward(
-        &self,
-        context: Option<&Context>,
-        inputs: impl IntoIterator<Item = Value>,
-        forward: Forward,
-    ) -> Forwarding {
-        let values = self.forward_values(inputs, forward);
+    fn call_forward(&self, context: Option<&Context>, inputs: Vec<Input>, forward: Forward) -> Forwarding {
+        let call = self.forward_call(inputs, forward);
         Forwarding(match context {
-            Some(_) => self.autograd.call_within(self.owner(), "module.forward", values, context, PATIENCE),
-            None => self.autograd.call(self.owner(), "module.forward", values, None),
+            Some(_) => self.autograd.call_within(self.owner(), call, context, PATIENCE),
+            None => self.autograd.call(self.owner(), call, None),
         })
     }
 
-    fn forward_values(&self, inputs: impl IntoIterator<Item = Value>, forward: Forward) -> Vec<Value> {
+    fn forward_call(&self, inputs: Vec<Input>, forward: Forward) -> module::Forward {
         let Forward { train, dropout_seed, after } = forward;
-        let how = [Value::Bool(train), Value::Int(dropout_seed as i64), Value::Int(after as i64)];
-        let head = [self.rref.clone().into()].into_iter().chain(how);
-        head.chain(inputs).collect()
+        module::Forward { module: self.rref.clone(), train, dropout_seed: Bits(dropout_seed), after, inputs }
     }
 }
 
-pub(super) fn one(values: Vec<Value>) -> Result<Value> {
-    let [value] = exactly(values)?;
-    Ok(value)
+fn tensors(inputs: Vec<Tensor>) -> Vec<Input> {
+    inputs.into_iter().map(Input::Tensor).collect()
 }

@@ -96,9 +96,15 @@ impl From<tch::TchError> for CallError {
     }
 }
 
+/// One that a call has had keeps its kind, and what was said about it on its way up (which module) stands before it.
 impl From<anyhow::Error> for CallError {
     fn from(error: anyhow::Error) -> CallError {
-        CallError::failed(without_frames(&format!("{error:#}")))
+        let kind = match error.downcast_ref::<CallError>() {
+            Some(own) if error.chain().len() == 1 => return own.clone(),
+            Some(own) => own.kind,
+            None => CallErrorKind::Remote,
+        };
+        CallError::of_kind(kind, without_frames(&format!("{error:#}")))
     }
 }
 
@@ -294,6 +300,18 @@ mod tests {
         not all ranks reached one another in time
           hint: each rank must be able to connect to each other one; is there a firewall?
         ");
+    }
+
+    #[test]
+    fn an_error_keeps_its_kind_and_gets_its_context() {
+        let ended = || CallError::of_kind(CallErrorKind::Gone, "autograd context 1.4 has ended");
+        assert_eq!(CallError::from(anyhow::Error::from(ended())), ended());
+        let within = CallError::from(anyhow::Error::from(ended()).context("module `embedding`"));
+        assert_eq!(within.kind, CallErrorKind::Gone);
+        assert_eq!(within.to_string(), "module `embedding`: autograd context 1.4 has ended");
+        let plain = CallError::from(anyhow::anyhow!("no room").context("module `embedding`"));
+        assert_eq!(plain.kind, CallErrorKind::Remote);
+        assert_eq!(plain.to_string(), "module `embedding`: no room");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The rank mesh: rendezvous, calls by name, RRefs, payloads, heartbeat. Cap'n Proto types stay in here.
+//! The rank mesh: rendezvous, calls, RRefs, payloads, heartbeat. Cap'n Proto types stay in here.
 //!
 //! A [`Mesh`] is a rank's part in the world. [`Mesh::join`] meets the others through rank 0; then every two ranks
 //! have one connection. All connections of a rank belong to its RPC thread (`net`), which is fed by commands; methods
@@ -6,6 +6,7 @@
 //!
 //! Knows nothing of models, gradients or jobs: a tensor is bytes with a shape, and a context a number.
 
+mod call;
 mod codec;
 mod command;
 mod config;
@@ -29,6 +30,8 @@ mod value;
 mod wire;
 mod worker;
 
+pub use call::{Bits, Body, Call, Field, Fields, Json, PendingReply};
+pub(crate) use call::{body, call, decode_reply, decode_request, unexpected};
 pub use config::MeshConfig;
 pub use error::{CallError, CallErrorKind, Cause, JoinError, LostRank, RefusalReason};
 pub use mesh::{LostWatch, Mesh, Peer};

@@ -94,7 +94,13 @@ impl Value {
     }
 
     fn is_not(&self, wanted: &str) -> CallError {
-        let is = match self {
+        let is = self.kind();
+        CallError::of_kind(CallErrorKind::BadValue, format_args!("{is} came where {wanted} is taken"))
+    }
+
+    /// What it is, as messages say it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
             Value::Nil => "nil",
             Value::Bool(_) => "a bool",
             Value::Int(_) => "an integer",
@@ -104,8 +110,7 @@ impl Value {
             Value::Tensor(_) => "a tensor",
             Value::RRef(_) => "an RRef",
             Value::List(_) => "a list",
-        };
-        CallError::of_kind(CallErrorKind::BadValue, format_args!("{is} came where {wanted} is taken"))
+        }
     }
 }
 

@@ -11,14 +11,10 @@ use futures::FutureExt as _;
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
+use super::calls::bench::{Echo, Echoed, Sink, Sunk};
 use crate::job::thousands;
-use crate::rpc::{Mesh, Message, Methods, Pending, Value};
+use crate::rpc::{CallError, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
-
-/// Gives back what it got.
-const ECHO: &str = "bench.echo";
-/// Gives the number of elements that it got.
-const SINK: &str = "bench.sink";
 
 const CALLEE: Rank = Rank(1);
 
@@ -69,13 +65,9 @@ pub struct TensorTimes {
 /// What both ranks answer.
 pub fn methods() -> Methods {
     let mut methods = Methods::new();
-    methods.add(ECHO, |incoming| std::future::ready(Ok(incoming.message)));
-    methods.add(SINK, |incoming| {
-        async move {
-            let [tensor] = incoming.message.into_array()?;
-            Ok(Message::new(vec![Value::Int(tensor.into_tensor()?.numel() as i64)]))
-        }
-        .boxed_local()
+    methods.serve(|_, Echo { number }| std::future::ready(Ok::<_, CallError>(Echoed { number })));
+    methods.serve(|_, Sink { tensor }| {
+        std::future::ready(Ok::<_, CallError>(Sunk { elements: tensor.numel() as u64 }))
     });
     methods
 }
@@ -101,8 +93,8 @@ pub fn measure(mesh: &Mesh, sizes: &[u64]) -> Result<CallTimes> {
     })
 }
 
-fn call_small(mesh: &Mesh) -> Pending {
-    mesh.call(CALLEE, ECHO, Message::new(vec![Value::Int(1)]))
+fn call_small(mesh: &Mesh) -> PendingReply<Echoed> {
+    mesh.request(CALLEE, Echo { number: 1 })
 }
 
 fn rate(mesh: &Mesh, in_flight: usize) -> Result<Rate> {
@@ -112,7 +104,7 @@ fn rate(mesh: &Mesh, in_flight: usize) -> Result<Rate> {
         if round == WARM_UP / in_flight {
             start = Instant::now();
         }
-        Pending::wait_all((0..in_flight).map(|_| call_small(mesh)).collect())?;
+        PendingReply::wait_all((0..in_flight).map(|_| call_small(mesh)).collect())?;
     }
     Ok(Rate { in_flight, calls_per_s: (rounds * in_flight) as f64 / start.elapsed().as_secs_f64() })
 }
@@ -138,13 +130,8 @@ fn beside_large(mesh: &Mesh) -> Result<Times> {
     Ok(Times::of(taken))
 }
 
-fn call_tensor(mesh: &Mesh, tensor: &Tensor) -> Pending {
-    mesh.call_within(
-        CALLEE,
-        SINK,
-        Message::new(vec![tensor.shallow_clone().into()]),
-        Duration::from_secs(120),
-    )
+fn call_tensor(mesh: &Mesh, tensor: &Tensor) -> PendingReply<Sunk> {
+    mesh.request_within(CALLEE, Sink { tensor: tensor.shallow_clone() }, Duration::from_secs(120))
 }
 
 fn ones(bytes: u64) -> Result<Tensor> {

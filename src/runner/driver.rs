@@ -13,15 +13,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::sync::oneshot;
 
+use super::calls::driver::Train;
 use super::progress::Reporter;
 use crate::autograd::Autograd;
 use crate::job::{Placement, Training};
 use crate::parallel::{PATIENCE, RemoteModule};
-use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending, RRef, Value};
+use crate::rpc::{CallError, Incoming, Mesh, Methods, PendingReply, RRef};
 use crate::topology::Rank;
-
-/// Takes the remote modules, each a list of its name and an RRef to it; gives nothing, when the loop is over.
-const TRAIN: &str = "train.run";
 
 /// References to the remote modules of a job, by name.
 pub type References = Vec<(String, RRef)>;
@@ -46,20 +44,10 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
     let what = format!("driving {}", trainers.iter().map(|&rank| name(rank)).collect::<Vec<_>>().join(", "));
     mesh.doing(&what);
     reporter.doing(&what);
-    let start = |&trainer: &Rank| mesh.call_within(trainer, TRAIN, Message::new(values(&modules)), PATIENCE);
-    let answers = Pending::wait_all(trainers.iter().map(start).collect());
+    let start = |&trainer: &Rank| mesh.request_within(trainer, Train { modules: modules.clone() }, PATIENCE);
+    let answers = PendingReply::wait_all(trainers.iter().map(start).collect());
     answers.map_err(|error| anyhow!("training on {} failed: {}", name(error.rank), error.message))?;
     Ok(())
-}
-
-fn values(modules: &References) -> Vec<Value> {
-    let pair = |(name, rref): &(String, RRef)| vec![Value::from(name.as_str()), Value::from(rref.clone())];
-    modules.iter().map(|module| Value::from(pair(module))).collect()
-}
-
-fn reference(value: Value) -> Result<(String, RRef), CallError> {
-    let [name, rref] = Message::new(value.into_list()?).into_array()?;
-    Ok((name.into_text()?, rref.into_rref()?))
 }
 
 /// A trainer's side: what the driver has told it.
@@ -85,23 +73,21 @@ impl Orders {
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let orders = self.clone();
-        methods.add(TRAIN, move |incoming| {
+        methods.serve(move |incoming, train| {
             let orders = orders.clone();
-            async move { orders.serve(incoming).await }
+            async move { orders.serve(incoming, train).await }
         });
     }
 
-    async fn serve(&self, incoming: Incoming) -> Result<Message, CallError> {
+    async fn serve(&self, incoming: Incoming, Train { modules }: Train) -> Result<(), CallError> {
         if incoming.from != self.driver {
             return Err(CallError::failed(format_args!("rank {} drives this job", self.driver)));
         }
-        let modules = incoming.message.values.into_iter().map(reference).collect::<Result<_, _>>()?;
         let (done, outcome) = oneshot::channel();
         if self.given.try_send(Order { modules, done }).is_err() {
             return Err(CallError::failed("this trainer has been told to train already"));
         }
-        outcome.await.map_err(|_| CallError::failed("this trainer has ended"))??;
-        Ok(Message::default())
+        outcome.await.map_err(|_| CallError::failed("this trainer has ended"))?
     }
 
     /// Waits for the driver's call, trains with the references that it brings, and answers it.

@@ -9,21 +9,17 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use super::calls::{self, record::Keep, record::Record, record::Report};
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
 use super::model_files;
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::job::{Job, ModuleSize, Training, plan};
-use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Pending};
+use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 
 /// The rank that keeps the run folder.
 pub const KEEPER: Rank = Rank(0);
-
-const RECORD: &str = "run.record";
-const REPORT: &str = "run.report";
-const KEEP: &str = "run.keep";
-const MEASURED: &str = "run.measured";
 
 /// What a trainer tells at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,13 +58,13 @@ impl Ledger {
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let ledger = self.clone();
-        methods.add(RECORD, move |incoming| std::future::ready(ledger.record(incoming)));
+        methods.serve(move |_, call| std::future::ready(ledger.record(call)));
         let ledger = self.clone();
-        methods.add(REPORT, move |incoming| std::future::ready(ledger.report(incoming)));
+        methods.serve(move |_, call| std::future::ready(ledger.report(call)));
         let ledger = self.clone();
-        methods.add(KEEP, move |incoming| std::future::ready(ledger.keep(incoming)));
+        methods.serve(move |_, call| std::future::ready(ledger.keep(call)));
         let ledger = self.clone();
-        methods.add(MEASURED, move |incoming| std::future::ready(ledger.note(incoming)));
+        methods.serve(move |_, call| std::future::ready(ledger.note(call)));
     }
 
     /// The tensors of all replicas, by their names in the model's file.
@@ -90,55 +86,42 @@ impl Ledger {
         Summary { measured, ..summary }
     }
 
-    fn record(&self, incoming: Incoming) -> Result<Message, CallError> {
-        let record: StepRecord = json(incoming)?;
-        let mut metrics = self.metrics.lock().expect("nobody panics writing metrics");
-        metrics.append(&record)?;
-        Ok(Message::default())
+    fn record(&self, Record { step: Json(record) }: Record) -> Result<()> {
+        self.metrics.lock().expect("nobody panics writing metrics").append(&record)
     }
 
-    fn report(&self, incoming: Incoming) -> Result<Message, CallError> {
-        let end = json(incoming)?;
+    fn report(&self, Report { end: Json(end) }: Report) -> Result<()> {
         self.ends.lock().expect("nobody panics adding a report").push(end);
-        Ok(Message::default())
+        Ok(())
     }
-}
 
-impl Ledger {
-    fn note(&self, incoming: Incoming) -> Result<Message, CallError> {
-        let measured = json(incoming)?;
+    fn note(
+        &self,
+        calls::record::Measured { measured: Json(measured) }: calls::record::Measured,
+    ) -> Result<()> {
         self.measured.lock().expect("nobody panics adding a report").push(measured);
-        Ok(Message::default())
+        Ok(())
     }
 
-    fn keep(&self, incoming: Incoming) -> Result<Message, CallError> {
-        let [name, tensor] = incoming.message.into_array()?;
-        let kept = (name.into_text()?, tensor.into_tensor()?);
-        self.tensors.lock().expect("nobody panics adding a tensor").push(kept);
-        Ok(Message::default())
+    fn keep(&self, Keep { name, tensor }: Keep) -> Result<()> {
+        self.tensors.lock().expect("nobody panics adding a tensor").push((name, tensor));
+        Ok(())
     }
 }
 
-fn json<T: for<'de> Deserialize<'de>>(incoming: Incoming) -> Result<T, CallError> {
-    let [text] = incoming.message.into_array()?;
-    serde_json::from_str(&text.into_text()?).map_err(CallError::failed)
-}
-
-/// Tells the keeper what this rank has measured.
+/// Reports to the keeper what this rank has measured.
 ///
 /// # Errors
 /// When the keeper cannot take it.
-pub fn tell(mesh: &Mesh, measured: &RankMeasured) -> Result<()> {
-    let text = serde_json::to_string(measured).context("a report is not JSON")?;
-    mesh.call(KEEPER, MEASURED, Message::new(vec![text.into()])).wait()?;
-    Ok(())
+pub fn tell(mesh: &Mesh, measured: RankMeasured) -> Result<()> {
+    Ok(mesh.request(KEEPER, calls::record::Measured { measured: Json(measured) }).wait()?)
 }
 
 /// A trainer's side.
 pub struct Recorder {
     mesh: Mesh,
     /// One record is on its way while the next steps run; not more.
-    sent: Option<Pending>,
+    sent: Option<PendingReply<()>>,
 }
 
 impl Recorder {
@@ -148,10 +131,9 @@ impl Recorder {
 
     /// # Errors
     /// When the keeper could not write the previous record.
-    pub fn record(&mut self, record: &StepRecord) -> Result<()> {
-        let text = serde_json::to_string(record).context("a record is not JSON")?;
+    pub fn record(&mut self, record: StepRecord) -> Result<()> {
         self.settle()?;
-        self.sent = Some(self.mesh.call(KEEPER, RECORD, Message::new(vec![text.into()])));
+        self.sent = Some(self.mesh.request(KEEPER, Record { step: Json(record) }));
         Ok(())
     }
 
@@ -160,18 +142,15 @@ impl Recorder {
     /// # Errors
     /// When the keeper cannot take it.
     pub fn keep(&self, name: String, tensor: Tensor) -> Result<()> {
-        let values = vec![name.into(), tensor.f_to_device(tch::Device::Cpu)?.into()];
-        self.mesh.call(KEEPER, KEEP, Message::new(values)).wait()?;
-        Ok(())
+        let tensor = tensor.f_to_device(tch::Device::Cpu)?;
+        Ok(self.mesh.request(KEEPER, Keep { name, tensor }).wait()?)
     }
 
     /// # Errors
     /// When the keeper could not write a record or take the report.
-    pub fn report(mut self, end: &TrainerEnd) -> Result<()> {
+    pub fn report(mut self, end: TrainerEnd) -> Result<()> {
         self.settle()?;
-        let text = serde_json::to_string(end).context("a report is not JSON")?;
-        self.mesh.call(KEEPER, REPORT, Message::new(vec![text.into()])).wait()?;
-        Ok(())
+        Ok(self.mesh.request(KEEPER, Report { end: Json(end) }).wait()?)
     }
 
     fn settle(&mut self) -> Result<()> {

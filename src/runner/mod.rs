@@ -6,6 +6,7 @@
 pub mod agreement;
 pub mod builtin;
 pub mod call_times;
+mod calls;
 pub mod collective_times;
 pub mod devices;
 mod driver;

@@ -9,14 +9,13 @@ use c10d::{ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::calls;
 use super::ledger::KEEPER;
 use super::progress::Reporter;
 use crate::job::{Cluster, Collectives, Operation, Reduction};
 use crate::parallel::Groups;
-use crate::rpc::{CallError, Mesh, Message, Methods};
+use crate::rpc::{CallError, Json, Mesh, Methods};
 use crate::topology::Rank;
-
-const SEEN: &str = "tour.seen";
 
 /// What all ranks have seen, in the order of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,13 +53,9 @@ impl Guide {
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let guide = self.clone();
-        methods.add(SEEN, move |incoming| {
-            let added = incoming.message.into_array().and_then(|[text]| {
-                let seen = serde_json::from_str(&text.into_text()?).map_err(CallError::failed)?;
-                guide.0.lock().expect("nobody panics adding a rank's part").push(seen);
-                Ok(Message::default())
-            });
-            std::future::ready(added)
+        methods.serve(move |_, calls::tour::Seen { stops: Json(seen) }| {
+            guide.0.lock().expect("nobody panics adding a rank's part").push(seen);
+            std::future::ready(Ok::<_, CallError>(()))
         });
     }
 }
@@ -102,11 +97,11 @@ pub fn run(
         reporter.doing(title);
         seen.extend(own(operation, reduction)?);
     }
-    let text = serde_json::to_string(&seen).context("what this rank has seen is not JSON")?;
-    mesh.call(KEEPER, SEEN, Message::new(vec![text.into()])).wait()?;
+    let stops = seen.len();
+    mesh.request(KEEPER, calls::tour::Seen { stops: Json(seen) }).wait()?;
     // When everyone is here, the keeper has all of it.
     mesh.barrier("toured").wait()?;
-    reporter.done(format!("{} operations", seen.len()));
+    reporter.done(format!("{stops} operations"));
     Ok((mesh.rank() == KEEPER).then(|| collect(job, guide)))
 }
 

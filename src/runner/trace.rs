@@ -8,17 +8,15 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::calls::trace::{Clock, Shown, Take};
 use super::ledger::KEEPER;
 use super::run_folder::RunFolder;
 use crate::profile::{self, Recording};
-use crate::rpc::{CallError, Incoming, Mesh, Message, Methods, Value};
+use crate::rpc::{CallError, Incoming, Mesh, Methods};
 use crate::topology::Rank;
 
 /// In the run folder.
 pub const TRACE: &str = "trace.json";
-
-const CLOCK: &str = "trace.clock";
-const TAKE: &str = "trace.take";
 
 /// How often the keeper is asked for its time: the quickest answer tells it best.
 const LOOKS_AT_CLOCK: usize = 9;
@@ -31,7 +29,7 @@ const MOST_MESSAGES: usize = 64;
 
 /// Part of what a rank has recorded.
 #[derive(Serialize, Deserialize)]
-struct Part {
+pub(super) struct Part {
     rank: Rank,
     name: String,
     /// What the rank's clock shows less than the keeper's, in microseconds.
@@ -47,21 +45,20 @@ pub struct Traces {
 
 impl Traces {
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        methods.add(CLOCK, |_| std::future::ready(Ok(Message::new(vec![Value::Float(profile::now_us())]))));
+        methods
+            .serve(|_, Clock {}| std::future::ready(Ok::<_, CallError>(Shown { micros: profile::now_us() })));
         let traces = self.clone();
-        methods.add(TAKE, move |incoming| std::future::ready(traces.take(incoming)));
+        methods.serve(move |incoming, take| std::future::ready(traces.take(&incoming, take)));
     }
 
-    fn take(&self, incoming: Incoming) -> Result<Message, CallError> {
+    fn take(&self, incoming: &Incoming, Take { part }: Take) -> Result<(), CallError> {
         let most = MOST_MESSAGES * incoming.mesh.world_size().0 as usize;
-        let [part] = incoming.message.into_array()?;
-        let part: Part = serde_json::from_slice(&part.into_bytes()?).map_err(CallError::failed)?;
         let mut parts = self.parts.lock().expect("nobody panics adding a part");
         if parts.len() >= most {
             return Err(CallError::failed("there are too many parts of a trace"));
         }
         parts.push(part);
-        Ok(Message::default())
+        Ok(())
     }
 
     /// Writes what the ranks have sent, if they have.
@@ -126,8 +123,7 @@ pub fn send(mesh: &Mesh, name: &str) -> Result<()> {
     for spans in spans.chunks(SPANS_OF_MESSAGE) {
         let recording = Recording { threads: threads.clone(), spans: spans.to_vec(), left_out };
         let part = Part { rank: mesh.rank(), name: name.to_owned(), behind_us, recording };
-        let bytes = serde_json::to_vec(&part).context("a part of the trace is not JSON")?;
-        mesh.call(KEEPER, TAKE, Message::new(vec![Value::Bytes(bytes)])).wait().context("the trace")?;
+        mesh.request(KEEPER, Take { part }).wait().context("the trace")?;
     }
     Ok(())
 }
@@ -140,10 +136,10 @@ fn behind_keeper(mesh: &Mesh) -> Result<f64> {
     let mut best = (f64::INFINITY, 0.0);
     for _ in 0..LOOKS_AT_CLOCK {
         let before = profile::now_us();
-        let [shown] = mesh.call(KEEPER, CLOCK, Message::default()).wait()?.into_array()?;
+        let Shown { micros } = mesh.request(KEEPER, Clock {}).wait()?;
         let after = profile::now_us();
         if after - before < best.0 {
-            best = (after - before, shown.into_float()? - (before + after) / 2.0);
+            best = (after - before, micros - (before + after) / 2.0);
         }
     }
     Ok(best.1)

@@ -113,7 +113,7 @@ impl Trainer<'_> {
             self.keep_pulled(&stepper, &course)?;
         }
         let (startup_seconds, worked) = (course.startup_seconds, course.worked);
-        course.recorder.report(&TrainerEnd { report: report.clone(), startup_seconds, eval })?;
+        course.recorder.report(TrainerEnd { report: report.clone(), startup_seconds, eval })?;
         self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
         Ok(worked)
     }
@@ -365,7 +365,7 @@ impl Course {
         let interval = self.throughput.record(now);
         self.samples_per_s = interval.samples_per_s;
         let staleness = std::mem::take(&mut self.staleness).value();
-        self.recorder.record(&StepRecord {
+        self.recorder.record(StepRecord {
             step: step + 1,
             epoch: self.epoch,
             rank: self.rank,

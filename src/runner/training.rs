@@ -141,7 +141,7 @@ impl<'a> TrainingRank<'a> {
             self.serve(mesh, reporter)?;
             self.served()
         };
-        ledger::tell(mesh, &worked.measured(mesh))?;
+        ledger::tell(mesh, worked.measured(mesh))?;
         if self.training.log.profile {
             trace::send(mesh, &self.job.role_of(self.rank).name)?;
         }

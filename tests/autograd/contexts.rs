@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures::FutureExt;
-use pstrain::rpc::{CallErrorKind, ContextId, Message};
+use pstrain::rpc::{CallError, CallErrorKind, ContextId, Message};
 use pstrain::topology::Rank;
 
-use crate::world::{World, input, loss, on, start};
+use crate::world::{Values, World, call_of_values, input, loss, on, start};
+
+call_of_values!(Keep = "keep");
 
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,22 +31,19 @@ impl Drop for Kept {
 #[test]
 fn dropping_a_context_ends_it_on_every_rank_that_it_touched_and_what_hangs_on_it() {
     let world = World::start(4, |autograd, methods| {
-        autograd.serve(methods, "keep", |scope, values| {
-            async move {
-                let state = scope.state.clone().expect("called in a context");
-                let (a, b) = (state.get_or_insert_with(Kept::new), state.get_or_insert_with(Kept::new));
-                assert!(Arc::ptr_eq(&a, &b));
-                if scope.mesh.rank().0 < 3 {
-                    scope.call(Rank(scope.mesh.rank().0 + 1), "keep", values).await?;
-                }
-                Ok(Vec::new())
+        autograd.serve(methods, async |scope, keep: Keep| {
+            let state = scope.state.clone().expect("called in a context");
+            let (a, b) = (state.get_or_insert_with(Kept::new), state.get_or_insert_with(Kept::new));
+            assert!(Arc::ptr_eq(&a, &b));
+            if scope.mesh.rank().0 < 3 {
+                scope.call(Rank(scope.mesh.rank().0 + 1), keep).await?;
             }
-            .boxed_local()
+            Ok::<_, CallError>(Values(Vec::new()))
         });
     });
     let context = world.root().context();
     // Rank 0 knows rank 1 only, which knows rank 2, which knows rank 3.
-    world.root().call(Rank(1), "keep", Vec::new(), Some(&context)).wait().expect("served");
+    world.root().call(Rank(1), Keep(Vec::new()), Some(&context)).wait().expect("served");
     let open: Vec<usize> = world.ranks.iter().map(|node| node.autograd.open_contexts()).collect();
     assert_eq!((open, KEPT.load(Ordering::SeqCst)), (vec![1; 4], 3));
     drop(context);

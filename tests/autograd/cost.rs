@@ -1,12 +1,15 @@
 //! Messages: a step must not wait for more of them than it has to.
 
-use futures::FutureExt;
 use pstrain::autograd::Context;
-use pstrain::rpc::Value;
+use pstrain::rpc::{CallError, Value};
 use pstrain::topology::Rank;
 use tch::Tensor;
 
-use crate::world::{Leaves, World, assert_close, dense, input, loss, on, parameter, tensors};
+use crate::world::{
+    Leaves, Values, World, assert_close, call_of_values, dense, input, loss, on, parameter, tensors,
+};
+
+call_of_values!(Step = "step");
 
 /// Calls from each rank to each rank.
 fn calls(world: &World) -> Vec<Vec<u64>> {
@@ -60,18 +63,14 @@ fn gradients_for_one_rank_travel_together_with_news_of_unused_ones() {
 /// `step`: waits until this rank's gradients are there, and returns them in order of their names.
 fn world_with_steps(size: u32) -> World {
     World::start(size, |autograd, methods| {
-        autograd.serve(methods, "step", |scope, mut values| {
-            async move {
-                let state = scope.state.clone().expect("called in a context");
-                let last = values.remove(0).into_int()? as u64;
-                scope.autograd.settled(&state, last).await?;
-                Ok(state
-                    .take_gradients()
-                    .into_iter()
-                    .flat_map(|(name, g)| [Value::from(name), g.into()])
-                    .collect())
-            }
-            .boxed_local()
+        autograd.serve(methods, async |scope, Step(mut values)| {
+            let state = scope.state.clone().expect("called in a context");
+            let last = values.remove(0).into_int()? as u64;
+            scope.autograd.settled(&state, last).await?;
+            let gradients = state.take_gradients().into_iter();
+            Ok::<_, CallError>(Values(
+                gradients.flat_map(|(name, g)| [Value::from(name), g.into()]).collect(),
+            ))
         });
     })
 }
@@ -82,13 +81,13 @@ fn backward_and_step(world: &World, context: &Context, root: Tensor, ranks: &[u3
     let number = Value::Int(backward.number().expect("begun") as i64);
     let step = |rank: &u32| {
         let Value::Int(number) = &number else { unreachable!() };
-        world.root().call(Rank(*rank), "step", vec![Value::Int(*number)], Some(context))
+        world.root().call(Rank(*rank), Step(vec![Value::Int(*number)]), Some(context))
     };
     let steps: Vec<_> = ranks.iter().map(step).collect();
     backward.wait().expect("no rank fails");
     let mut gradients = Vec::new();
     for step in steps {
-        let mut values = step.wait().expect("no rank fails").into_iter();
+        let mut values = step.wait().expect("no rank fails").0.into_iter();
         while let (Some(name), Some(gradient)) = (values.next(), values.next()) {
             gradients.push((name.into_text().expect("a name"), gradient.into_tensor().expect("a gradient")));
         }
@@ -134,7 +133,7 @@ fn a_step_fails_with_the_backward_it_waits_for() {
     let backward = world.root().backward(&context, &[loss(&y[0])], false);
     let number = backward.number().expect("begun") as i64;
     // Rank 2's gradient would come by rank 1, whose backward fails.
-    let step = world.root().call(Rank(2), "step", vec![number.into()], Some(&context));
+    let step = world.root().call(Rank(2), Step(vec![number.into()]), Some(&context));
     assert!(backward.wait().is_err());
     let error = step.wait().map(|values| tensors(values).map(drop)).expect_err("there are no gradients");
     assert!(error.to_string().contains("inplace operation"), "{error}");

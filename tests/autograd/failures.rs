@@ -6,7 +6,7 @@ use pstrain::rpc::{CallErrorKind, Value};
 use pstrain::topology::Rank;
 use tch::Tensor;
 
-use crate::world::{World, input, loss, on, parameter, start};
+use crate::world::{Apply, World, input, loss, on, parameter, start, tensors};
 
 fn world(size: u32) -> World {
     World::start(size, |_, _| {})
@@ -89,8 +89,8 @@ fn a_plain_backward_over_a_remote_result_is_an_error() {
 fn without_a_context_nothing_is_recorded() {
     let world = world(2);
     let x = parameter(None, "0.x").set_requires_grad(true);
-    let y = world.root().call(Rank(1), "apply", vec!["dense".into(), x.into()], None).wait().expect("served");
-    assert!(!y.into_iter().next().and_then(|y| y.into_tensor().ok()).expect("a tensor").requires_grad());
+    let y = world.root().call(Rank(1), Apply(vec!["dense".into(), x.into()]), None).wait().expect("served");
+    assert!(!tensors(y).expect("a tensor")[0].requires_grad());
     world.ranks.iter().for_each(|node| assert_eq!(node.autograd.open_contexts(), 0));
 }
 
@@ -101,7 +101,7 @@ fn a_failed_call_leaves_the_context_usable() {
     let error =
         start(world.root(), &context, 1, "no such thing", &[&input()]).wait().expect_err("no such function");
     assert_eq!(error.kind, CallErrorKind::Remote);
-    assert!(world.root().call(Rank(9), "apply", vec![Value::Nil], Some(&context)).wait().is_err());
+    assert!(world.root().call(Rank(9), Apply(vec![Value::Nil]), Some(&context)).wait().is_err());
     let y = &on(world.root(), &context, 1, "dense", &[&input()])[0];
     world.root().backward(&context, &[loss(y)], false).wait().expect("usable");
 }

@@ -5,7 +5,7 @@ use std::thread;
 use pstrain::autograd::Context;
 use tch::Tensor;
 
-use crate::world::{Leaves, World, assert_close, dense, input, loss, on, parameter, start, value};
+use crate::world::{Leaves, World, assert_close, dense, input, loss, on, parameter, start, tensors, value};
 
 fn world(size: u32) -> World {
     World::start(size, |_, _| {})
@@ -125,8 +125,8 @@ fn a_tensor_sent_to_two_ranks_and_twice_in_one_call() {
     let remote = |c: &Context| {
         let x = dense(|name| own(c, name), 0, &input());
         let (a, b) = (start(world.root(), c, 1, "dense", &[&x]), start(world.root(), c, 2, "sum", &[&x, &x]));
-        let a = a.wait().expect("served").remove(0).into_tensor().expect("a tensor");
-        let b = b.wait().expect("served").remove(0).into_tensor().expect("a tensor");
+        let a = tensors(a.wait().expect("served")).expect("a tensor").remove(0);
+        let b = tensors(b.wait().expect("served")).expect("a tensor").remove(0);
         loss(&(a * b))
     };
     let reference = |p: &dyn Fn(&str) -> Tensor| {

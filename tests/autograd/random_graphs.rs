@@ -6,13 +6,16 @@ use std::sync::Mutex;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use pstrain::autograd::{Context, Scope};
-use pstrain::rpc::{CallError, Value};
+use pstrain::rpc::{CallError, PendingReply, Value};
 use pstrain::topology::Rank;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tch::{Kind, Tensor};
 
-use crate::world::{Leaves, World, assert_close, loss, parameter, value};
+use crate::world::{Leaves, Values, World, assert_close, call_of_values, loss, parameter, tensors, value};
+
+call_of_values!(ResultOf = "result");
+call_of_values!(Compute = "compute");
 
 const RANKS: u32 = 4;
 const GRAPHS: u64 = 50;
@@ -169,8 +172,7 @@ fn result_of(
         }
         let numbers = vec![Value::Int(seed as i64), Value::Int(index as i64)];
         if node.home != own {
-            let result = scope.call(Rank(node.home), "result", numbers).await?;
-            let result = result.into_iter().map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+            let result = tensors(scope.call(Rank(node.home), ResultOf(numbers)).await?)?;
             if node.keep {
                 results.put(index, &result);
             }
@@ -180,39 +182,38 @@ fn result_of(
         for &(input, output) in &node.inputs {
             values.push(result_of(scope.clone(), seed, input).await?.swap_remove(output).into());
         }
-        let result = scope.call(Rank(node.worker), "compute", values).await?;
-        let result = result.into_iter().map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+        let result = tensors(scope.call(Rank(node.worker), Compute(values)).await?)?;
         results.put(index, &result);
         Ok(result)
     }
     .boxed_local()
 }
 
-async fn serve_result(scope: Scope, mut values: Vec<Value>) -> Result<Vec<Value>, CallError> {
+async fn serve_result(scope: Scope, ResultOf(mut values): ResultOf) -> Result<Values, CallError> {
     let (index, seed) = (values.remove(1).into_int()? as usize, values.remove(0).into_int()? as u64);
-    Ok(result_of(scope, seed, index).await?.into_iter().map(Value::from).collect())
+    Ok(Values(result_of(scope, seed, index).await?.into_iter().map(Value::from).collect()))
 }
 
-async fn serve_compute(scope: Scope, mut values: Vec<Value>) -> Result<Vec<Value>, CallError> {
+async fn serve_compute(scope: Scope, Compute(mut values): Compute) -> Result<Values, CallError> {
     let (index, seed) = (values.remove(1).into_int()? as usize, values.remove(0).into_int()? as u64);
     let inputs = values.into_iter().map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
     let own = scope.mesh.rank().0;
     let p = |name: &str| parameter(scope.state.as_deref(), name);
     let result = compute(Graph::new(seed).nodes[index].op, &format!("{seed}.{index}"), own, p, &inputs);
-    Ok(result.into_iter().map(Value::from).collect())
+    Ok(Values(result.into_iter().map(Value::from).collect()))
 }
 
 /// The roots' values, all asked for at the same time.
 fn distributed(world: &World, graph: &Graph, seed: u64, context: &Context) -> Vec<Tensor> {
     let ask = |node: usize| {
         let numbers = vec![Value::Int(seed as i64), Value::Int(node as i64)];
-        world.root().call(Rank(graph.nodes[node].home), "result", numbers, Some(context))
+        world.root().call(Rank(graph.nodes[node].home), ResultOf(numbers), Some(context))
     };
     let unused: Vec<_> = graph.unused.iter().map(|&node| ask(node)).collect();
     let roots: Vec<_> = graph.roots.iter().map(|&(node, output)| (ask(node), output)).collect();
     unused.into_iter().for_each(|unused| drop(unused.wait().expect("served")));
-    let take = |(root, output): (pstrain::autograd::AutogradPending<Vec<Value>>, usize)| {
-        scalar(&root.wait().expect("served").swap_remove(output).into_tensor().expect("a tensor"))
+    let take = |(root, output): (PendingReply<Values>, usize)| {
+        scalar(&tensors(root.wait().expect("served")).expect("tensors")[output])
     };
     roots.into_iter().map(take).collect()
 }
@@ -220,8 +221,8 @@ fn distributed(world: &World, graph: &Graph, seed: u64, context: &Context) -> Ve
 #[test]
 fn random_graphs_over_four_ranks_have_the_gradients_of_one_process() {
     let world = World::start(RANKS, |autograd, methods| {
-        autograd.serve(methods, "result", |scope, values| serve_result(scope, values).boxed_local());
-        autograd.serve(methods, "compute", |scope, values| serve_compute(scope, values).boxed_local());
+        autograd.serve(methods, serve_result);
+        autograd.serve(methods, serve_compute);
     });
     for seed in 0..GRAPHS {
         let graph = Graph::new(seed);

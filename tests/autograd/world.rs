@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
-use pstrain::autograd::{Autograd, AutogradPending, Context, ContextState, Scope};
-use pstrain::rpc::{CallError, Mesh, MeshConfig, Methods, Value};
+use pstrain::autograd::{Autograd, Context, ContextState, Scope};
+use pstrain::rpc::{Body, CallError, Fields, Mesh, MeshConfig, Methods, PendingReply, Value};
 use pstrain::topology::{Rank, WorldSize};
 use tch::{Device, Kind, Tensor};
 
@@ -33,7 +32,7 @@ impl World {
         let start = |rank: Rank| {
             let (autograd, mut methods) = (Autograd::new(), Methods::new());
             autograd.register(&mut methods);
-            autograd.serve(&mut methods, "apply", |scope, values| apply(scope, values).boxed_local());
+            autograd.serve(&mut methods, apply);
             more(&autograd, &mut methods);
             let mut config = MeshConfig::new(rank, WorldSize(size), master.clone());
             config.rpc_timeout = Duration::from_secs(30);
@@ -124,6 +123,46 @@ pub fn parameter(state: Option<&ContextState>, name: &str) -> Tensor {
     leaf
 }
 
+/// Any values, one after the other.
+#[derive(Debug)]
+pub struct Values(pub Vec<Value>);
+
+impl Body for Values {
+    fn encode(self) -> Vec<Value> {
+        self.0
+    }
+
+    fn decode(fields: &mut Fields) -> Result<Values, CallError> {
+        fields.rest("values").map(Values)
+    }
+}
+
+/// Declares a call of plain values with a reply of such.
+macro_rules! call_of_values {
+    ($name:ident = $method:literal) => {
+        pub struct $name(pub Vec<pstrain::rpc::Value>);
+
+        impl pstrain::rpc::Body for $name {
+            fn encode(self) -> Vec<pstrain::rpc::Value> {
+                self.0
+            }
+
+            fn decode(fields: &mut pstrain::rpc::Fields) -> Result<$name, pstrain::rpc::CallError> {
+                fields.rest("values").map($name)
+            }
+        }
+
+        impl pstrain::rpc::Call for $name {
+            const NAME: &'static str = $method;
+            type Reply = crate::world::Values;
+        }
+    };
+}
+
+pub(crate) use call_of_values;
+
+call_of_values!(Apply = "apply");
+
 /// What rank `rank` computes; `p` gives its parameters.
 pub fn dense(p: impl Fn(&str) -> Tensor, rank: u32, x: &Tensor) -> Tensor {
     (x.matmul(&p(&format!("{rank}.w"))) + p(&format!("{rank}.b"))).tanh()
@@ -136,7 +175,7 @@ pub fn dense(p: impl Fn(&str) -> Tensor, rank: u32, x: &Tensor) -> Tensor {
 /// - `same`: what came
 /// - `via R WHAT`: WHAT on rank R from the dense of the first; then the dense of its first result
 /// - `broken`: as `dense`, but its backward fails
-pub async fn apply(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>, CallError> {
+pub async fn apply(scope: Scope, Apply(values): Apply) -> Result<Values, CallError> {
     let mut values = values.into_iter();
     let what = values.next().unwrap_or(Value::Nil).into_text()?;
     let x = values.map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
@@ -147,7 +186,7 @@ pub async fn apply(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>, CallE
             let (rank, what) = there.split_once(' ').expect("a rank and what to do there");
             let to = Rank(rank.parse().expect("a rank"));
             let sent = vec![what.into(), dense(p, own, &x[0]).into()];
-            let there = scope.call(to, "apply", sent).await?;
+            let there = scope.call(to, Apply(sent)).await?;
             vec![dense(p, own, &tensors(there)?[0])]
         }
         _ => match what.as_str() {
@@ -164,7 +203,7 @@ pub async fn apply(scope: Scope, values: Vec<Value>) -> Result<Vec<Value>, CallE
             other => return Err(CallError::failed(format_args!("no function `{other}`"))),
         },
     };
-    Ok(results.into_iter().map(Value::from).collect())
+    Ok(Values(results.into_iter().map(Value::from).collect()))
 }
 
 /// A call of [`apply`] from the trainer.
@@ -174,10 +213,10 @@ pub fn start(
     to: u32,
     what: &str,
     x: &[&Tensor],
-) -> AutogradPending<Vec<Value>> {
+) -> PendingReply<Values> {
     let mut values = vec![Value::from(what)];
     values.extend(x.iter().map(|x| Value::from(x.shallow_clone())));
-    autograd.call(Rank(to), "apply", values, Some(context))
+    autograd.call(Rank(to), Apply(values), Some(context))
 }
 
 pub fn on(autograd: &Autograd, context: &Context, to: u32, what: &str, x: &[&Tensor]) -> Vec<Tensor> {
@@ -185,7 +224,7 @@ pub fn on(autograd: &Autograd, context: &Context, to: u32, what: &str, x: &[&Ten
     answer.and_then(tensors).unwrap_or_else(|error| panic!("{what} on {to}: {error}"))
 }
 
-pub fn tensors(values: Vec<Value>) -> Result<Vec<Tensor>, CallError> {
+pub fn tensors(Values(values): Values) -> Result<Vec<Tensor>, CallError> {
     values.into_iter().map(Value::into_tensor).collect()
 }
 

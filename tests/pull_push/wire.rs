@@ -212,13 +212,17 @@ fn a_servers_nonsense_is_refused_with_its_name() {
         drop(pulled);
         world.shut_down();
     };
-    refused(Vec::new, Filter::None, "an update is a version, marks and encoded values");
+    refused(Vec::new, Filter::None, "its reply: `version` is missing");
     refused(
         || vec![Value::Int(1), Value::Bytes(vec![1; 9])],
         Filter::None,
         "what rank 0 sent of module `net`: values of 9 segments came for 1",
     );
-    refused(|| vec![Value::Int(-1), Value::Bytes(vec![1])], Filter::None, "-1 is no version");
+    refused(
+        || vec![Value::Int(-1), Value::Bytes(vec![1])],
+        Filter::None,
+        "`range.pull` on rank 0: its reply: `version`: expected an integer of at least 0, found -1",
+    );
     refused(|| vec![Value::Int(1), Value::Bytes(vec![1])], Filter::Int8, "less came than the filter sends");
     refused(
         || vec![Value::Int(1), Value::Bytes(vec![1]), Tensor::from_slice(&[1.0f32]).into()],
@@ -228,7 +232,7 @@ fn a_servers_nonsense_is_refused_with_its_name() {
     refused(
         || vec![Value::Int(1), Value::Bytes(vec![0]), Value::Text("values".into())],
         Filter::None,
-        "a text came where a tensor is taken",
+        "`parts`: expected a tensor, found a text",
     );
 }
 
@@ -237,8 +241,10 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     let filter = Filter::TopK { share: 0.01 };
     let world = World::of_ranges(Consistency::Async, filter);
     let mut trainer = world.trainer(filter);
-    let (autograd, before) = (&world.autograds[TRAINER], values(&trainer.0));
-    let call = |method: &str, values: Vec<Value>| autograd.call(Rank(0), method, values, None).wait();
+    let (mesh, before) = (&world.meshes[TRAINER], values(&trainer.0));
+    let call = |method: &str, values: Vec<Value>| {
+        mesh.call(Rank(0), method, Message::new(values)).wait().map(|message| message.values)
+    };
     let range = || -> RRef { call("range.get", vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
     let push = |used: i64, marks: &[u8], parts: Vec<Tensor>| {
         let head = vec![range().into(), used.into(), Value::Int(8), Value::Bytes(marks.to_vec())];
@@ -257,9 +263,12 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     assert_says(push(0, &[1], kept(13, 0, 1.0)), "not ascending");
     assert_says(push(0, &[1], kept(i32::MAX, 0, 1.0)), "do not add up");
     assert_says(push(0, &[1], Vec::new()), "less came than the filter sends");
-    assert_says(push(-5, &[1], kept(13, 0, 1.0)), "-5 is no version");
+    assert_says(
+        push(-5, &[1], kept(13, 0, 1.0)),
+        "`range.push` on rank 0: the request of rank 2: `version`: expected an integer of at least 0, found -5",
+    );
     let other = call("range.optimizer", vec![range().into(), "{\"type\":\"sgd\"}".into()]).map(drop);
-    assert_says(other.map_err(Into::into), "the optimizer's options");
+    assert_says(other.map_err(Into::into), "the request of rank 2: `options`: missing field");
     trainer.1.refresh().unwrap();
     assert_eq!(values(&trainer.0), before);
     drop(trainer);

@@ -20,7 +20,7 @@ use pstrain::job::optimizer::OptimizerSpec;
 use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
 use pstrain::model;
 use pstrain::parallel::{DistributedOptimizer, Parameters, Piece, ShardServer, ShardedModule};
-use pstrain::rpc::{Mesh, Methods, Value};
+use pstrain::rpc::{Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor, no_grad};
 

@@ -139,7 +139,7 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
     let module = world.module(0);
     let said = |method: &str, values: Vec<Value>| {
         let values = std::iter::once(module.shards()[0].clone().into()).chain(values).collect();
-        world.autograds[0].call(Rank(2), method, values, None).wait().unwrap_err().message
+        world.meshes[0].call(Rank(2), method, Message::new(values)).wait().unwrap_err().message
     };
     let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];
     assert!(

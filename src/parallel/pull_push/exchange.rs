@@ -11,13 +11,13 @@ use tch::{Device, Kind, Tensor};
 
 use super::filter::{Encoded, decode, encode};
 use super::segments::{Segment, gather, marked_length, segments, spread};
-use super::server::{GET, LEAVE, OPTIMIZER, PULL, PUSH, read_update, write_marks};
+use crate::autograd::Autograd;
 use crate::autograd::optimizer::Optimizer;
-use crate::autograd::{Autograd, AutogradPending};
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Filter, ranges};
+use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
 use crate::parallel::{Applied, Gradients, LocalParameters, PATIENCE, weights};
-use crate::rpc::{RRef, Value};
+use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
 pub struct Exchange {
@@ -94,7 +94,7 @@ impl fmt::Display for Traffic {
 }
 
 /// A push whose answers are on their way, one from each server.
-pub(in crate::parallel) struct Pushing(Vec<AutogradPending<Vec<Value>>>);
+pub(in crate::parallel) struct Pushing(Vec<PendingReply<Pushed>>);
 
 impl Exchange {
     /// Over the parameters `here`, whose ranges the ranks `servers` hold in this order. `local_steps`: from one
@@ -110,12 +110,11 @@ impl Exchange {
         local_steps: u32,
     ) -> Result<Exchange> {
         let sizes: Vec<u64> = here.tensors.iter().map(|tensor| tensor.numel() as u64).collect();
-        let get = |&rank: &Rank| autograd.call(rank, GET, vec![here.module.as_str().into()], None);
+        let get = |&rank: &Rank| autograd.call(rank, range::Get { module: here.module.clone() }, None);
         let asked: Vec<_> = servers.iter().map(get).collect();
         let ranges = ranges(sizes.iter().sum(), servers.len());
-        let server = |(asked, range): (AutogradPending<Vec<Value>>, _)| {
-            let rref = asked.wait()?.into_iter().next().context("a server gave no range")?.into_rref()?;
-            Server::new(rref, segments(&sizes, &range), &here.tensors, filter, local_steps > 1)
+        let server = |(asked, range): (PendingReply<range::Reference>, _)| {
+            Server::new(asked.wait()?.range, segments(&sizes, &range), &here.tensors, filter, local_steps > 1)
         };
         let servers = asked.into_iter().zip(ranges).map(server).collect::<Result<_>>()?;
         let local =
@@ -128,8 +127,7 @@ impl Exchange {
     /// # Errors
     /// When a server refuses the options, or already updates these parameters by others.
     pub(in crate::parallel) fn start(&mut self, spec: &OptimizerSpec) -> Result<()> {
-        let options = serde_json::to_string(spec).context("the optimizer's options")?;
-        self.call_all(OPTIMIZER, || vec![options.as_str().into()])?;
+        self.call_all(|range| range::Optimize { range, options: Json(spec.clone()) })?;
         if self.local.every > 1 {
             let optimizer = Optimizer::new(spec.clone(), &self.here.tensors);
             self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.module))?);
@@ -166,9 +164,8 @@ impl Exchange {
         let mut applied = Applied { staleness: 0 };
         let mut updates = Vec::new();
         for answer in pushing.0 {
-            let mut update = answer.wait()?;
-            ensure!(!update.is_empty(), "`{PUSH}` gave nothing");
-            applied.staleness = applied.staleness.max(update.remove(0).into_int()?.max(0) as u64);
+            let Pushed { staleness, update } = answer.wait()?;
+            applied.staleness = applied.staleness.max(staleness);
             updates.push(update);
         }
         self.take(updates, self.filter)?;
@@ -192,7 +189,7 @@ impl Exchange {
     /// # Errors
     /// When a call fails, or what came is no update.
     pub(in crate::parallel) fn refresh(&mut self) -> Result<()> {
-        let updates = self.call_all(PULL, || vec![Value::Nil])?;
+        let updates = self.call_all(|range| range::Pull { range, have: None })?;
         self.take(updates, Filter::None)
     }
 
@@ -201,7 +198,7 @@ impl Exchange {
     /// # Errors
     /// When a call fails, or the round that it completes cannot be applied.
     pub(in crate::parallel) fn leave(&self) -> Result<()> {
-        self.call_all(LEAVE, Vec::new).map(drop)
+        self.call_all(|range| range::Leave { range }).map(drop)
     }
 
     pub(in crate::parallel) fn module(&self) -> &str {
@@ -224,20 +221,15 @@ impl Exchange {
                 self.traffic.pushed_bytes += encoded.bytes();
                 self.traffic.full_bytes += Filter::None.bytes(server.values());
             }
-            let head = [
-                server.range.clone().into(),
-                Value::Int(server.version as i64),
-                samples.map_or(Value::Nil, |samples| Value::Int(samples as i64)),
-                write_marks(&marks),
-            ];
-            let values = head.into_iter().chain(encoded.0.into_iter().map(Value::from)).collect();
-            pushing.push(self.autograd.call_within(server.range.owner(), PUSH, values, None, PATIENCE));
+            let (range, version, marks) = (server.range.clone(), server.version, Marks(marks));
+            let push = Push { range, version, samples, marks, parts: encoded.0 };
+            pushing.push(self.autograd.call_within(server.range.owner(), push, None, PATIENCE));
         }
         Ok(Pushing(pushing))
     }
 
     /// One update from each server, encoded by `filter`.
-    fn take(&mut self, updates: Vec<Vec<Value>>, filter: Filter) -> Result<()> {
+    fn take(&mut self, updates: Vec<Update>, filter: Filter) -> Result<()> {
         for (server, update) in self.servers.iter_mut().zip(updates) {
             let pulled = server.take(update, filter).with_context(|| {
                 format!("what rank {} sent of module `{}`", server.range.owner(), self.here.module)
@@ -252,13 +244,11 @@ impl Exchange {
     }
 
     /// Of all servers at once.
-    fn call_all(&self, method: &str, more: impl Fn() -> Vec<Value>) -> Result<Vec<Vec<Value>>> {
-        let call = |server: &Server| {
-            let values = [server.range.clone().into()].into_iter().chain(more()).collect();
-            self.autograd.call(server.range.owner(), method, values, None)
-        };
+    fn call_all<C: Call>(&self, call: impl Fn(RRef) -> C) -> Result<Vec<C::Reply>> {
+        let call =
+            |server: &Server| self.autograd.call(server.range.owner(), call(server.range.clone()), None);
         let calls: Vec<_> = self.servers.iter().map(call).collect();
-        Ok(calls.into_iter().map(AutogradPending::wait).collect::<Result<_, _>>()?)
+        Ok(calls.into_iter().map(PendingReply::wait).collect::<Result<_, _>>()?)
     }
 }
 
@@ -315,8 +305,8 @@ impl Server {
     }
 
     /// Takes over an update that came. Returns the bytes of its values.
-    fn take(&mut self, update: Vec<Value>, filter: Filter) -> Result<u64> {
-        let (version, marks, parts) = read_update(update)?;
+    fn take(&mut self, update: Update, filter: Filter) -> Result<u64> {
+        let Update { version, marks: Marks(marks), parts } = update;
         let (came, segments) = (marks.len(), self.lengths.len());
         ensure!(came == segments, "values of {came} segments came for {segments}");
         let encoded = Encoded(parts);

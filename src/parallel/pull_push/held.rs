@@ -11,12 +11,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Device, Kind, Tensor};
 
 use super::changes::Changes;
-use super::filter::{Encoded, decode, encode};
+use super::filter::{decode, encode};
 use super::segments::{gather, marked_length, segments, spread};
 use crate::autograd::optimizer::Optimizer;
 use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
+use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::hogwild::Hogwild;
 use crate::parallel::made::{Chosen, Tally};
 use crate::parallel::ordered::{Ordered, Updated};
@@ -58,16 +59,8 @@ struct Updating {
     optimizer: Option<Optimizer>,
 }
 
-/// What a pull gives.
-pub(super) struct Update {
-    pub version: u64,
-    /// The segments that travel.
-    pub marks: Vec<bool>,
-    pub encoded: Encoded,
-}
-
 /// What a push brings, as it came.
-pub(super) struct Push {
+pub(super) struct PushedGradients {
     pub samples: u64,
     pub marks: Vec<bool>,
     pub parts: Vec<Tensor>,
@@ -159,7 +152,7 @@ impl HeldRange {
         };
         let mut shadow = shadow.lock().expect("no handler panics with a shadow locked");
         let update = self.read(None)?;
-        let values = update.encoded.0.first().context("a range has a segment at least")?;
+        let values = update.parts.first().context("a range has a segment at least")?;
         match (have, &*shadow) {
             (Some(_), Some(has)) => self.difference(update.version, values, has),
             (Some(_), None) => anyhow::bail!("rank {trainer} must pull everything first"),
@@ -179,7 +172,7 @@ impl HeldRange {
         &self,
         trainer: Rank,
         used: u64,
-        push: Option<Push>,
+        push: Option<PushedGradients>,
     ) -> Result<(Applied, Update)> {
         let samples = push.as_ref().map(|push| push.samples);
         let gradients = push.map(|push| self.gradients(push)).transpose()?;
@@ -217,7 +210,7 @@ impl HeldRange {
         self.tally.read()
     }
 
-    fn gradients(&self, push: Push) -> Result<Gradients> {
+    fn gradients(&self, push: PushedGradients) -> Result<Gradients> {
         let (came, segments) = (push.marks.len(), self.lengths.len());
         ensure!(came == segments, "gradients of {came} segments came for {segments}");
         let decoded = match marked_length(&self.lengths, &push.marks) {
@@ -232,7 +225,7 @@ impl HeldRange {
         let read = |segments: &[Tensor]| {
             let (version, marks) = self.changes.since(have);
             let values = gather(segments, &marks)?;
-            Ok(Update { version, marks, encoded: Encoded(values.into_iter().collect()) })
+            Ok(Update { version, marks: Marks(marks), parts: values.into_iter().collect() })
         };
         match &self.updates {
             Updates::Ordered(ordered) => ordered.with(|updating| read(&updating.segments)),
@@ -248,7 +241,7 @@ impl HeldRange {
         let differs = |part: &Tensor| Ok(bool::try_from(part.f_any()?)?);
         let marks = all.iter().map(differs).collect::<Result<Vec<bool>>>()?;
         let Some(differences) = gather(&all, &marks)? else {
-            return Ok(Update { version, marks, encoded: Encoded::default() });
+            return Ok(Update { version, marks: Marks(marks), parts: Vec::new() });
         };
         let (encoded, arrives) = encode(self.filter, &differences)
             .with_context(|| format!("the parameters of module `{}`", self.module))?;
@@ -258,7 +251,7 @@ impl HeldRange {
                 let _ = has.f_add_(&arrives)?;
             }
         }
-        Ok(Update { version, marks, encoded })
+        Ok(Update { version, marks: Marks(marks), parts: encoded.0 })
     }
 }
 
@@ -308,10 +301,10 @@ mod tests {
     }
 
     /// A gradient of one segment, and no other.
-    fn gradient(filter: Filter, segment: usize, value: f64) -> Push {
+    fn gradient(filter: Filter, segment: usize, value: f64) -> PushedGradients {
         let given = Tensor::full([LENGTHS[segment]], value, (Kind::Float, Device::Cpu));
         let marks = (0..LENGTHS.len()).map(|at| at == segment).collect();
-        Push { samples: 8, marks, parts: encode(filter, &given).unwrap().0.0 }
+        PushedGradients { samples: 8, marks, parts: encode(filter, &given).unwrap().0.0 }
     }
 
     fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -320,11 +313,11 @@ mod tests {
 
     /// As a trainer does it.
     fn take(has: &mut [Tensor], update: Update, filter: Filter) {
-        let Some(length) = Some(marked_length(&LENGTHS, &update.marks)).filter(|length| *length > 0) else {
+        let Some(length) = Some(marked_length(&LENGTHS, &update.marks.0)).filter(|length| *length > 0) else {
             return;
         };
-        let values = decode(filter, update.encoded.0, length).unwrap();
-        for (has, values) in has.iter_mut().zip(spread(Some(&values), &LENGTHS, &update.marks).unwrap()) {
+        let values = decode(filter, update.parts, length).unwrap();
+        for (has, values) in has.iter_mut().zip(spread(Some(&values), &LENGTHS, &update.marks.0).unwrap()) {
             let Some(values) = values else { continue };
             match filter {
                 Filter::None => has.copy_(&values),

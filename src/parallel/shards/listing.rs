@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tch::{Kind, Tensor};
 
 use crate::autograd::Autograd;
-use crate::parallel::server::exactly;
+use crate::parallel::calls::shard::{self as calls, List, Listed, PieceOfRows};
 use crate::rpc::RRef;
 
 /// All rows that one owner had at one moment. What they hold is read with each piece.
@@ -32,9 +32,8 @@ pub struct Piece {
 
 impl Listing {
     pub(super) fn of(autograd: &Arc<Autograd>, shard: &RRef, dim: i64) -> Result<Listing> {
-        let answer = autograd.call(shard.owner(), "shard.list", vec![shard.clone().into()], None).wait()?;
-        let [list, rows] = exactly(answer)?;
-        let (list, rows) = (list.into_rref()?, u64::try_from(rows.into_int()?)?);
+        let Listed { list, rows } =
+            autograd.call(shard.owner(), List { shard: shard.clone() }, None).wait()?;
         Ok(Listing { autograd: autograd.clone(), list, rows, dim, taken: 0, last: None })
     }
 
@@ -51,10 +50,8 @@ impl Listing {
         if self.taken == self.rows {
             return Ok(None);
         }
-        let values = vec![self.list.clone().into(), (self.taken as i64).into()];
-        let answer = self.autograd.call(self.list.owner(), "shard.piece", values, None).wait()?;
-        let [ids, rows] = exactly(answer)?;
-        let (ids, rows) = (ids.into_tensor()?, rows.into_tensor()?);
+        let piece = calls::Piece { list: self.list.clone(), start: self.taken };
+        let PieceOfRows { ids, rows } = self.autograd.call(self.list.owner(), piece, None).wait()?;
         let (count, left) = (ids.numel() as u64, self.rows - self.taken);
         let (owner, shapes) = (self.list.owner(), (ids.size(), rows.size()));
         let sound = ids.f_kind()? == Kind::Int64

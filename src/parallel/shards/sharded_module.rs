@@ -7,14 +7,14 @@ use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::asked::Asked;
 use super::listing::Listing;
-use crate::autograd::{Autograd, AutogradPending, Context};
+use crate::autograd::{Autograd, Context};
 use crate::job::layer::{BagMode, LayerOp};
 use crate::job::shards::{Cut, TableSpec};
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
 use crate::model::{Mode, Module};
 use crate::parallel::PATIENCE;
-use crate::parallel::remote_module::one;
-use crate::rpc::{RRef, Value};
+use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
+use crate::rpc::{PendingReply, RRef};
 
 /// A handle on a table whose rows lie on several ranks.
 pub struct ShardedModule {
@@ -41,7 +41,7 @@ pub struct LookingUp {
     numbered: Tensor,
     has_empty_places: bool,
     /// For each owner that is asked, and how many rows of it.
-    calls: Vec<(AutogradPending<Vec<Value>>, i64)>,
+    calls: Vec<(PendingReply<Rows>, i64)>,
 }
 
 impl ShardedModule {
@@ -53,9 +53,9 @@ impl ShardedModule {
         let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else {
             anyhow::bail!("module `{}` is not sharded", spec.name)
         };
-        let get = |&owner| autograd.call(owner, "shard.get", vec![spec.name.as_str().into()], None);
+        let get = |&owner| autograd.call(owner, Get { module: spec.name.clone() }, None);
         let calls: Vec<_> = spec.place.ranks.iter().map(get).collect();
-        let shards = calls.into_iter().map(|call| Ok(one(call.wait()?)?.into_rref()?));
+        let shards = calls.into_iter().map(|call| Ok(call.wait()?.shard));
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let bags = match spec.layers()[0].op {
             LayerOp::EmbeddingBag { mode, .. } => Some(mode),
@@ -109,10 +109,9 @@ impl ShardedModule {
     /// # Errors
     /// When a call fails, or the round that it completes cannot be applied.
     pub fn leave(&self) -> Result<()> {
-        let leave = |shard: &RRef| self.call(shard, "shard.leave", vec![shard.clone().into()]);
+        let leave = |shard: &RRef| self.autograd.call(shard.owner(), Leave { shard: shard.clone() }, None);
         let calls: Vec<_> = self.shards.iter().map(leave).collect();
-        calls.into_iter().try_for_each(|call| call.wait().map(drop))?;
-        Ok(())
+        Ok(calls.into_iter().try_for_each(PendingReply::wait)?)
     }
 
     /// What each owner has, in the order of their ranks: ranges of rows that follow one another, or rows of any ids.
@@ -131,11 +130,10 @@ impl ShardedModule {
         let asked = Asked::new(&list, &self.table, self.cut, self.shards.len(), self.bags.is_some())?;
         let mut calls = Vec::new();
         for (shard, ids) in self.shards.iter().zip(asked.of).filter(|(_, ids)| !ids.is_empty()) {
-            let after = Value::Int(after as i64);
-            let values = vec![shard.clone().into(), after, Tensor::f_from_slice(&ids)?.into()];
+            let look_up = LookUp { shard: shard.clone(), after, ids: Tensor::f_from_slice(&ids)? };
             let call = match context {
-                Some(_) => self.autograd.call_within(shard.owner(), "shard.rows", values, context, PATIENCE),
-                None => self.autograd.call(shard.owner(), "shard.rows", values, None),
+                Some(_) => self.autograd.call_within(shard.owner(), look_up, context, PATIENCE),
+                None => self.autograd.call(shard.owner(), look_up, None),
             };
             calls.push((call, ids.len() as i64));
         }
@@ -148,10 +146,6 @@ impl ShardedModule {
             numbered: Tensor::f_from_slice(&asked.numbered)?.f_view(ids.size().as_slice())?,
             calls,
         })
-    }
-
-    fn call(&self, shard: &RRef, method: &str, values: Vec<Value>) -> AutogradPending<Vec<Value>> {
-        self.autograd.call(shard.owner(), method, values, None)
     }
 }
 
@@ -183,10 +177,10 @@ fn full_bags(rows: &Tensor, numbered: &Tensor) -> Result<Tensor, TchError> {
 }
 
 /// The rows that were asked for, owner after owner.
-fn rows(calls: Vec<(AutogradPending<Vec<Value>>, i64)>, dim: i64) -> Result<Tensor> {
+fn rows(calls: Vec<(PendingReply<Rows>, i64)>, dim: i64) -> Result<Tensor> {
     let mut rows = Vec::with_capacity(calls.len());
     for (call, count) in calls {
-        let came = one(call.wait()?)?.into_tensor()?;
+        let came = call.wait()?.rows;
         let wanted = [count, dim];
         ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
         rows.push(came);

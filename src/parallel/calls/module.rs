@@ -1,0 +1,113 @@
+//! A module at its owner.
+
+use tch::Tensor;
+
+use crate::rpc::{Bits, Body as _, Field, Fields, RRef, Value, body, call, unexpected};
+
+call! {
+    /// The one instance of a module, made by the first who asks.
+    pub(in crate::parallel) struct Get = "module.get" -> Reference {
+        name: String,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Reference {
+        module: RRef,
+    }
+}
+
+call! {
+    /// A forward; under a context one that is recorded.
+    pub(in crate::parallel) struct Forward = "module.forward" -> Output {
+        module: RRef,
+        /// Dropout and batch statistics as in training.
+        train: bool,
+        dropout_seed: Bits,
+        /// How many of the caller's steps are applied first.
+        after: u64,
+        ..inputs: Input,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Output {
+        /// On the CPU.
+        output: Tensor,
+    }
+}
+
+/// What a forward gets.
+pub(in crate::parallel) enum Input {
+    Tensor(Tensor),
+    /// A tensor that its owner has lent.
+    Lent(RRef),
+    /// The output of another module, which is called for it.
+    Output(Box<Forward>),
+}
+
+impl Field for Input {
+    fn into_value(self) -> Value {
+        match self {
+            Input::Tensor(tensor) => tensor.into_value(),
+            Input::Lent(lent) => lent.into_value(),
+            Input::Output(forward) => Value::List(forward.encode()),
+        }
+    }
+
+    fn from_value(value: Value) -> Result<Input, String> {
+        match value {
+            Value::Tensor(sent) => Ok(Input::Tensor(sent.tensor)),
+            Value::RRef(lent) => Ok(Input::Lent(lent)),
+            // Lists are nested a few times at most: the mesh has looked.
+            Value::List(values) => match Forward::decode(&mut Fields::new(values)) {
+                Ok(forward) => Ok(Input::Output(Box::new(forward))),
+                Err(error) => Err(error.message),
+            },
+            other => Err(unexpected("a tensor, a reference to one, or a forward", &other)),
+        }
+    }
+}
+
+call! {
+    /// A reference to each parameter.
+    pub(in crate::parallel) struct Parameters = "module.parameters" -> ParameterList {
+        module: RRef,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct ParameterList {
+        ..parameters: RRef,
+    }
+}
+
+call! {
+    /// Parameters and buffers as they are now.
+    pub(in crate::parallel) struct State = "module.state" -> StateOf {
+        module: RRef,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct StateOf {
+        state: RRef,
+        names: Vec<String>,
+    }
+}
+
+call! {
+    /// One tensor of such a state.
+    pub(in crate::parallel) struct StateTensor = "module.tensor" -> Output {
+        state: RRef,
+        /// Among the names.
+        index: u64,
+    }
+}
+
+call! {
+    /// The caller takes no more steps.
+    pub(in crate::parallel) struct Leave = "module.leave" -> () {
+        module: RRef,
+    }
+}

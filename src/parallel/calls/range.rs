@@ -1,0 +1,95 @@
+//! A server's range of a module's parameters, which trainers pull from and push to.
+
+use tch::Tensor;
+
+use crate::job::optimizer::OptimizerSpec;
+use crate::rpc::{Body, CallError, Field, Fields, Json, RRef, Value, body, call};
+
+call! {
+    /// The callee's range of a module's parameters, made by the first who asks.
+    pub(in crate::parallel) struct Get = "range.get" -> Reference {
+        module: String,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Reference {
+        range: RRef,
+    }
+}
+
+call! {
+    /// What updates the parameters from now on.
+    pub(in crate::parallel) struct Optimize = "range.optimizer" -> () {
+        range: RRef,
+        options: Json<OptimizerSpec>,
+    }
+}
+
+call! {
+    /// What has changed.
+    pub(in crate::parallel) struct Pull = "range.pull" -> Update {
+        range: RRef,
+        /// The version that the caller has; none: all of it, as it is.
+        have: Option<u64>,
+    }
+}
+
+call! {
+    /// Gradients.
+    pub(in crate::parallel) struct Push = "range.push" -> Pushed {
+        range: RRef,
+        /// That the caller has.
+        version: u64,
+        /// Of the gradients; none: a skipped step.
+        samples: Option<u64>,
+        marks: Marks,
+        ..parts: Tensor,
+    }
+}
+
+/// What became of a push, and what the caller is behind by.
+pub(in crate::parallel) struct Pushed {
+    pub staleness: u64,
+    pub update: Update,
+}
+
+impl Body for Pushed {
+    fn encode(self) -> Vec<Value> {
+        [self.staleness.into_value()].into_iter().chain(self.update.encode()).collect()
+    }
+
+    fn decode(fields: &mut Fields) -> Result<Pushed, CallError> {
+        Ok(Pushed { staleness: fields.take("staleness")?, update: Update::decode(fields)? })
+    }
+}
+
+body! {
+    /// Values of segments, encoded by the filter, those of the marked ones one behind the other.
+    pub(in crate::parallel) struct Update {
+        version: u64,
+        marks: Marks,
+        ..parts: Tensor,
+    }
+}
+
+/// For each segment of a range whether it travels: a byte each.
+pub(in crate::parallel) struct Marks(pub Vec<bool>);
+
+impl Field for Marks {
+    fn into_value(self) -> Value {
+        Value::Bytes(self.0.into_iter().map(u8::from).collect())
+    }
+
+    fn from_value(value: Value) -> Result<Marks, String> {
+        let bytes = Vec::<u8>::from_value(value)?;
+        Ok(Marks(bytes.into_iter().map(|byte| byte != 0).collect()))
+    }
+}
+
+call! {
+    /// The caller pushes no more.
+    pub(in crate::parallel) struct Leave = "range.leave" -> () {
+        range: RRef,
+    }
+}

@@ -1,0 +1,94 @@
+//! A rank's rows of a table.
+
+use tch::Tensor;
+
+use super::optimizer::Stepped;
+use crate::job::optimizer::OptimizerSpec;
+use crate::rpc::{Json, RRef, body, call};
+
+call! {
+    /// The callee's part of a table, made by the first who asks.
+    pub(in crate::parallel) struct Get = "shard.get" -> Reference {
+        module: String,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Reference {
+        shard: RRef,
+    }
+}
+
+call! {
+    /// Rows by their ids. Under a context they are recorded, and made if they are new.
+    pub(in crate::parallel) struct LookUp = "shard.rows" -> Rows {
+        shard: RRef,
+        /// How many of the caller's steps are applied first.
+        after: u64,
+        /// int64 `[n]`, ascending.
+        ids: Tensor,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Rows {
+        /// float32 `[n, dim]`.
+        rows: Tensor,
+    }
+}
+
+call! {
+    /// What updates the rows from now on.
+    pub(in crate::parallel) struct Optimize = "shard.optimize" -> () {
+        shard: RRef,
+        options: Json<OptimizerSpec>,
+    }
+}
+
+call! {
+    /// The caller's step, as `optimizer.step`.
+    pub(in crate::parallel) struct Step = "shard.step" -> Stepped {
+        shard: RRef,
+        backward: Option<u64>,
+        samples: u64,
+    }
+}
+
+call! {
+    /// The caller takes no more steps.
+    pub(in crate::parallel) struct Leave = "shard.leave" -> () {
+        shard: RRef,
+    }
+}
+
+call! {
+    /// All rows that there are now.
+    pub(in crate::parallel) struct List = "shard.list" -> Listed {
+        shard: RRef,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Listed {
+        list: RRef,
+        rows: u64,
+    }
+}
+
+call! {
+    /// Some rows of such a list.
+    pub(in crate::parallel) struct Piece = "shard.piece" -> PieceOfRows {
+        list: RRef,
+        /// The first row's position in the list.
+        start: u64,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct PieceOfRows {
+        /// int64 `[k]`, ascending.
+        ids: Tensor,
+        /// float32 `[k, dim]`.
+        rows: Tensor,
+    }
+}
