@@ -1,43 +1,34 @@
 //! The rank mesh: rendezvous, calls, RRefs, payloads, heartbeat. Cap'n Proto types stay in here.
 //!
 //! A [`Mesh`] is a rank's part in the world. [`Mesh::join`] meets the others through rank 0; then every two ranks
-//! have one connection. All connections of a rank belong to its RPC thread (`net`), which is fed by commands; methods
-//! run on one worker thread for each peer (`worker`).
+//! have one connection. All connections of a rank belong to its RPC thread, which is fed by commands; methods run on one
+//! worker thread for each peer.
+//!
+//! From the lowest room to the highest, each of which imports only from those before it: [`wire`] (the schema and its
+//! numbers), [`wait`], [`types`], [`transport`], [`message`], [`join`], [`mesh`], [`thread`].
 //!
 //! Knows nothing of models, gradients or jobs: a tensor is bytes with a shape, and a context a number.
 
-mod call;
-mod codec;
-mod command;
-mod config;
-mod error;
-#[cfg(test)]
-mod hostile;
 mod join;
-mod lookout;
-mod memory;
 mod mesh;
-mod methods;
-mod net;
-mod payload;
-mod pending;
-mod reaper;
-mod rref;
-mod shared;
-mod socket;
-mod together;
-mod value;
+mod message;
+mod thread;
+mod transport;
+mod types;
+mod wait;
 mod wire;
-mod worker;
 
-pub use call::{Bits, Body, Call, Field, Fields, Json, PendingReply};
-pub(crate) use call::{body, call, decode_reply, decode_request, unexpected};
-pub use config::MeshConfig;
-pub use error::{CallError, CallErrorKind, Cause, JoinError, LostRank, RefusalReason};
-pub use mesh::{LostWatch, Mesh, Peer};
-pub use methods::{Handler, Incoming, Methods};
-pub use payload::{Form, Forms};
-pub use pending::Pending;
-pub use rref::{ObjectId, Objects, RRef};
-pub use together::Together;
-pub use value::{ContextId, Message, SentTensor, Value};
+pub use mesh::batch::Together;
+pub use mesh::call::{Bits, Body, Call, Field, Fields, Json, PendingReply};
+pub(crate) use mesh::call::{body, call, decode_reply, decode_request, unexpected};
+pub use mesh::handle::Mesh;
+pub use mesh::methods::{Handler, Incoming, Methods};
+pub use mesh::pending::Pending;
+pub use types::config::MeshConfig;
+pub use types::end::{Cause, LostRank, LostWatch};
+pub use types::error::{CallError, CallErrorKind};
+pub use types::join_error::{JoinError, RefusalReason};
+pub use types::peer::Peer;
+pub use types::rref::{ObjectId, Objects, RRef};
+pub use types::transport::{Form, Forms};
+pub use types::value::{ContextId, Message, SentTensor, Value};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpListener, lookup_host};
 
-use crate::rpc::config::MeshConfig;
-use crate::rpc::error::JoinError;
+use crate::rpc::types::config::MeshConfig;
+use crate::rpc::types::join_error::JoinError;
 
 /// The address at which rank 0 listens: loopback when the master is called so, else every interface, and that only
 /// with a token.

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use capnp::message::{Builder, HeapAllocator, Reader, ReaderOptions};
 use capnp::serialize::{self, OwnedSegments};
-use rand::TryRng;
-use rand::rngs::SysRng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::secret::{Key, same};
-use crate::rpc::error::RefusalReason;
-use crate::rpc::payload::Forms;
-use crate::rpc::socket::{Stream, UnixName};
+use super::secret::{Key, Nonce, nonce, same};
+use crate::rpc::transport::socket::{Socket, UnixName};
+use crate::rpc::transport::stream::Stream;
+use crate::rpc::types::join_error::RefusalReason;
+use crate::rpc::types::transport::Forms;
 use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, refusal};
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::topology::{Rank, WorldSize};
@@ -22,9 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of a message before its sender has proven anything.
 const MAX_FRAME_BYTES: usize = 8 << 10;
-
-/// Random bytes that nobody can have known before.
-pub(crate) type Nonce = [u8; 32];
 
 /// Who a connector says it is.
 #[derive(Clone, Debug)]
@@ -103,14 +99,15 @@ impl Introduction {
 /// The accepting side, which may name a nearer way to come. `admit` decides about a connector that knows the key; of the
 /// payload forms that it takes those are left that are among `own_forms`.
 pub(crate) async fn accept(
-    stream: &mut Stream,
+    socket: Socket,
     nearer: Option<UnixName>,
     key: &Key,
     own_forms: Forms,
     admit: impl FnOnce(&Introduction) -> Result<(), Refusal>,
-) -> Result<Introduction, Failure> {
+) -> Result<(Stream, Introduction), Failure> {
+    let mut stream = Stream::over(socket);
     let own = nonce();
-    send::<challenge::Owned>(stream, |mut to| {
+    send::<challenge::Owned>(&mut stream, |mut to| {
         to.set_magic(wire::MAGIC);
         to.set_version(wire::VERSION);
         to.set_nonce(&own);
@@ -119,7 +116,7 @@ pub(crate) async fn accept(
         }
     })
     .await?;
-    let frame = receive(stream, MAX_FRAME_BYTES).await?;
+    let frame = receive(&mut stream, MAX_FRAME_BYTES).await?;
     let verdict = judge(&frame, key, &own).and_then(|(mut came, nonce)| {
         came.forms = came.forms & own_forms;
         admit(&came).map_err(Failure::Refused)?;
@@ -128,16 +125,16 @@ pub(crate) async fn accept(
     match verdict {
         Ok((came, nonce)) => {
             let proof = accepted(key, &nonce, &own, came.forms);
-            send::<answer::Owned>(stream, |to| {
+            send::<answer::Owned>(&mut stream, |to| {
                 let mut to = to.init_accepted();
                 to.set_proof(&proof);
                 to.set_forms(came.forms.0);
             })
             .await?;
-            Ok(came)
+            Ok((stream, came))
         }
         Err(Failure::Refused(refused)) => {
-            refuse(stream, &refused).await?;
+            refuse(&mut stream, &refused).await?;
             Err(Failure::Refused(refused))
         }
         Err(failure) => Err(failure),
@@ -200,13 +197,19 @@ async fn challenge(stream: &mut Stream) -> Result<Challenge, Failure> {
 }
 
 /// The connecting side, which comes nearer if it can. Gives the payload forms that both take.
-pub(crate) async fn introduce(stream: &mut Stream, key: &Key, me: &Introduction) -> Result<Forms, Failure> {
-    let mut challenged = challenge(stream).await?;
-    if let Some(name) = challenged.nearer.filter(|_| me.forms.near() && stream.is_near()) {
-        match Stream::connect_near(name).await {
+pub(crate) async fn introduce(
+    socket: Socket,
+    key: &Key,
+    me: &Introduction,
+) -> Result<(Stream, Forms), Failure> {
+    let near = socket.is_near();
+    let mut stream = Stream::over(socket);
+    let mut challenged = challenge(&mut stream).await?;
+    if let Some(name) = challenged.nearer.filter(|_| me.forms.near() && near) {
+        match Socket::connect_near(name).await {
             Ok(near) => {
-                *stream = near;
-                challenged = challenge(stream).await?;
+                stream = Stream::over(near);
+                challenged = challenge(&mut stream).await?;
             }
             Err(error) => tracing::debug!("a rank of this machine is reached by TCP only: {error}"),
         }
@@ -214,7 +217,7 @@ pub(crate) async fn introduce(stream: &mut Stream, key: &Key, me: &Introduction)
     let (own, theirs) = (nonce(), challenged.nonce);
     let proof = me.mac(key, &theirs, &own);
     // Even to another version: its answer says so in its own log too.
-    send::<hello::Owned>(stream, |mut to| {
+    send::<hello::Owned>(&mut stream, |mut to| {
         to.set_magic(wire::MAGIC);
         to.set_version(wire::VERSION);
         to.set_nonce(&own);
@@ -228,7 +231,7 @@ pub(crate) async fn introduce(stream: &mut Stream, key: &Key, me: &Introduction)
         to.set_proof(&proof);
     })
     .await?;
-    let frame = receive(stream, MAX_FRAME_BYTES).await?;
+    let frame = receive(&mut stream, MAX_FRAME_BYTES).await?;
     let answer: answer::Reader<'_> = frame.get_root()?;
     match answer.which()? {
         answer::Refused(refused) => Err(Failure::Refused(read_refusal(refused?)?)),
@@ -236,7 +239,7 @@ pub(crate) async fn introduce(stream: &mut Stream, key: &Key, me: &Introduction)
             let forms = Forms(answer.get_forms());
             let expected = accepted(key, &own, &theirs, forms);
             match same(&expected, answer.get_proof()?) {
-                true => Ok(forms & me.forms),
+                true => Ok((stream, forms & me.forms)),
                 false => Err(Failure::Unproven),
             }
         }
@@ -286,12 +289,6 @@ pub(super) fn text(from: capnp::text::Reader<'_>, limit: usize) -> Result<String
 
 pub(super) fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Failure> {
     bytes.try_into().map_err(|_| Failure::NotPstrain)
-}
-
-pub(crate) fn nonce() -> Nonce {
-    let mut nonce = [0; 32];
-    SysRng.try_fill_bytes(&mut nonce).expect("the system has random numbers");
-    nonce
 }
 
 pub(super) type Frame = Reader<OwnedSegments>;

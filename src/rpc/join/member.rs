@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout_at};
 
+use super::address;
 use super::handshake::{self, Failure, Introduction, Refusal};
 use super::secret::Key;
-use super::{Joined, MAX_WORLD_BYTES, World, address, fits, introduction, listener};
-use crate::rpc::config::MeshConfig;
-use crate::rpc::error::{JoinError, RefusalReason};
-use crate::rpc::mesh::Peer;
-use crate::rpc::payload::Forms;
-use crate::rpc::socket::{Listener, Stream};
+use super::world::{Joined, MAX_WORLD_BYTES, World, fits, introduction, listener};
+use crate::rpc::transport::socket::{Listener, Socket};
+use crate::rpc::transport::stream::Stream;
+use crate::rpc::types::config::MeshConfig;
+use crate::rpc::types::join_error::{JoinError, RefusalReason};
+use crate::rpc::types::peer::Peer;
+use crate::rpc::types::transport::Forms;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -80,11 +82,11 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
 }
 
 async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
-    let mut stream = Stream::connect(&config.master).await?;
-    let (_, own) = stream.ends()?;
+    let socket = Socket::connect(&config.master).await?;
+    let (_, own) = socket.ends()?;
     let (tcp, address) = address::listen_beside(own, config.token.is_some()).await?;
     let (listener, me) = (listener(config, tcp), introduction(config, address));
-    let forms = handshake::introduce(&mut stream, key, &me).await?;
+    let (stream, forms) = handshake::introduce(socket, key, &me).await?;
     Ok(Reached { stream, listener, me, forms })
 }
 
@@ -123,10 +125,11 @@ async fn connect_down(
     for peer in &members[1..config.rank.index()] {
         // Its socket listens since before it came to rank 0.
         let unreached = |why: String| JoinError::PeerLeft { rank: peer.rank, why };
-        let mut stream = Stream::connect(&peer.address)
+        let socket = Socket::connect(&peer.address)
             .await
             .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
-        let forms = handshake::introduce(&mut stream, key, me).await.map_err(|failure| match failure {
+        let introduced = handshake::introduce(socket, key, me).await;
+        let (stream, forms) = introduced.map_err(|failure| match failure {
             Failure::Io(error) => unreached(format!("at {}: {error}", peer.address)),
             failure => failed(failure, config, peer.rank, &peer.address),
         })?;
@@ -145,11 +148,11 @@ async fn accept_from_above(
     let mut expected: BTreeSet<Rank> = config.world_size.ranks().skip(config.rank.index() + 1).collect();
     let mut joined = Vec::new();
     while !expected.is_empty() {
-        let (mut stream, nearer) = listener.accept().await.map_err(|source| JoinError::Listen {
+        let (socket, nearer) = listener.accept().await.map_err(|source| JoinError::Listen {
             address: format!("{:?}", listener.tcp().local_addr()),
             source,
         })?;
-        let admitted = handshake::accept(&mut stream, nearer, key, config.forms, |came| {
+        let admitted = handshake::accept(socket, nearer, key, config.forms, |came| {
             fits(config, came)?;
             match expected.contains(&came.rank) {
                 true => Ok(()),
@@ -159,7 +162,7 @@ async fn accept_from_above(
                 )),
             }
         });
-        if let Ok(came) = admitted.await {
+        if let Ok((stream, came)) = admitted.await {
             expected.remove(&came.rank);
             joined.push(Joined { rank: came.rank, stream, accepted: true, forms: came.forms });
         }

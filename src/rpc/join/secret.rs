@@ -1,5 +1,7 @@
 //! Proofs that a rank knows the token, without sending it: HMAC-SHA-256 (RFC 2104).
 
+use rand::TryRng;
+use rand::rngs::SysRng;
 use sha2::{Digest, Sha256};
 
 /// What both sides of a connection know.
@@ -47,6 +49,15 @@ impl Key {
 pub(crate) fn same(one: &Mac, other: &[u8]) -> bool {
     one.len() == other.len()
         && one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
+}
+
+/// Random bytes that nobody can have known before.
+pub(crate) type Nonce = [u8; 32];
+
+pub(crate) fn nonce() -> Nonce {
+    let mut nonce = [0; 32];
+    SysRng.try_fill_bytes(&mut nonce).expect("the system has random numbers");
+    nonce
 }
 
 #[cfg(test)]

@@ -1,0 +1,267 @@
+//! Rank 0: waits for everybody, then tells everybody who is there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio::time::timeout_at;
+
+use super::address;
+use super::handshake::{self, Introduction, Refusal};
+use super::secret::{Key, nonce};
+use super::world::{Joined, World, fits, introduction, listener};
+use crate::rpc::transport::socket::{Listener, Socket, UnixName};
+use crate::rpc::transport::stream::Stream;
+use crate::rpc::types::config::MeshConfig;
+use crate::rpc::types::join_error::{JoinError, RefusalReason};
+use crate::rpc::types::peer::Peer;
+use crate::rpc::wire::join_capnp::world;
+use crate::topology::Rank;
+
+/// Connections that have not proven anything yet.
+const MAX_STRANGERS: usize = 64;
+
+/// What the connections of newcomers share.
+struct Hall {
+    config: MeshConfig,
+    key: Key,
+    /// Who is in: each waits in its own task, and gives its connection back when asked.
+    present: RefCell<BTreeMap<Rank, Present>>,
+    strangers: Cell<usize>,
+    /// Nobody comes in any more.
+    closed: Cell<bool>,
+    /// Told whenever `present` grows.
+    news: mpsc::UnboundedSender<()>,
+}
+
+struct Present {
+    came: Introduction,
+    ask: oneshot::Sender<oneshot::Sender<Stream>>,
+}
+
+pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+    let tcp = address::listen_at_master(&mut config).await?;
+    let listener = listener(&config, tcp);
+    let (news, mut heard) = mpsc::unbounded_channel();
+    let hall = Rc::new(Hall::new(config, news));
+    // To the end of the job: who comes too late shall hear why.
+    spawn_local(receive(hall.clone(), listener));
+    let others = hall.config.world_size.0 as usize - 1;
+    let complete = timeout_at(deadline.into(), async {
+        while hall.present.borrow().len() < others {
+            heard.recv().await;
+        }
+    });
+    let complete = complete.await;
+    hall.closed.set(true);
+    match complete {
+        Ok(()) => hall.open().await,
+        Err(_) => Err(hall.give_up().await),
+    }
+}
+
+async fn receive(hall: Rc<Hall>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, nearer)) => {
+                // More strangers than that: somebody floods the port, and is not even answered.
+                if hall.strangers.get() < MAX_STRANGERS {
+                    hall.strangers.set(hall.strangers.get() + 1);
+                    spawn_local(greet(hall.clone(), socket, nearer));
+                }
+            }
+            // Out of file descriptors, or the connection is gone already: neither lasts.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn greet(hall: Rc<Hall>, socket: Socket, nearer: Option<UnixName>) {
+    let (ask, asked) = oneshot::channel();
+    let mut taken = None;
+    let admitted = handshake::accept(socket, nearer, &hall.key, hall.config.forms, |came| {
+        hall.admit(came, ask)?;
+        taken = Some(came.rank);
+        Ok(())
+    })
+    .await;
+    hall.strangers.set(hall.strangers.get() - 1);
+    match admitted {
+        Ok((stream, came)) => {
+            tracing::debug!(rank = %came.rank, name = %came.name, "joined");
+            let _ = hall.news.send(());
+            hall.host(came.rank, stream, asked).await;
+        }
+        Err(handshake::Failure::Refused(refused)) => tracing::warn!("refused a rank: {}", refused.message),
+        Err(failure) => {
+            tracing::debug!(?failure, "a connection that is no rank");
+            // It does not know that it is in, and may come again.
+            if let Some(rank) = taken {
+                hall.present.borrow_mut().remove(&rank);
+            }
+        }
+    }
+}
+
+impl Hall {
+    fn new(config: MeshConfig, news: mpsc::UnboundedSender<()>) -> Hall {
+        Hall {
+            key: Key::from_token(config.token.as_deref()),
+            config,
+            present: RefCell::default(),
+            strangers: Cell::new(0),
+            closed: Cell::new(false),
+            news,
+        }
+    }
+
+    /// Decides about a newcomer that knows the token; if it may come in, its rank is taken from here on.
+    fn admit(
+        &self,
+        came: &Introduction,
+        ask: oneshot::Sender<oneshot::Sender<Stream>>,
+    ) -> Result<(), Refusal> {
+        fits(&self.config, came)?;
+        let mut present = self.present.borrow_mut();
+        if came.rank == Rank(0) || self.closed.get() || present.contains_key(&came.rank) {
+            let message = format!("rank {} has come already", came.rank);
+            return Err(Refusal::new(RefusalReason::RankTaken, message));
+        }
+        present.insert(came.rank, Present { came: came.clone(), ask });
+        Ok(())
+    }
+
+    /// Keeps a connection until the world is complete. A rank that leaves meanwhile makes its place free again.
+    async fn host(&self, rank: Rank, stream: Stream, asked: oneshot::Receiver<oneshot::Sender<Stream>>) {
+        // Nothing is to come from it before it has been told who is there.
+        tokio::select! {
+            asked = asked => {
+                if let Ok(give) = asked {
+                    let _ = give.send(stream);
+                }
+            }
+            () = stream.stirs() => {
+                tracing::debug!(%rank, "left before the world was complete");
+                self.present.borrow_mut().remove(&rank);
+            }
+        }
+    }
+
+    /// All connections, back from their tasks.
+    async fn collect(&self) -> Vec<(Introduction, Option<Stream>)> {
+        let mut all = Vec::new();
+        for (_, Present { came, ask }) in self.present.take() {
+            let (give, stream) = oneshot::channel();
+            let _ = ask.send(give);
+            all.push((came, stream.await.ok()));
+        }
+        all
+    }
+
+    async fn open(&self) -> Result<World, JoinError> {
+        let present = self.collect().await;
+        let me = introduction(&self.config, self.config.master.clone()).into_peer();
+        let mut members = vec![me];
+        members.extend(present.iter().map(|(came, _)| came.clone().into_peer()));
+        let secret = nonce();
+        let mut joined = Vec::new();
+        for (came, stream) in present {
+            let rank = came.rank;
+            let left = |why: String| JoinError::PeerLeft { rank, why };
+            let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
+            let ends = stream.ends().ok();
+            let told =
+                handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
+            told.await.map_err(|failure| left(format!("{failure:?}")))?;
+            joined.push(Joined { rank, stream, accepted: true, forms: came.forms });
+        }
+        Ok(World { members, joined })
+    }
+
+    /// Tells those who have come who has not.
+    async fn give_up(&self) -> JoinError {
+        let present = self.collect().await;
+        let came: Vec<_> = present.iter().map(|(came, _)| came.rank).collect();
+        let missing = self.config.world_size.ranks().skip(1).filter(|rank| !came.contains(rank)).collect();
+        let error = JoinError::Missing { missing, waited: self.config.join_timeout };
+        let text = error.to_string();
+        let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());
+        for (_, stream) in present {
+            if let Some(mut stream) = stream {
+                let _ = handshake::send::<world::Owned>(&mut stream, |to| {
+                    handshake::write_refusal(to.init_refused(), &refused);
+                })
+                .await;
+            }
+        }
+        error
+    }
+}
+
+/// `ends` of the connection to the rank that is told: its own, and the one of this rank that it reached.
+fn write_world(to: world::Builder<'_>, members: &[Peer], ends: Option<(IpAddr, IpAddr)>, secret: &[u8; 32]) {
+    let mut to = to.init_complete();
+    to.set_secret(secret);
+    let mut list = to.init_members(members.len() as u32);
+    for (index, member) in members.iter().enumerate() {
+        let address = match ends {
+            Some((far, near)) => address::seen_from(&member.address, !far.is_loopback(), near),
+            None => member.address.clone(),
+        };
+        let mut to = list.reborrow().get(index as u32);
+        to.set_rank(member.rank.0);
+        to.set_name(member.name.as_str());
+        to.set_role(member.role.as_str());
+        to.set_address(address.as_str());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::rpc::types::transport::Forms;
+    use crate::topology::WorldSize;
+
+    /// Rank 1 comes, and the connection is `cut` after it was challenged and before it says who it is.
+    async fn come(hall: &Rc<Hall>, cut: bool) -> Result<Forms, handshake::Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (near, accepted) =
+            tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
+        let far = accepted.0.into_std()?;
+        let twin = far.try_clone()?;
+        hall.strangers.set(1);
+        let greeted = spawn_local(greet(hall.clone(), Socket::Tcp(TcpStream::from_std(far)?), None));
+        near.peek(&mut [0]).await?;
+        if cut {
+            // What it says still comes, but it cannot be answered.
+            twin.shutdown(std::net::Shutdown::Write)?;
+        }
+        let config = MeshConfig::new(Rank(1), WorldSize(2), "127.0.0.1:0");
+        let me = introduction(&config, "127.0.0.1:0".into());
+        let heard = handshake::introduce(Socket::Tcp(near), &hall.key, &me).await.map(|(_, forms)| forms);
+        if cut {
+            greeted.await.expect("no panic");
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_could_not_be_answered_can_come_again() {
+        let config = MeshConfig::new(Rank(0), WorldSize(2), "127.0.0.1:0");
+        let (news, _heard) = mpsc::unbounded_channel();
+        let hall = Rc::new(Hall::new(config, news));
+        tokio::task::LocalSet::new()
+            .run_until(async {
+                assert!(matches!(come(&hall, true).await, Err(handshake::Failure::Io(_))));
+                assert!(hall.present.borrow().is_empty());
+                come(&hall, false).await.expect("let in");
+            })
+            .await;
+    }
+}

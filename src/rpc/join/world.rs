@@ -1,0 +1,80 @@
+//! What both sides of joining share: who is who, and who fits in.
+
+use tokio::net::TcpListener;
+
+use super::handshake::{Introduction, Refusal};
+use super::secret::nonce;
+use crate::rpc::transport::socket::{Listener, UnixName};
+use crate::rpc::transport::stream::Stream;
+use crate::rpc::types::config::MeshConfig;
+use crate::rpc::types::join_error::RefusalReason;
+use crate::rpc::types::peer::Peer;
+use crate::rpc::types::transport::Forms;
+use crate::topology::Rank;
+
+/// Of the message that says who is there.
+pub(super) const MAX_WORLD_BYTES: usize = 1 << 20;
+
+/// Everybody is here.
+pub(crate) struct World {
+    /// By rank.
+    pub members: Vec<Peer>,
+    /// A connection to each other rank.
+    pub joined: Vec<Joined>,
+}
+
+pub(crate) struct Joined {
+    pub rank: Rank,
+    pub stream: Stream,
+    /// Whether this rank is the one that accepted.
+    pub accepted: bool,
+    /// The payload forms that both sides take.
+    pub forms: Forms,
+}
+
+/// Where ranks reach this one: by TCP, and inside this machine by a Unix socket if that is wanted.
+pub(super) fn listener(config: &MeshConfig, tcp: TcpListener) -> Listener {
+    Listener::new(tcp, config.forms.near().then(|| UnixName::of(&nonce())))
+}
+
+/// What a rank says of itself.
+pub(super) fn introduction(config: &MeshConfig, address: String) -> Introduction {
+    Introduction {
+        rank: config.rank,
+        world_size: config.world_size,
+        job_hash: config.job_hash,
+        name: config.name.clone(),
+        role: config.role.clone(),
+        address,
+        forms: config.forms,
+    }
+}
+
+/// What every acceptor asks of a newcomer besides the token.
+pub(super) fn fits(config: &MeshConfig, came: &Introduction) -> Result<(), Refusal> {
+    let refuse = |reason, message| Err(Refusal::new(reason, message));
+    if came.job_hash != config.job_hash {
+        let message =
+            format!("it runs job {}, here runs job {}", short(&came.job_hash), short(&config.job_hash));
+        return refuse(RefusalReason::Job, message);
+    }
+    if came.world_size != config.world_size {
+        let message = format!("its world has {} ranks, here are {}", came.world_size, config.world_size);
+        return refuse(RefusalReason::WorldSize, message);
+    }
+    if !config.world_size.contains(came.rank) {
+        let message = format!("there is no rank {} in a world of {}", came.rank, config.world_size);
+        return refuse(RefusalReason::RankOutOfRange, message);
+    }
+    Ok(())
+}
+
+fn short(hash: &[u8; 32]) -> String {
+    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Introduction {
+    pub fn into_peer(self) -> Peer {
+        Peer { rank: self.rank, name: self.name, role: self.role, address: self.address }
+    }
+}

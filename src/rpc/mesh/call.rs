@@ -1,0 +1,523 @@
+//! Calls as types: a call's name, its request and its reply stand in one place, and both sides use it.
+//!
+//! A service declares its calls with [`call!`] and its replies with [`body!`], all in one file. The caller asks with
+//! [`Mesh::request`], the callee answers with [`Methods::serve`]; `autograd` has the same two for calls whose tensors
+//! stay connected. A message that does not fit is refused with the name of the field that is wrong, and who sent it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{self, Poll};
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::Tensor;
+
+use super::handle::Mesh;
+use super::methods::{Incoming, Methods};
+use super::pending::Pending;
+use crate::rpc::types::error::{CallError, CallErrorKind};
+use crate::rpc::types::rref::RRef;
+use crate::rpc::types::value::{ContextId, Message, Value};
+use crate::rpc::wait::park::block_on;
+use crate::topology::Rank;
+
+/// A request or a reply, as the values of a message.
+pub trait Body: Sized + Send + 'static {
+    fn encode(self) -> Vec<Value>;
+
+    /// # Errors
+    /// `BadValue`, with the name of the field that is missing or is not what it has to be.
+    fn decode(fields: &mut Fields) -> Result<Self, CallError>;
+}
+
+/// A call that one rank makes and another one answers.
+pub trait Call: Body {
+    /// Unique in the program.
+    const NAME: &'static str;
+    type Reply: Body;
+}
+
+/// One value of a message.
+pub trait Field: Sized + Send + 'static {
+    fn into_value(self) -> Value;
+
+    /// # Errors
+    /// What was expected and what was found.
+    fn from_value(value: Value) -> Result<Self, String>;
+}
+
+/// The values of a message, read field by field in their order.
+pub struct Fields(std::vec::IntoIter<Value>);
+
+impl Fields {
+    pub fn new(values: Vec<Value>) -> Fields {
+        Fields(values.into_iter())
+    }
+
+    /// The next field; messages call it `name`.
+    ///
+    /// # Errors
+    /// `BadValue` when it is missing or of another type.
+    pub fn take<T: Field>(&mut self, name: &str) -> Result<T, CallError> {
+        match self.0.next() {
+            Some(value) => T::from_value(value).map_err(|why| bad(format_args!("`{name}`: {why}"))),
+            None => Err(bad(format_args!("`{name}` is missing"))),
+        }
+    }
+
+    /// All fields that are left; messages call them `name`.
+    ///
+    /// # Errors
+    /// `BadValue` when one of them is of another type.
+    pub fn rest<T: Field>(&mut self, name: &str) -> Result<Vec<T>, CallError> {
+        let mut rest = Vec::with_capacity(self.0.len());
+        while !self.is_empty() {
+            rest.push(self.take(name)?);
+        }
+        Ok(rest)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    fn end(self) -> Result<(), CallError> {
+        match self.0.len() {
+            0 => Ok(()),
+            more => Err(bad(format_args!("{more} values came behind the last field"))),
+        }
+    }
+}
+
+/// A whole request or reply.
+///
+/// # Errors
+/// `BadValue`: a field is missing, is not what it has to be, or there are more than there are fields.
+pub fn decode<B: Body>(values: Vec<Value>) -> Result<B, CallError> {
+    let mut fields = Fields::new(values);
+    let body = B::decode(&mut fields)?;
+    fields.end()?;
+    Ok(body)
+}
+
+/// The request of a call from rank `from`.
+///
+/// # Errors
+/// As [`decode`], with the name of the sender.
+pub fn decode_request<C: Call>(values: Vec<Value>, from: Rank) -> Result<C, CallError> {
+    decode(values).map_err(|error| of(format_args!("the request of rank {from}"), error))
+}
+
+/// The reply to a call.
+///
+/// # Errors
+/// As [`decode`]. The caller adds the name of the sender.
+pub fn decode_reply<C: Call>(values: Vec<Value>) -> Result<C::Reply, CallError> {
+    decode(values).map_err(|error| of("its reply", error))
+}
+
+fn of(what: impl fmt::Display, error: CallError) -> CallError {
+    CallError { message: format!("{what}: {}", error.message), ..error }
+}
+
+fn bad(what: impl fmt::Display) -> CallError {
+    CallError::of_kind(CallErrorKind::BadValue, what)
+}
+
+/// A reply that is still to come. Await it on any executor, or [`wait`](PendingReply::wait).
+#[must_use = "a call that nobody waits for fails unseen"]
+pub struct PendingReply<T> {
+    to: Rank,
+    method: &'static str,
+    answer: Result<Pending, CallError>,
+    /// None once the reply was given out.
+    take: Option<Take<T>>,
+}
+
+/// Makes of a message what was asked for. (A closure without captures is boxed for nothing.)
+type Take<T> = Box<dyn FnOnce(Message) -> Result<T, CallError> + Send>;
+
+impl<T> PendingReply<T> {
+    /// The reply to `C`, which went to rank `to`, as `take` makes it of the message.
+    pub(crate) fn new<C: Call>(
+        to: Rank,
+        answer: Result<Pending, CallError>,
+        take: impl FnOnce(Message) -> Result<T, CallError> + Send + 'static,
+    ) -> PendingReply<T> {
+        PendingReply { to, method: C::NAME, answer, take: Some(Box::new(take)) }
+    }
+
+    /// Blocks until the reply is there. For threads that serve nobody.
+    ///
+    /// # Errors
+    /// What the callee says, or why it could not be asked; a reply that does not fit.
+    pub fn wait(self) -> Result<T, CallError> {
+        let message = self.answer?.wait()?;
+        let take = self.take.expect("the reply was not given out before");
+        take(message).map_err(|error| error.at(self.to, self.method))
+    }
+}
+
+impl<T: Send + 'static> PendingReply<T> {
+    /// The same, of which `further` makes something else.
+    pub(crate) fn map<U>(
+        self,
+        further: impl FnOnce(T) -> Result<U, CallError> + Send + 'static,
+    ) -> PendingReply<U> {
+        let PendingReply { to, method, answer, take } = self;
+        let take = take.map(|take| -> Take<U> { Box::new(move |message| further(take(message)?)) });
+        PendingReply { to, method, answer, take }
+    }
+
+    /// Blocks until all replies are there, or one call has failed. For threads that serve nobody.
+    ///
+    /// # Errors
+    /// The first error, in time.
+    pub fn wait_all(calls: Vec<PendingReply<T>>) -> Result<Vec<T>, CallError> {
+        let reply = |call: PendingReply<T>| {
+            let (to, method) = (call.to, call.method);
+            async move { call.await.map_err(|error| error.at(to, method)) }
+        };
+        block_on(try_join_all(calls.into_iter().map(reply)))?
+    }
+}
+
+impl<T> Future for PendingReply<T> {
+    type Output = Result<T, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let message = match &mut this.answer {
+            Ok(pending) => task::ready!(Pin::new(pending).poll(context)),
+            Err(error) => Err(error.clone()),
+        };
+        let take = this.take.take().expect("the reply was not given out before");
+        Poll::Ready(message.and_then(|message| take(message).map_err(|error| error.at(this.to, this.method))))
+    }
+}
+
+impl Mesh {
+    /// Makes a call to rank `to`, which may be this one. Never blocks; the deadline is the job's `rpc_timeout`.
+    pub fn request<C: Call>(&self, to: Rank, call: C) -> PendingReply<C::Reply> {
+        self.request_in(None, to, call)
+    }
+
+    /// [`request`](Mesh::request) with a deadline of its own.
+    pub fn request_within<C: Call>(&self, to: Rank, call: C, within: Duration) -> PendingReply<C::Reply> {
+        reply_to::<C>(to, self.call_within(to, C::NAME, Message::new(call.encode()), within))
+    }
+
+    /// A call that belongs to an autograd context.
+    pub(crate) fn request_in<C: Call>(
+        &self,
+        context: Option<ContextId>,
+        to: Rank,
+        call: C,
+    ) -> PendingReply<C::Reply> {
+        reply_to::<C>(to, self.call(to, C::NAME, Message { values: call.encode(), context }))
+    }
+}
+
+fn reply_to<C: Call>(to: Rank, answer: Pending) -> PendingReply<C::Reply> {
+    PendingReply::new::<C>(to, Ok(answer), |message| decode_reply::<C>(message.values))
+}
+
+impl Methods {
+    /// Offers `handler` for the call that it takes. It gets the call and who makes it; the values of the message are in
+    /// the call.
+    ///
+    /// # Panics
+    /// When the call is served already.
+    pub fn serve<C, F, R, E>(&mut self, handler: F)
+    where
+        C: Call,
+        F: Fn(Incoming, C) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<C::Reply, E>> + 'static,
+        CallError: From<E>,
+    {
+        self.add(C::NAME, move |mut incoming| {
+            let values = std::mem::take(&mut incoming.message.values);
+            let served = decode_request::<C>(values, incoming.from).map(|call| handler(incoming, call));
+            async move { Ok(Message::new(served?.await?.encode())) }
+        });
+    }
+}
+
+/// Declares a request or a reply: a struct whose fields travel one after the other. The last line may stand for any
+/// number of values of one type: `..parts: Tensor`.
+macro_rules! body {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident {
+            $($(#[$about:meta])* $field:ident: $type:ty,)*
+            $(..$rest:ident: $each:ty $(,)?)?
+        }
+    ) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $($(#[$about])* $vis $field: $type,)*
+            $($vis $rest: Vec<$each>,)?
+        }
+
+        impl $crate::rpc::Body for $name {
+            fn encode(self) -> Vec<$crate::rpc::Value> {
+                let $name { $($field,)* $($rest,)? } = self;
+                #[allow(unused_mut, reason = "where there is nothing behind the fields")]
+                let mut values = vec![$($crate::rpc::Field::into_value($field)),*];
+                $(values.extend($rest.into_iter().map($crate::rpc::Field::into_value));)?
+                values
+            }
+
+            #[allow(unused_variables, reason = "where there are no fields")]
+            fn decode(fields: &mut $crate::rpc::Fields) -> Result<$name, $crate::rpc::CallError> {
+                $(let $field = fields.take(stringify!($field))?;)*
+                $(let $rest = fields.rest(stringify!($rest))?;)?
+                Ok($name { $($field,)* $($rest,)? })
+            }
+        }
+    };
+}
+
+/// Declares a call: its request as [`body!`] does, its name, and what it replies.
+macro_rules! call {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident = $method:literal -> $reply:ty { $($fields:tt)* }
+    ) => {
+        $crate::rpc::body! { $(#[$meta])* $vis struct $name { $($fields)* } }
+
+        impl $crate::rpc::Call for $name {
+            const NAME: &'static str = $method;
+            type Reply = $reply;
+        }
+    };
+}
+
+pub(crate) use {body, call};
+
+impl Body for () {
+    fn encode(self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn decode(_: &mut Fields) -> Result<(), CallError> {
+        Ok(())
+    }
+}
+
+macro_rules! plain_field {
+    ($($type:ty, $part:ident, $expected:literal;)*) => {
+        $(impl Field for $type {
+            fn into_value(self) -> Value {
+                Value::$part(self.into())
+            }
+
+            fn from_value(value: Value) -> Result<$type, String> {
+                match value {
+                    Value::$part(part) => Ok(part),
+                    other => Err(unexpected($expected, &other)),
+                }
+            }
+        })*
+    };
+}
+
+plain_field! {
+    bool, Bool, "a bool";
+    i64, Int, "an integer";
+    f64, Float, "a float";
+    String, Text, "a text";
+    Vec<u8>, Bytes, "bytes";
+    RRef, RRef, "an RRef";
+}
+
+pub(crate) fn unexpected(expected: &str, found: &Value) -> String {
+    format!("expected {expected}, found {}", found.kind())
+}
+
+/// A count, an index, a version: never negative.
+impl Field for u64 {
+    fn into_value(self) -> Value {
+        // One that is too large arrives as a negative number, and is refused.
+        Value::Int(self as i64)
+    }
+
+    fn from_value(value: Value) -> Result<u64, String> {
+        let number = i64::from_value(value)?;
+        u64::try_from(number).map_err(|_| format!("expected an integer of at least 0, found {number}"))
+    }
+}
+
+impl Field for u16 {
+    fn into_value(self) -> Value {
+        Value::Int(self.into())
+    }
+
+    fn from_value(value: Value) -> Result<u16, String> {
+        let number = i64::from_value(value)?;
+        u16::try_from(number)
+            .map_err(|_| format!("expected an integer from 0 to {}, found {number}", u16::MAX))
+    }
+}
+
+/// As it travels; an edge of autograd was looked at before.
+impl Field for Tensor {
+    fn into_value(self) -> Value {
+        self.into()
+    }
+
+    fn from_value(value: Value) -> Result<Tensor, String> {
+        match value {
+            Value::Tensor(sent) => Ok(sent.tensor),
+            other => Err(unexpected("a tensor", &other)),
+        }
+    }
+}
+
+impl Field for Value {
+    fn into_value(self) -> Value {
+        self
+    }
+
+    fn from_value(value: Value) -> Result<Value, String> {
+        Ok(value)
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    fn into_value(self) -> Value {
+        self.map_or(Value::Nil, T::into_value)
+    }
+
+    fn from_value(value: Value) -> Result<Option<T>, String> {
+        match value {
+            Value::Nil => Ok(None),
+            some => T::from_value(some).map(Some),
+        }
+    }
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn into_value(self) -> Value {
+        Value::List(self.into_iter().map(T::into_value).collect())
+    }
+
+    fn from_value(value: Value) -> Result<Vec<T>, String> {
+        match value {
+            Value::List(values) => values.into_iter().map(T::from_value).collect(),
+            other => Err(unexpected("a list", &other)),
+        }
+    }
+}
+
+/// A list of two.
+impl<A: Field, B: Field> Field for (A, B) {
+    fn into_value(self) -> Value {
+        Value::List(vec![self.0.into_value(), self.1.into_value()])
+    }
+
+    fn from_value(value: Value) -> Result<(A, B), String> {
+        let Value::List(values) = value else { return Err(unexpected("a list of two", &value)) };
+        let [first, second] = <[Value; 2]>::try_from(values)
+            .map_err(|values| format!("expected a list of two, found one of {}", values.len()))?;
+        Ok((A::from_value(first)?, B::from_value(second)?))
+    }
+}
+
+/// A number of which every bit counts, as a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits(pub u64);
+
+impl Field for Bits {
+    fn into_value(self) -> Value {
+        Value::Int(self.0 as i64)
+    }
+
+    fn from_value(value: Value) -> Result<Bits, String> {
+        i64::from_value(value).map(|number| Bits(number as u64))
+    }
+}
+
+/// A record that travels as JSON.
+#[derive(Clone, Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Field for Json<T> {
+    fn into_value(self) -> Value {
+        Value::Text(serde_json::to_string(&self.0).expect("a record of plain values is JSON"))
+    }
+
+    fn from_value(value: Value) -> Result<Json<T>, String> {
+        let text = String::from_value(value)?;
+        serde_json::from_str(&text).map(Json).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    body! {
+        #[derive(Debug, PartialEq)]
+        struct Reply {
+            name: String,
+        }
+    }
+
+    call! {
+        #[derive(Debug)]
+        struct Request = "test.request" -> Reply {
+            /// Any.
+            seed: Bits,
+            samples: Option<u64>,
+            ..parts: Tensor,
+        }
+    }
+
+    fn refused(values: Vec<Value>) -> String {
+        decode_request::<Request>(values, Rank(3)).expect_err("nonsense").message
+    }
+
+    #[test]
+    fn a_call_arrives_as_it_was_sent() {
+        let parts = vec![Tensor::from_slice(&[1.5]), Tensor::from_slice(&[2.5])];
+        let sent = Request { seed: Bits(u64::MAX), samples: Some(7), parts }.encode();
+        assert_eq!(sent.len(), 4, "a value for each field");
+        let came: Request = decode_request(sent, Rank(3)).expect("well formed");
+        assert_eq!((came.seed, came.samples, came.parts.len()), (Bits(u64::MAX), Some(7), 2));
+        let reply = Reply { name: "table".into() }.encode();
+        assert_eq!(decode_reply::<Request>(reply).expect("well formed"), Reply { name: "table".into() });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_sender_and_the_field() {
+        let bad = [
+            refused(vec!["no".into()]),
+            refused(vec![Value::Int(1)]),
+            refused(vec![Value::Int(1), Value::Int(-1)]),
+            refused(vec![Value::Int(1), Value::Nil, Tensor::from_slice(&[1.0]).into(), Value::Bool(true)]),
+            decode_reply::<Request>(vec![]).expect_err("nonsense").message,
+            decode_reply::<Request>(vec!["a".into(), "b".into()]).expect_err("nonsense").message,
+        ];
+        insta::assert_snapshot!(bad.join("\n"), @r"
+        the request of rank 3: `seed`: expected an integer, found a text
+        the request of rank 3: `samples` is missing
+        the request of rank 3: `samples`: expected an integer of at least 0, found -1
+        the request of rank 3: `parts`: expected a tensor, found a bool
+        its reply: `name` is missing
+        its reply: 1 values came behind the last field
+        ");
+    }
+
+    #[test]
+    fn an_error_names_call_rank_and_field() {
+        let error = decode_request::<Request>(vec!["no".into()], Rank(3)).expect_err("nonsense");
+        assert_eq!(
+            error.at(Rank(1), Request::NAME).to_string(),
+            "`test.request` on rank 1: the request of rank 3: `seed`: expected an integer, found a text"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! What a message may hold at most.
+
+use crate::rpc::types::error::{CallError, CallErrorKind};
+use crate::rpc::wire::{INLINE_BYTES, MAX_DEPTH, MAX_VALUES};
+
+pub(super) fn bad(message: impl std::fmt::Display) -> CallError {
+    CallError::of_kind(CallErrorKind::BadValue, message)
+}
+
+pub(super) fn too_large(message: impl std::fmt::Display) -> CallError {
+    CallError::of_kind(CallErrorKind::TooLarge, message)
+}
+
+/// A limit as a person reads it: "4 GiB" where it is a round number, else in bytes.
+fn readable(bytes: u64) -> String {
+    let round = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
+    let round = round
+        .map(|(unit, shift)| (unit, 1u64 << shift))
+        .find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size));
+    match round {
+        Some((unit, size)) => format!("{} {unit}", bytes / size),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// Counts what a message holds, while it is prepared and while it is read.
+pub(super) struct Tally {
+    values: usize,
+    /// Of all payloads.
+    pub bytes: u64,
+    /// Of those that the message carries in itself.
+    inline_bytes: usize,
+    max_bytes: u64,
+}
+
+impl Tally {
+    pub fn new(max_bytes: u64) -> Tally {
+        Tally { values: 0, bytes: 0, inline_bytes: 0, max_bytes }
+    }
+
+    pub fn list(&mut self, len: usize, depth: usize) -> Result<(), CallError> {
+        if depth > MAX_DEPTH {
+            return Err(too_large(format_args!("lists are nested more than {MAX_DEPTH} deep")));
+        }
+        self.values = self.values.saturating_add(len);
+        if self.values > MAX_VALUES {
+            return Err(too_large(format_args!(
+                "{} values in one message, the limit is {MAX_VALUES}\n  hint: put numbers into a tensor",
+                self.values
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn payload(&mut self, bytes: u64) -> Result<(), CallError> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.max_bytes {
+            return Err(too_large(format_args!(
+                "{} bytes for one message, which carries at most {}\n  hint: send it in several messages",
+                self.bytes,
+                readable(self.max_bytes)
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn inline(&mut self, bytes: usize) -> Result<(), CallError> {
+        self.inline_bytes = self.inline_bytes.saturating_add(bytes);
+        if self.inline_bytes > INLINE_BYTES {
+            return Err(too_large(format_args!(
+                "{} bytes inside a message, which carries at most {} in itself",
+                self.inline_bytes,
+                readable(INLINE_BYTES as u64)
+            )));
+        }
+        Ok(())
+    }
+}

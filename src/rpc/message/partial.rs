@@ -1,0 +1,188 @@
+//! A message as read, of which parts may still lie with its sender: the receiver's side of all transports.
+
+use std::rc::Rc;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tch::{Kind, Tensor};
+use tokio::sync::Semaphore;
+
+use super::received::Arrived;
+use crate::rpc::transport::bulk::Incoming;
+use crate::rpc::transport::cma::{Pinned, Unread};
+use crate::rpc::transport::inline;
+use crate::rpc::transport::memory::Room;
+use crate::rpc::transport::reading::Loan;
+use crate::rpc::transport::shm::Segment;
+use crate::rpc::types::error::{CallError, CallErrorKind};
+use crate::rpc::types::rref::{ObjectId, RRef};
+use crate::rpc::types::value::{ContextId, Message, SentTensor, Value};
+use crate::rpc::wire::READS_IN_FLIGHT;
+use crate::rpc::wire::value_capnp::{pin, reference, source, transfer};
+use crate::topology::Rank;
+
+/// A message as read, of which some parts may still have to be fetched.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub values: Vec<Part>,
+    pub context: Option<ContextId>,
+    pub fetches: Vec<Fetch>,
+    pub forks: Vec<Fork>,
+    /// Of all payloads.
+    pub bytes: u64,
+}
+
+/// A value; the numbers point into `fetches` and `forks`.
+pub(crate) enum Part {
+    Ready(Value),
+    Text(usize),
+    Bytes(usize),
+    Tensor { fetch: usize, edge: Option<u64> },
+    Ref(usize),
+    List(Vec<Part>),
+}
+
+pub(crate) enum Fetch {
+    Here(Room),
+    Pieces { shape: Shape, len: usize, source: source::Client },
+    Shared { shape: Shape, len: usize, source: source::Client, segment: Rc<Segment> },
+    Lent { shape: Shape, len: usize, loan: Loan, pin: Option<pin::Client> },
+    Bulk { shape: Shape, len: usize, transfer: transfer::Client, connection: Rc<Incoming> },
+}
+
+/// What the bytes of a payload become.
+pub(crate) enum Shape {
+    Bytes,
+    Tensor(Kind, Vec<i64>),
+}
+
+/// A reference that came in a message, while `held` keeps its sender's. None: the sender keeps it until it is answered.
+pub(crate) struct Fork {
+    pub owner: Rank,
+    pub id: ObjectId,
+    pub held: Option<reference::Client>,
+}
+
+impl Shape {
+    /// Room for `len` bytes, which is what a tensor of this shape takes.
+    pub fn room(&self, len: usize) -> Result<Room, CallError> {
+        let no_memory = |what: String| CallError::of_kind(CallErrorKind::TooLarge, what);
+        match self {
+            Shape::Bytes => Room::for_bytes(len)
+                .map_err(|error| no_memory(format!("no memory for {len} bytes that came: {error}"))),
+            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape)
+                .map_err(|error| no_memory(format!("no memory for a tensor of shape {shape:?}: {error}"))),
+        }
+    }
+}
+
+impl Draft {
+    /// It takes no memory but that of the message.
+    pub fn is_whole(&self) -> bool {
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_)))
+    }
+
+    /// Nothing of it must be fetched.
+    pub fn is_fetched(&self) -> bool {
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_) | Fetch::Lent { .. }))
+    }
+
+    /// Fetches what is missing, but for what is lent. `adopt` makes a fork a reference of this rank, `keep` holds a pin
+    /// until its guard is dropped. The caller holds a share for what is fetched.
+    pub async fn complete<F, K>(self, reads: &Semaphore, adopt: F, keep: K) -> Result<Arrived, CallError>
+    where
+        F: AsyncFn(Fork) -> Result<RRef, CallError>,
+        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
+    {
+        let whole = self.is_whole();
+        let Draft { values, context, fetches, forks, .. } = self;
+        let mut rooms = Vec::with_capacity(fetches.len());
+        let mut unread = Vec::new();
+        if whole {
+            for fetch in fetches {
+                rooms.push(Some(fetch.complete(reads, &keep).await?.0));
+            }
+        } else {
+            let all =
+                stream::iter(fetches).map(|fetch| fetch.complete(reads, &keep)).buffered(READS_IN_FLIGHT);
+            for (room, to_read) in all.try_collect::<Vec<_>>().await? {
+                rooms.push(Some(room));
+                unread.extend(to_read);
+            }
+        }
+        let mut rrefs = Vec::with_capacity(forks.len());
+        for fork in forks {
+            rrefs.push(Some(adopt(fork).await?));
+        }
+        let values = assemble(values, &mut rooms, &mut rrefs)?;
+        Ok(Arrived::new(Message { values, context }, unread))
+    }
+}
+
+impl Fetch {
+    async fn complete<K>(self, reads: &Semaphore, keep: &K) -> Result<(Room, Option<Unread>), CallError>
+    where
+        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
+    {
+        match self {
+            Fetch::Here(room) => Ok((room, None)),
+            Fetch::Pieces { shape, len, source } => {
+                Ok((inline::read(source, shape.room(len)?, len, reads, None).await?, None))
+            }
+            Fetch::Shared { shape, len, source, segment } => {
+                Ok((inline::read(source, shape.room(len)?, len, reads, Some(segment)).await?, None))
+            }
+            Fetch::Bulk { shape, len, transfer, connection } => {
+                Ok((connection.receive(shape.room(len)?, len, transfer).await?, None))
+            }
+            Fetch::Lent { shape, len, loan, pin } => {
+                let room = shape.room(len)?;
+                let unread = Unread::new(&room, len, loan, keep(pin)?)?;
+                Ok((room, Some(unread)))
+            }
+        }
+    }
+}
+
+fn assemble(
+    parts: Vec<Part>,
+    rooms: &mut [Option<Room>],
+    rrefs: &mut [Option<RRef>],
+) -> Result<Vec<Value>, CallError> {
+    parts.into_iter().map(|part| assemble_one(part, rooms, rrefs)).collect()
+}
+
+fn assemble_one(
+    part: Part,
+    rooms: &mut [Option<Room>],
+    rrefs: &mut [Option<RRef>],
+) -> Result<Value, CallError> {
+    Ok(match part {
+        Part::Ready(value) => value,
+        Part::Text(fetch) => {
+            let text = String::from_utf8(bytes(rooms[fetch].take()));
+            Value::Text(
+                text.map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?,
+            )
+        }
+        Part::Bytes(fetch) => Value::Bytes(bytes(rooms[fetch].take())),
+        Part::Tensor { fetch, edge } => {
+            Value::Tensor(SentTensor { tensor: tensor(rooms[fetch].take()), edge })
+        }
+        Part::Ref(fork) => Value::RRef(rrefs[fork].take().expect("each fork is of one value")),
+        Part::List(parts) => Value::List(assemble(parts, rooms, rrefs)?),
+    })
+}
+
+fn bytes(room: Option<Room>) -> Vec<u8> {
+    match room {
+        Some(Room::Vec { bytes, .. }) => bytes,
+        _ => unreachable!("a blob's room is bytes, and each is of one value"),
+    }
+}
+
+fn tensor(room: Option<Room>) -> Tensor {
+    match room {
+        Some(Room::Tensor(tensor)) => tensor,
+        _ => unreachable!("a tensor's room is a tensor, and each is of one value"),
+    }
+}

@@ -1,0 +1,155 @@
+//! From the wire. Nothing that comes is believed (C-1).
+
+use tch::Kind;
+
+use super::dtype::kind_of;
+use super::limits::{Tally, bad, too_large};
+use super::partial::{Draft, Fetch, Fork, Part, Shape};
+use super::reference::read_object_id;
+use crate::profile::{Activity, span};
+use crate::rpc::transport::direction::Receiving;
+use crate::rpc::transport::reading::Loan;
+use crate::rpc::types::error::CallError;
+use crate::rpc::types::value::{ContextId, Value};
+use crate::rpc::wire::MAX_DIMENSIONS;
+use crate::rpc::wire::value_capnp::{blob, inline, message, payload, tensor, value};
+use crate::topology::Rank;
+
+/// Reads what stands in the message itself and notes what must be fetched.
+///
+/// # Errors
+/// `TooLarge` over a limit, `BadValue` for what the schema does not allow.
+pub(crate) fn read_message(
+    from: message::Reader<'_>,
+    max_payload_bytes: u64,
+    receiving: &Receiving,
+) -> Result<Draft, CallError> {
+    let _span = span(Activity::Payload);
+    let mut draft = Draft::default();
+    if from.has_context() {
+        let context = from.get_context()?;
+        draft.context = Some(ContextId { rank: Rank(context.get_rank()), number: context.get_number() });
+    }
+    let mut reader = MessageReader { draft: &mut draft, tally: Tally::new(max_payload_bytes), receiving };
+    let values = reader.list(from.get_values()?, 0)?;
+    let bytes = reader.tally.bytes;
+    Ok(Draft { values, bytes, ..draft })
+}
+
+type Values<'a> = capnp::struct_list::Reader<'a, value::Owned>;
+
+struct MessageReader<'a> {
+    /// Collects what must be fetched.
+    draft: &'a mut Draft,
+    tally: Tally,
+    receiving: &'a Receiving,
+}
+
+impl MessageReader<'_> {
+    fn list(&mut self, from: Values<'_>, depth: usize) -> Result<Vec<Part>, CallError> {
+        self.tally.list(from.len() as usize, depth)?;
+        from.iter().map(|value| self.value(value, depth)).collect()
+    }
+
+    fn value(&mut self, from: value::Reader<'_>, depth: usize) -> Result<Part, CallError> {
+        Ok(match from.which()? {
+            value::Nil(()) => Part::Ready(Value::Nil),
+            value::Bool(value) => Part::Ready(Value::Bool(value)),
+            value::Int(value) => Part::Ready(Value::Int(value)),
+            value::Float(value) => Part::Ready(Value::Float(value)),
+            value::Text(blob) => Part::Text(self.blob(blob?)?),
+            value::Bytes(blob) => Part::Bytes(self.blob(blob?)?),
+            value::Tensor(sent) => self.tensor(sent?)?,
+            value::Ref(reference) => {
+                let reference = reference?;
+                let held = reference.has_fork().then(|| reference.get_fork()).transpose()?;
+                let (owner, id) = (Rank(reference.get_owner()), read_object_id(reference.get_id()?));
+                self.draft.forks.push(Fork { owner, id, held });
+                Part::Ref(self.draft.forks.len() - 1)
+            }
+            value::List(list) => Part::List(self.list(list?, depth + 1)?),
+        })
+    }
+
+    fn blob(&mut self, from: blob::Reader<'_>) -> Result<usize, CallError> {
+        let len = from.get_len();
+        self.tally.payload(len)?;
+        self.payload(from.get_payload()?, Shape::Bytes, len)
+    }
+
+    fn tensor(&mut self, from: tensor::Reader<'_>) -> Result<Part, CallError> {
+        let kind = kind_of(from.get_dtype()?);
+        let shape = from.get_shape()?;
+        if shape.len() as usize > MAX_DIMENSIONS {
+            return Err(bad(format_args!(
+                "a tensor of {} dimensions, the limit is {MAX_DIMENSIONS}",
+                shape.len()
+            )));
+        }
+        let shape: Vec<i64> = shape.iter().collect();
+        let len = checked_len(kind, &shape)?;
+        if from.get_len() != len {
+            return Err(bad(format_args!(
+                "a tensor of shape {shape:?} and {kind:?} takes {len} bytes, announced are {}",
+                from.get_len()
+            )));
+        }
+        self.tally.payload(len)?;
+        let edge = from.get_has_edge().then(|| from.get_edge());
+        let fetch = self.payload(from.get_payload()?, Shape::Tensor(kind, shape), len)?;
+        Ok(Part::Tensor { fetch, edge })
+    }
+
+    fn payload(&mut self, from: payload::Reader<'_>, shape: Shape, len: u64) -> Result<usize, CallError> {
+        let to_fetch = || usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")));
+        let fetch = match (from.which()?, &shape, self.receiving) {
+            (payload::Inline(inside), ..) => match inside?.which()? {
+                inline::Data(data) => self.inline(data?, &shape, len)?,
+                inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
+            },
+            (payload::Cma(lent), Shape::Tensor(..), Receiving::Cma(process)) => {
+                let (lent, len) = (lent?, to_fetch()?);
+                let loan = Loan { process: process.clone(), address: lent.get_address() };
+                let pin = lent.has_pin().then(|| lent.get_pin()).transpose()?;
+                Fetch::Lent { shape, len, loan, pin }
+            }
+            (payload::Shm(sent), Shape::Tensor(..), Receiving::Shm(segment)) => {
+                let source = sent?.get_source()?;
+                Fetch::Shared { shape, len: to_fetch()?, source, segment: segment.clone() }
+            }
+            (payload::Bulk(sent), Shape::Tensor(..), Receiving::Bulk(connection)) => {
+                let transfer = sent?.get_transfer()?;
+                Fetch::Bulk { shape, len: to_fetch()?, transfer, connection: connection.clone() }
+            }
+            (payload::Cma(_) | payload::Shm(_) | payload::Bulk(_), ..) => {
+                return Err(bad("a transport that this connection did not agree on"));
+            }
+        };
+        self.draft.fetches.push(fetch);
+        Ok(self.draft.fetches.len() - 1)
+    }
+
+    /// What the message carries in itself, copied.
+    fn inline(&mut self, data: &[u8], shape: &Shape, len: u64) -> Result<Fetch, CallError> {
+        if data.len() as u64 != len {
+            return Err(bad(format_args!("{len} bytes announced, {} came", data.len())));
+        }
+        self.tally.inline(data.len())?;
+        let mut room = shape.room(data.len())?;
+        match room.write(0, data) {
+            true => Ok(Fetch::Here(room)),
+            // Its length is that of its shape, so this is a fault of this program.
+            false => Err(bad(format_args!("{len} bytes do not fit into what was made for them"))),
+        }
+    }
+}
+
+/// Bytes of a tensor that a peer announces.
+fn checked_len(kind: Kind, shape: &[i64]) -> Result<u64, CallError> {
+    let mut len = kind.elt_size_in_bytes() as u64;
+    for &size in shape {
+        let size = u64::try_from(size).map_err(|_| bad(format_args!("a tensor of shape {shape:?}")))?;
+        len = len.checked_mul(size).ok_or_else(|| too_large(format_args!("a tensor of shape {shape:?}")))?;
+    }
+    Ok(len)
+}

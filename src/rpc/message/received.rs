@@ -1,0 +1,56 @@
+//! A message as it came.
+
+use std::mem;
+
+use crate::profile::{Activity, span};
+use crate::rpc::transport::cma::Unread;
+use crate::rpc::types::error::CallError;
+use crate::rpc::types::value::Message;
+
+/// What a method returned.
+pub(crate) type Outcome = Result<Message, CallError>;
+
+/// What came of a call: who waits for it reads what is lent.
+pub(crate) type Answer = Result<Arrived, CallError>;
+
+/// A message as it came, of which tensors may still have to be read.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    message: Message,
+    unread: Vec<Unread>,
+    was_lent: bool,
+}
+
+impl Arrived {
+    pub fn new(message: Message, unread: Vec<Unread>) -> Arrived {
+        Arrived { was_lent: !unread.is_empty(), message, unread }
+    }
+
+    /// Whether there was something to read.
+    pub fn was_lent(&self) -> bool {
+        self.was_lent
+    }
+
+    /// Reads a piece of what is lent, which takes less than a millisecond, or gives the message when all is there. For
+    /// the thread that needs it; one that serves others does so between the pieces.
+    ///
+    /// # Errors
+    /// `Lost` when it cannot be read; the mesh ends with this.
+    pub fn read_on(&mut self) -> Result<Option<Message>, CallError> {
+        let Some(last) = self.unread.last_mut() else { return Ok(Some(mem::take(&mut self.message))) };
+        let _span = span(Activity::Payload);
+        if last.read_on()? {
+            self.unread.pop();
+        }
+        match self.unread.is_empty() {
+            true => Ok(Some(mem::take(&mut self.message))),
+            false => Ok(None),
+        }
+    }
+}
+
+impl From<Message> for Arrived {
+    fn from(message: Message) -> Arrived {
+        Arrived::new(message, Vec::new())
+    }
+}

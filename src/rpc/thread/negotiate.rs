@@ -1,0 +1,215 @@
+//! Which form the tensors on a connection take: each rank tries what could bring those of a peer fastest, and tells the
+//! peer to send by the first that works.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{self, join_all};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::link::Link;
+use super::net::Net;
+use crate::rpc::join::secret::{Nonce, nonce, same};
+use crate::rpc::transport::bulk::{Incoming, Outgoing};
+use crate::rpc::transport::direction::{Receiving, Sending};
+use crate::rpc::transport::memory::{self, Process};
+use crate::rpc::transport::shm::Segment;
+use crate::rpc::transport::socket;
+use crate::rpc::types::error::{CallError, CallErrorKind};
+use crate::rpc::types::transport::Form;
+
+/// For the second connection to stand.
+const DIAL_LIMIT: Duration = Duration::from_secs(3);
+
+/// For a stranger to say who it is.
+const TOKEN_LIMIT: Duration = Duration::from_millis(500);
+
+impl Net {
+    pub(super) async fn choose_forms(self: &Rc<Net>) {
+        let links = self.membership.links();
+        join_all(links.iter().map(|link| self.choose_form(link))).await;
+    }
+
+    async fn choose_form(&self, link: &Link) {
+        let mut chosen = Form::Inline;
+        for form in Form::BY_SPEED.into_iter().filter(|form| link.forms.has(*form)) {
+            match prepare(link, form).await {
+                Ok(()) => {
+                    chosen = form;
+                    break;
+                }
+                Err(why) => {
+                    tracing::info!(
+                        "tensors of {} do not come by {form}: {why}",
+                        self.membership.name_of(link.rank)
+                    )
+                }
+            }
+        }
+        if chosen == Form::Inline {
+            return;
+        }
+        tracing::debug!("tensors of {} come by {chosen}", self.membership.name_of(link.rank));
+        let mut request = link.peer.send_by_request();
+        request.get().set_form(chosen.bit());
+        // Should it fail, the connection has failed, or the peer goes on as before.
+        let _ = request.send().promise.await;
+    }
+}
+
+/// Makes this rank ready to take tensors of the peer in this form, if they can come in it.
+async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
+    let receiving = match form {
+        Form::Inline => Receiving::Inline,
+        Form::Cma => Receiving::Cma(proven_process(link).await?),
+        Form::Shm => Receiving::Shm(Rc::new(shared_memory(link).await?)),
+        Form::Bulk => Receiving::Bulk(Rc::new(second_connection(link).await?)),
+    };
+    *link.receiving.borrow_mut() = receiving;
+    Ok(())
+}
+
+/// The process of the peer, if this rank can read its memory (P-7).
+async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
+    on_this_host(link)?;
+    let nonce = nonce();
+    let mut request = link.peer.lend_request();
+    request.get().set_nonce(&nonce);
+    let response = request.send().promise.await?;
+    let response = response.get()?;
+    let process = Process::open(response.get_process()).map_err(CallError::failed)?;
+    let mut found = Nonce::default();
+    memory::peek(&process, response.get_address(), &mut found).map_err(refused)?;
+    match found == nonce {
+        true => Ok(Arc::new(process)),
+        false => Err(CallError::failed("something else is in its memory")),
+    }
+}
+
+fn on_this_host(link: &Link) -> Result<(), CallError> {
+    match link.ends.is_some_and(|(peer, own)| socket::same_host(peer, own)) {
+        true => Ok(()),
+        false => Err(CallError::failed("it is on another host")),
+    }
+}
+
+/// Memory that the peer has found.
+async fn shared_memory(link: &Link) -> Result<Segment, CallError> {
+    on_this_host(link)?;
+    let nonce = nonce();
+    let (segment, file) = Segment::create(&nonce).map_err(CallError::failed)?;
+    let mut request = link.peer.map_request();
+    request.get().set_process(std::process::id());
+    request.get().set_file(file.as_raw_fd() as u32);
+    request.get().set_nonce(&nonce);
+    request.send().promise.await?;
+    Ok(segment)
+}
+
+fn refused(error: io::Error) -> CallError {
+    CallError::failed(format_args!("process_vm_readv: {error}"))
+}
+
+pub(super) fn nonce_of(bytes: &[u8]) -> Result<Nonce, capnp::Error> {
+    bytes.try_into().map_err(|_| capnp::Error::failed(format!("a nonce of {} bytes", bytes.len())))
+}
+
+/// Waits where the peer is to connect to. Nobody else knows the token.
+async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
+    let (_, own) = link.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
+    let listener = TcpListener::bind((own, 0)).await.map_err(CallError::failed)?;
+    let token = nonce();
+    let mut request = link.peer.dial_request();
+    request.get().set_port(listener.local_addr().map_err(CallError::failed)?.port());
+    request.get().set_token(&token);
+    let dialed = async { request.send().promise.await.map(drop).map_err(CallError::from) };
+    let both = future::try_join(dialed, admit(&listener, &token));
+    let ((), stream) = timeout(DIAL_LIMIT, both).await.unwrap_or_else(|_| {
+        Err(CallError::failed(format_args!("no second connection came within {DIAL_LIMIT:?}")))
+    })?;
+    Incoming::start(blocking(stream)?, link.rank).map_err(CallError::failed)
+}
+
+/// The connection that brings the token.
+async fn admit(listener: &TcpListener, token: &Nonce) -> Result<TcpStream, CallError> {
+    loop {
+        // One that is gone already is no reason to give up; the limit is the caller's.
+        let Ok((mut stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let mut brought = Nonce::default();
+        let read = timeout(TOKEN_LIMIT, stream.read_exact(&mut brought)).await;
+        if matches!(read, Ok(Ok(_))) && same(token, &brought) {
+            return Ok(stream);
+        }
+    }
+}
+
+/// For a thread of its own.
+fn blocking(stream: TcpStream) -> Result<std::net::TcpStream, CallError> {
+    socket::tune(&stream).map_err(CallError::failed)?;
+    let stream = stream.into_std().map_err(CallError::failed)?;
+    stream.set_nonblocking(false).map_err(CallError::failed)?;
+    Ok(stream)
+}
+
+impl Link {
+    /// Makes the second connection for what this rank sends.
+    pub async fn dial(&self, port: u16, token: Nonce) -> Result<(), CallError> {
+        if self.asked_to_dial.replace(true) {
+            return Err(CallError::failed("there is one second connection"));
+        }
+        let (peer, _) = self.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
+        let connect = async {
+            let mut stream = TcpStream::connect((peer, port)).await?;
+            stream.write_all(&token).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let stream = timeout(DIAL_LIMIT, connect).await.map_err(CallError::failed)?;
+        let stream = stream.map_err(|error| CallError::failed(format_args!("{peer}:{port}: {error}")))?;
+        let outgoing = Outgoing::start(blocking(stream)?, self.rank).map_err(CallError::failed)?;
+        *self.dialed.borrow_mut() = Some(Rc::new(outgoing));
+        Ok(())
+    }
+
+    /// Finds the memory that the peer shares.
+    pub fn map(&self, process: u32, file: u32, nonce: Nonce) -> Result<(), CallError> {
+        on_this_host(self)?;
+        if self.mapped.borrow().is_some() {
+            return Err(CallError::failed("memory is shared once"));
+        }
+        let segment = Segment::open(process, file, &nonce)
+            .map_err(|error| CallError::failed(format_args!("file {file} of process {process}: {error}")))?;
+        *self.mapped.borrow_mut() = Some(Rc::new(segment));
+        Ok(())
+    }
+
+    /// Sends tensors as the peer has asked for it.
+    pub fn send_by(&self, form: u32) -> Result<Form, CallError> {
+        let asked = Form::BY_SPEED.into_iter().find(|known| known.bit() == form && self.forms.has(*known));
+        let ready = asked.and_then(|form| {
+            let sending = match form {
+                Form::Inline => Sending::Inline,
+                Form::Cma => Sending::Cma,
+                Form::Shm => Sending::Shm(self.mapped.borrow().clone()?),
+                Form::Bulk => Sending::Bulk(self.dialed.borrow().clone()?),
+            };
+            Some((form, sending))
+        });
+        let (form, sending) = ready.ok_or_else(|| {
+            let message = format_args!("form {form} is not one that both sides have made ready");
+            CallError::of_kind(CallErrorKind::BadValue, message)
+        })?;
+        if !matches!(*self.sending.borrow(), Sending::Inline) {
+            return Err(CallError::failed("how tensors go is settled once"));
+        }
+        *self.sending.borrow_mut() = sending;
+        Ok(form)
+    }
+}

@@ -1,0 +1,130 @@
+//! The beginning of a mesh: the RPC thread starts, joins the world, connects to all, and hands the mesh out.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::barrier::JOINED;
+use super::heartbeat::keep_watch;
+use super::link::Link;
+use super::net::Net;
+use super::server::PeerServer;
+use crate::rpc::join;
+use crate::rpc::join::world::Joined;
+use crate::rpc::mesh::handle::Mesh;
+use crate::rpc::mesh::methods::Methods;
+use crate::rpc::mesh::shared::Shared;
+use crate::rpc::transport::reaper::Reaper;
+use crate::rpc::types::config::MeshConfig;
+use crate::rpc::types::end::{End, LostRank};
+use crate::rpc::types::join_error::JoinError;
+use crate::rpc::wait::park::{park_on, this_thread_serves};
+use crate::rpc::wait::spin;
+
+/// From the moment that all ranks have come to rank 0 until each has reached all the others.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+impl Mesh {
+    /// Meets all other ranks, and blocks until the world is complete.
+    ///
+    /// # Errors
+    /// Why this rank did not get in, or who did not come.
+    pub fn join(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+        config.check()?;
+        start(config, methods)
+    }
+}
+
+/// Starts the RPC thread and waits until the world is complete.
+fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+    let shared = Arc::new(Shared::new(&config, Reaper::start().map_err(JoinError::Thread)?));
+    let (started, wait) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .on_thread_park(spin::waits)
+        .build()
+        .map_err(JoinError::Thread)?;
+    let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
+        this_thread_serves();
+        LocalSet::new().block_on(&runtime, run(config, shared, methods, started));
+    });
+    thread.map_err(JoinError::Thread)?;
+    park_on(wait, None)
+        .expect("without a limit")
+        .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))
+}
+
+async fn run(
+    config: MeshConfig,
+    shared: Arc<Shared>,
+    methods: Methods,
+    started: oneshot::Sender<Result<Mesh, JoinError>>,
+) {
+    let deadline = Instant::now() + config.join_timeout;
+    let (commands, queue) = mpsc::unbounded_channel();
+    let (done, outcomes) = mpsc::unbounded_channel();
+    let world = match join::meet(config, deadline).await {
+        Ok(world) => world,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    let mesh = Mesh::new(shared.clone(), commands, world.members.clone());
+    let net = Net::new(shared, Arc::downgrade(mesh.inner()), world.members, methods, done);
+    for joined in world.joined {
+        net.connect(joined);
+    }
+    spawn_local(keep_watch(net.clone()));
+    spawn_local(net.clone().obey(queue));
+    spawn_local(net.clone().tell(outcomes));
+    spawn_local(spin::keep_looking());
+    // No rank calls another before all connections stand, and know how tensors travel on them.
+    let ready = async {
+        net.choose_forms().await;
+        net.arrive(JOINED).await
+    };
+    let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), ready).await;
+    let outcome = match joined {
+        Ok(Ok(())) => Ok(mesh),
+        Ok(Err(_)) | Err(_) => {
+            // With its last handle gone this rank leaves, and tells the others.
+            drop(mesh);
+            Err(net.join_error().await)
+        }
+    };
+    // Nobody to take it: then it is dropped, to the same effect.
+    let _ = started.send(outcome);
+    net.stopped.notified().await;
+    // Let the answers of the last calls out before their tasks go with the runtime.
+    tokio::task::yield_now().await;
+}
+
+impl Net {
+    /// Starts to talk and listen to a rank that has been let in.
+    fn connect(self: &Rc<Net>, joined: Joined) {
+        let rank = joined.rank;
+        let (gone, wait) = oneshot::channel();
+        let offered = capnp_rpc::new_client(PeerServer::new(self, rank));
+        let link = Link::start(joined, offered, self.shared.max_payload_bytes, gone);
+        self.membership.connected(Rc::new(link));
+        let net = self.clone();
+        spawn_local(async move {
+            let why = wait.await.unwrap_or_else(|_| "its connection was given up".into());
+            net.disconnected(rank, why).await;
+        });
+    }
+
+    /// Why the mesh ended before it began.
+    async fn join_error(&self) -> JoinError {
+        let mut end = self.shared.end.subscribe();
+        match end.wait_for(Option::is_some).await.ok().as_deref() {
+            Some(Some(End::Lost(LostRank { rank, why, .. }))) if *rank != self.rank() => {
+                JoinError::PeerLeft { rank: *rank, why: why.clone() }
+            }
+            _ => JoinError::Unconnected,
+        }
+    }
+}

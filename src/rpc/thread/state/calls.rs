@@ -1,0 +1,61 @@
+//! Calls of this rank that wait for their answer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use tokio::sync::Notify;
+
+use crate::rpc::mesh::command::Reply;
+use crate::rpc::types::permit::Permit;
+use crate::topology::Rank;
+
+#[derive(Default)]
+pub(in crate::rpc::thread) struct Calls {
+    waiting: RefCell<HashMap<u64, Waiting>>,
+    next: Cell<u64>,
+    /// Notified when one was answered.
+    answered: Notify,
+}
+
+pub(in crate::rpc::thread) struct Waiting {
+    pub to: Rank,
+    pub method: String,
+    pub reply: Reply,
+    /// None: it is no call, and shutting down does not wait for it.
+    pub permit: Option<Permit>,
+}
+
+impl Calls {
+    /// The number under which it waits.
+    pub fn add(&self, waiting: Waiting) -> u64 {
+        let number = self.next.replace(self.next.get() + 1);
+        self.waiting.borrow_mut().insert(number, waiting);
+        number
+    }
+
+    /// None: it has been answered, with the end of the mesh.
+    pub fn take(&self, number: u64) -> Option<Waiting> {
+        self.waiting.borrow_mut().remove(&number)
+    }
+
+    /// To be called when what was taken has been answered.
+    pub fn was_answered(&self) {
+        self.answered.notify_waiters();
+    }
+
+    /// What waits when the mesh ends.
+    pub fn take_all(&self) -> impl Iterator<Item = Waiting> {
+        self.waiting.take().into_values()
+    }
+
+    /// Waits until all calls have been answered.
+    pub async fn all_answered(&self) {
+        loop {
+            let answered = self.answered.notified();
+            if !self.waiting.borrow().values().any(|waiting| waiting.permit.is_some()) {
+                return;
+            }
+            answered.await;
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Who is who in a mesh.
+
+use crate::topology::Rank;
+
+/// A rank as the others know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub rank: Rank,
+    pub name: String,
+    pub role: String,
+    /// `host:port` at which it accepts other ranks.
+    pub address: String,
+}
