@@ -126,7 +126,7 @@ fn the_hash_is_of_what_ranks_must_agree_on_and_of_nothing_else() {
         "modules.net.layers[4].p=0.3",
         "data.train.images=other",
         "data.partition=whole",
-        "loss.params.a=1",
+        "loss.params.reduction=mean",
     ] {
         assert_ne!(hash(&set(&[different])), plain, "{different}");
     }
@@ -191,6 +191,7 @@ proptest! {
         let overrides = set(&[
             &format!("seed={seed}"),
             &format!("optimizer={{ type = \"{kind}\", lr = {lr:?} }}"),
+            "data.plugin=own.wasm",
             &format!("data.train={}", as_toml(&table)),
             &format!("data.root={root}"),
             &format!("cluster.world_size={}", trainers + 1),

@@ -4,9 +4,13 @@ use std::ops::RangeInclusive;
 
 use figment::value::{Num, Value};
 
-use super::error::{JobError, Origin, did_you_mean, one_of};
+use super::error::{JobError, Origin, counted, did_you_mean, one_of};
+use super::kind::Kind;
 use super::table::{MOST, Reader, Table};
 use super::{show, text};
+
+const STRING: &str = "a string";
+const TABLE: &str = "{ key = \"value\" }";
 
 /// A value and the key it stands at.
 pub struct Item<'a> {
@@ -22,6 +26,10 @@ impl<'a> Item<'a> {
 
     pub fn value(&self) -> &'a Value {
         self.value
+    }
+
+    pub fn is_table(&self) -> bool {
+        matches!(self.value, Value::Dict(..))
     }
 
     pub fn is_list(&self) -> bool {
@@ -88,22 +96,26 @@ impl<'a> Item<'a> {
         self.reader.report(self.error(problem).hint(hint));
     }
 
-    fn mistyped<T>(&self, wanted: &str) -> Option<T> {
-        let error = self.error(format!("is {}, where {wanted} is wanted", kind(self.value)));
+    /// Reports a value of another type, with one of the right type as an example.
+    fn mistyped<T>(&self, expected: &str, example: &str) -> Option<T> {
+        let found = shorten(self.value);
+        let error = JobError::new(format!("`{}`: expected {expected}, found {found}", self.path));
         // A number in quotes is the commonest slip, and the cure is the value itself.
         let unquoted = self.value.as_str().filter(|text| {
-            !wanted.contains("string") && text::parse_value(text).is_ok_and(|value| value.as_str().is_none())
+            expected != STRING && text::parse_value(text).is_ok_and(|value| value.as_str().is_none())
         });
-        self.reader.report(error.hint(match unquoted {
+        self.reader.report(error.from(self.origin()).hint(match unquoted {
             Some(text) => format!("write it without quotes: {text}"),
-            None => format!("for example {}", example(wanted)),
+            None => format!("for example {example}"),
         }));
         None
     }
 
     pub fn integer(&self, range: RangeInclusive<i64>) -> Option<i64> {
-        let Some(integer) = whole(self.value) else { return self.mistyped("a whole number") };
         let (least, most) = (*range.start(), *range.end());
+        let Some(integer) = whole(self.value) else {
+            return self.mistyped(&Kind::Integer { least, most }.words(), &4.clamp(least, most).to_string());
+        };
         let problem = match integer {
             integer if integer < i128::from(least) => format!("is below {least}"),
             integer if integer > i128::from(most) => format!("is above {most}"),
@@ -112,7 +124,7 @@ impl<'a> Item<'a> {
         // The far end of a range is worth telling only where it is a real limit.
         let hint = match most {
             MOST.. if integer < i128::from(least) => format!("use at least {least}"),
-            most => format!("use a whole number from {least} to {most}"),
+            most => format!("use an integer from {least} to {most}"),
         };
         self.wrong(problem, hint);
         None
@@ -125,7 +137,7 @@ impl<'a> Item<'a> {
             // TOML's `1` is a fine learning rate.
             value => match whole(value) {
                 Some(integer) => integer as f64,
-                None => return self.mistyped("a number"),
+                None => return self.mistyped("a number", "0.1"),
             },
         };
         if !number.is_finite() {
@@ -153,14 +165,14 @@ impl<'a> Item<'a> {
     pub fn flag(&self) -> Option<bool> {
         match self.value {
             Value::Bool(_, flag) => Some(*flag),
-            _ => self.mistyped("true or false"),
+            _ => self.mistyped("true or false", "true"),
         }
     }
 
     pub fn text(&self) -> Option<&'a str> {
         match self.value {
             Value::String(_, text) => Some(text),
-            _ => self.mistyped("a string"),
+            _ => self.mistyped(STRING, "\"text\""),
         }
     }
 
@@ -174,13 +186,13 @@ impl<'a> Item<'a> {
                 Some(name) => format!("did you mean \"{name}\"?"),
                 None => format!("for example \"{}\"", choices[0].0),
             };
-            self.wrong(format!("is none of {}", one_of(names)), hint);
+            self.wrong(format!("is not one of {}", one_of(names)), hint);
         }
         choice
     }
 
     pub fn list(&self) -> Option<Vec<Item<'a>>> {
-        let Value::Array(_, entries) = self.value else { return self.mistyped("a list") };
+        let Value::Array(_, entries) = self.value else { return self.mistyped("a list", "[1, 2]") };
         let entry =
             |(index, value)| Item { reader: self.reader, path: format!("{}[{index}]", self.path), value };
         Some(entries.iter().enumerate().map(entry).collect())
@@ -206,7 +218,7 @@ impl<'a> Item<'a> {
         let sizes = sizes.try_into().ok();
         if sizes.is_none() {
             self.wrong(
-                format!("has {given} entries, where {N} are wanted"),
+                format!("has {}, expected {N}", counted(given as u64, "value")),
                 format!("write one number or a list of {N}"),
             );
         }
@@ -214,7 +226,7 @@ impl<'a> Item<'a> {
     }
 
     pub fn table(&self) -> Option<Table<'a>> {
-        let Value::Dict(_, dict) = self.value else { return self.mistyped("a table") };
+        let Value::Dict(_, dict) = self.value else { return self.mistyped("a table", TABLE) };
         Some(Table::new(self.reader, self.path.clone(), dict, self.begin()))
     }
 
@@ -236,7 +248,7 @@ impl<'a> Item<'a> {
                     entries.iter().map(|(key, item)| Some(((*key).to_owned(), item.json()?))).collect();
                 Json::Object(read.into_iter().collect::<Option<_>>()?)
             }
-            Value::Char(..) | Value::Empty(..) => return self.mistyped("a TOML value"),
+            Value::Char(..) | Value::Empty(..) => return self.mistyped("a TOML value", "1"),
         })
     }
 
@@ -244,7 +256,7 @@ impl<'a> Item<'a> {
     pub fn json_table(&self) -> Option<serde_json::Value> {
         match self.value {
             Value::Dict(..) => self.json(),
-            _ => self.mistyped("a table"),
+            _ => self.mistyped("a table", TABLE),
         }
     }
 }
@@ -254,30 +266,6 @@ fn whole(value: &Value) -> Option<i128> {
         Value::Num(_, Num::F64(_) | Num::F32(_)) => None,
         Value::Num(_, num) => num.to_i128().or_else(|| num.to_u128().and_then(|n| i128::try_from(n).ok())),
         _ => None,
-    }
-}
-
-/// What a value of a kind looks like.
-fn example(wanted: &str) -> &'static str {
-    match wanted {
-        "a whole number" => "4",
-        "a number" => "0.1",
-        "true or false" => "true",
-        "a string" => "\"text\"",
-        "a list" => "[1, 2]",
-        _ => "{ key = \"value\" }",
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::String(..) | Value::Char(..) => "a string",
-        Value::Bool(..) => "a boolean",
-        Value::Num(_, Num::F64(_) | Num::F32(_)) => "a number with a fraction",
-        Value::Num(..) => "a whole number",
-        Value::Empty(..) => "nothing",
-        Value::Dict(..) => "a table",
-        Value::Array(..) => "a list",
     }
 }
 

@@ -1,6 +1,8 @@
 //! The declaration of a key: what follows from it is not said anywhere else.
 
-use super::values::{Keys, Kind, Optional, Values};
+use super::kind::Kind;
+use super::table::Table;
+use super::values::{Keys, Optional, Values};
 
 /// One key of a table: its name, what values it takes, what it is without one, and what it means.
 ///
@@ -28,6 +30,8 @@ pub struct Key<V> {
 pub enum Absent {
     /// An error, with this value as an example.
     Wrong(&'static str),
+    /// An error in some tables, which other keys decide, with this value as an example.
+    WrongAtTimes(&'static str),
     /// As if this had been written, as TOML or a bare word.
     Default(&'static str),
     /// Nothing, which is a value of its own.
@@ -43,6 +47,11 @@ impl<V: Values + Copy> Key<V> {
     /// What a message shows where the key is missing, as TOML.
     pub const fn example(self, toml: &'static str) -> Key<V> {
         Key { absent: Absent::Wrong(toml), ..self }
+    }
+
+    /// Like [`Key::example`], for a key that is read only where others ask for it.
+    pub const fn needed_at_times(self, toml: &'static str) -> Key<V> {
+        Key { absent: Absent::WrongAtTimes(toml), ..self }
     }
 
     /// What counts where the key is missing: TOML or a bare word.
@@ -89,6 +98,9 @@ pub trait AnyKey: Sync {
 
     /// What values it takes; `Err` with a hint for a key that is known and refused.
     fn kind(&self) -> Result<Kind, &'static str>;
+
+    /// Reports what is wrong with it in a table.
+    fn check(&self, table: &Table<'_>);
 }
 
 impl<V: Values> AnyKey for Key<V> {
@@ -106,6 +118,10 @@ impl<V: Values> AnyKey for Key<V> {
 
     fn kind(&self) -> Result<Kind, &'static str> {
         Ok(self.values.kind())
+    }
+
+    fn check(&self, table: &Table<'_>) {
+        table.read(self);
     }
 }
 
@@ -136,6 +152,12 @@ impl AnyKey for Refused {
 
     fn kind(&self) -> Result<Kind, &'static str> {
         Err(self.hint)
+    }
+
+    fn check(&self, table: &Table<'_>) {
+        if let Some(item) = table.item(self) {
+            item.wrong("is an option that this version does not have", self.hint);
+        }
     }
 }
 
@@ -218,9 +240,9 @@ mod tests {
         assert_eq!(
             told(reader),
             [
-                "`width` = 0 is below 1 (use a whole number from 1 to 100)",
+                "`width` = 0 is below 1 (use an integer from 1 to 100)",
                 "`rate` = 0 is not above 0 (use a number above 0)",
-                "`betas` = [0.5] has 1 entries, expected 2 (write a list of 2)",
+                "`betas` = [0.5] has 1 value, expected 2 (write a list of 2)",
             ]
         );
     }

@@ -94,7 +94,7 @@ impl Merged {
 /// A table that holds nothing but `value` at `key`, for merging into what is there.
 fn place(figment: &Figment, key: &str, value: Value) -> Result<Dict, String> {
     let steps =
-        steps(key).ok_or("this is no key: write it like train.batch_size or modules.net.layers[1].p")?;
+        steps(key).ok_or("not a valid key: write it like train.batch_size or modules.net.layers[1].p")?;
     let current = Value::Dict(Tag::Default, root(figment));
     match nest(Some(&current), &steps, value, false)? {
         Value::Dict(_, dict) => Ok(dict),
@@ -140,7 +140,7 @@ fn nest(current: Option<&Value>, steps: &[Step<'_>], value: Value, whole: bool) 
             let mut list = current.and_then(Value::as_array).ok_or("there is no list here")?.to_vec();
             let entries = list.len();
             let entry = list.get_mut(*index).ok_or_else(|| {
-                format!("the list has {entries} entries, counted from 0; there is no {index}")
+                format!("the list has {entries} entries, counted from 0, and {index} is not one of them")
             })?;
             *entry = nest(Some(&entry.clone()), rest, value, true)?;
             Ok(Value::Array(Tag::Default, list))
@@ -156,6 +156,6 @@ fn root(figment: &Figment) -> Dict {
 fn syntax_error(error: &text::SyntaxError) -> JobError {
     let text::SyntaxError { line, column, message, excerpt } = error;
     let message = message.trim_end_matches(", expected nothing");
-    JobError::new(format!("line {line}, column {column} is no TOML: {message}"))
+    JobError::new(format!("line {line}, column {column} is not valid TOML: {message}"))
         .hint(format!("look at: {}", excerpt.trim()))
 }

@@ -9,6 +9,7 @@
 mod error;
 mod item;
 mod key;
+mod kind;
 mod merged;
 pub mod show;
 mod table;
@@ -18,9 +19,10 @@ mod values;
 pub use error::{JobError, JobErrors, Origin, counted, did_you_mean, one_of, suggest};
 pub use item::Item;
 pub use key::{Absent, AnyKey, Key, Refused, key, refused};
+pub use kind::Kind;
 pub use merged::{Merged, Setting};
 pub use table::{MOST, Reader, Table};
 pub use values::{
-    Array, Bound, By, ByHand, Flag, Integer, Keys, Kind, List, Number, Optional, Sizes, Str, Values, Words,
-    above, array, at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
+    Array, Bound, By, ByHand, Flag, Integer, Keys, List, Number, Optional, Sizes, Str, Values, Words, above,
+    array, at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
 };

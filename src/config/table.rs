@@ -9,9 +9,10 @@ use figment::value::{Dict, Value};
 use super::error::{JobError, Origin, one_of, suggest};
 use super::item::Item;
 use super::key::{Absent, AnyKey, Key};
+use super::kind::Kind;
 use super::merged::Merged;
 use super::text;
-use super::values::{Keys, Kind, Values};
+use super::values::{Keys, Values};
 
 /// Sizes and counts in a job; far above any real one, and products of a few still fit 64 bits.
 pub const MOST: i64 = i32::MAX as i64;
@@ -123,7 +124,7 @@ impl<'a> Table<'a> {
                 let path = text::join(&self.path, key.name());
                 key.values().read(&Item { reader: self.reader, path, value: &value })
             }
-            Absent::Wrong(example) => {
+            Absent::Wrong(example) | Absent::WrongAtTimes(example) => {
                 self.missing(key.name(), format!("for example {} = {example}", key.name()));
                 None
             }
@@ -138,7 +139,7 @@ impl<'a> Table<'a> {
     /// What is written at a key that has to be there; it is reported where it is not.
     pub fn need_item(&self, key: &dyn AnyKey) -> Option<Item<'a>> {
         let item = self.item(key);
-        if let (None, Absent::Wrong(example)) = (&item, key.absent()) {
+        if let (None, Absent::Wrong(example) | Absent::WrongAtTimes(example)) = (&item, key.absent()) {
             self.missing(key.name(), format!("for example {} = {example}", key.name()));
         }
         item
@@ -169,12 +170,18 @@ impl<'a> Table<'a> {
     /// Reports each key that is none of these, and each that is known and refused.
     pub fn only(&self, keys: &[&dyn AnyKey]) {
         for (name, item) in self.entries() {
-            match keys.iter().find(|key| key.name() == name).map(|key| key.kind()) {
-                Some(Ok(_)) => {}
-                Some(Err(hint)) => item.wrong("is an option that this version does not have", hint),
+            match keys.iter().find(|key| key.name() == name) {
+                Some(key) if key.kind().is_ok() => {}
+                Some(refused) => refused.check(self),
                 None => self.unknown(name, &item, keys),
             }
         }
+    }
+
+    /// Reports all that is wrong with a table that somebody else will use.
+    pub fn check_all(&self, keys: &[&dyn AnyKey]) {
+        self.only(keys);
+        keys.iter().filter(|key| key.kind().is_ok()).for_each(|key| key.check(self));
     }
 
     fn unknown(&self, name: &str, item: &Item<'_>, keys: &[&dyn AnyKey]) {

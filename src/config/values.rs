@@ -2,8 +2,10 @@
 
 use std::ops::RangeInclusive;
 
+use super::error::counted;
 use super::item::Item;
 use super::key::AnyKey;
+use super::kind::Kind;
 
 /// What values a key takes.
 pub trait Values: Sync {
@@ -19,41 +21,6 @@ pub trait Values: Sync {
     }
 
     fn kind(&self) -> Kind;
-}
-
-/// What there is to say about the values of a key: for messages, the schema and the reference.
-#[derive(Clone)]
-pub enum Kind {
-    Flag,
-    Integer {
-        least: i64,
-        most: i64,
-    },
-    Number(Number),
-    Str,
-    Words(Vec<&'static str>),
-    /// `count`: how many entries it has, if that is fixed.
-    List {
-        of: Box<Kind>,
-        count: Option<usize>,
-    },
-    Either(Vec<Kind>),
-    /// A table with keys of its own.
-    Table(&'static [&'static dyn AnyKey]),
-    /// A table whose keys are the user's own names.
-    Map(Box<Kind>),
-    /// Any TOML value.
-    Any,
-    /// Nothing that a file may say.
-    Never,
-    /// What is described under this name, such as a layer.
-    Named(&'static str),
-}
-
-impl Kind {
-    pub fn list(of: Kind) -> Kind {
-        Kind::List { of: Box::new(of), count: None }
-    }
 }
 
 /// `true` or `false`.
@@ -264,7 +231,8 @@ impl<V: Values, const N: usize> Values for Array<V, N> {
         let entries = read.len();
         let array = read.try_into().ok();
         if array.is_none() {
-            item.wrong(format!("has {entries} entries, expected {N}"), format!("write a list of {N}"));
+            let entries = counted(entries as u64, "value");
+            item.wrong(format!("has {entries}, expected {N}"), format!("write a list of {N}"));
         }
         array
     }

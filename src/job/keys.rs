@@ -7,7 +7,7 @@ use super::parse::{cluster, collectives, data, modules, optimizers, pipeline, pu
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, keys, text};
 
 pub const NAME: Key<By<String>> = key("name", by(name, || Kind::Str))
-    .example("\"my_job\"")
+    .needed_at_times("\"my_job\"")
     .doc("The job's name, which its run folders bear. Without one: the file's.");
 pub const SEED: Key<Integer> = key("seed", integer(0..=i64::MAX))
     .default("0")
@@ -59,7 +59,7 @@ pub(super) fn defaults() -> Dict {
     let section = |section: &Key<Keys>| {
         let defaults = section.keys().iter().filter_map(|key| match key.absent() {
             Absent::Default(toml) => Some((key.name().to_owned(), default(toml))),
-            Absent::Wrong(_) | Absent::Nothing => None,
+            Absent::Wrong(_) | Absent::WrongAtTimes(_) | Absent::Nothing => None,
         });
         (section.name().to_owned(), Value::from(defaults.collect::<Dict>()))
     };
@@ -74,7 +74,7 @@ fn default(toml: &str) -> Value {
 fn name(item: &Item<'_>) -> Option<String> {
     let name = item.text()?;
     if !is_name(name) {
-        item.wrong("is no name for a job", "use letters, digits, `_`, `-` and `.`, at most 64");
+        item.wrong("is not a valid name for a job", "use letters, digits, `_`, `-` and `.`, at most 64");
         return None;
     }
     Some(name.into())

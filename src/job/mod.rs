@@ -14,6 +14,7 @@ mod plan;
 mod resolved;
 pub mod shape;
 pub mod shards;
+pub(crate) mod shipped;
 pub mod size;
 pub mod slots;
 mod sources;
@@ -23,7 +24,6 @@ mod validated;
 pub mod weights;
 
 pub use crate::config::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
-pub use parse::data::{BUILTIN_DATA, DATASETS, LOSSES};
 pub use plan::{Plan, TourPlan, plan, thousands, tour_plan};
 pub use size::ModuleSize;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};

@@ -43,7 +43,7 @@ impl Override {
             Some((key, value)) if !key.trim().is_empty() => {
                 Ok(Override { key: key.trim().into(), value: value.into(), typed })
             }
-            _ => Err(JobError::new(format!("`{setting}` is no setting"))
+            _ => Err(JobError::new(format!("`{setting}` is not a valid setting"))
                 .from(Origin::Option { typed })
                 .hint("write it as KEY=VALUE, for example train.epochs=3")),
         }
@@ -135,7 +135,8 @@ pub(super) fn merge(sources: &Sources<'_>) -> Result<(Merged, Vec<JobError>), Jo
 fn from_options<'a>(sources: &'a Sources<'_>) -> impl Iterator<Item = Setting> + use<'a> {
     sources.overrides.iter().map(|option| Setting {
         key: option.key.clone(),
-        value: text::parse_value(&option.value).map_err(|error| format!("the value is no TOML: {error}")),
+        value: text::parse_value(&option.value)
+            .map_err(|error| format!("the value is not valid TOML: {error}")),
         origin: Origin::Option { typed: option.typed.clone() },
     })
 }
@@ -169,7 +170,7 @@ fn from_environment(env: &[(String, String)], overrides: &[Override]) -> Vec<Set
     for (variable, value) in ours.into_iter().filter(|(name, _)| !NOT_KEYS.contains(&name.as_str())) {
         settings.push(Setting {
             key: variable[PREFIX.len()..].to_lowercase().replace("__", "."),
-            value: text::parse_value(value).map_err(|error| format!("the value is no TOML: {error}")),
+            value: text::parse_value(value).map_err(|error| format!("the value is not valid TOML: {error}")),
             origin: Origin::Environment { variable: variable.clone() },
         });
     }

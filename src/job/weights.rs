@@ -98,12 +98,13 @@ impl Header {
     /// Why it is no safetensors file, or not a whole one.
     pub fn read(mut file: impl Read, file_len: u64) -> Result<Header, String> {
         let mut length = [0; 8];
-        file.read_exact(&mut length).map_err(|error| format!("it is no safetensors file: {error}"))?;
+        file.read_exact(&mut length)
+            .map_err(|error| format!("it is not a valid safetensors file: {error}"))?;
         let length = u64::from_le_bytes(length);
         let room = file_len.saturating_sub(8);
         if length > room {
             return Err(format!(
-                "it is no safetensors file, or cut short: a header of {length} bytes in a file of {file_len}"
+                "it is not a valid safetensors file, or cut short: a header of {length} bytes in a file of {file_len}"
             ));
         }
         if length > LARGEST_HEADER {
@@ -111,8 +112,10 @@ impl Header {
         }
         let mut text = vec![0; length as usize];
         file.read_exact(&mut text).map_err(|error| format!("its header cannot be read: {error}"))?;
-        let mut entries: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&text)
-            .map_err(|error| format!("it is no safetensors file: its header is no table: {error}"))?;
+        let mut entries: BTreeMap<String, serde_json::Value> =
+            serde_json::from_slice(&text).map_err(|error| {
+                format!("it is not a valid safetensors file: its header is not a table: {error}")
+            })?;
         // Notes of whoever wrote it.
         entries.remove("__metadata__");
         let (first, end) = (8 + length, room - length);
@@ -159,7 +162,8 @@ fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, St
         ));
     }
     let wrong = |what: String| format!("its tensor `{name}` {what}");
-    let entry: Entry = serde_json::from_value(entry).map_err(|error| wrong(format!("is none: {error}")))?;
+    let entry: Entry =
+        serde_json::from_value(entry).map_err(|error| wrong(format!("is not valid: {error}")))?;
     let dtype = Dtype(entry.dtype);
     let [begin, end] = entry.data_offsets;
     let len = end.checked_sub(begin).ok_or_else(|| wrong(format!("ends at {end}, before it begins")))?;
@@ -209,11 +213,9 @@ mod tests {
         for length in 0..whole.len() {
             assert!(read(&whole[..length]).is_err(), "{length} bytes");
         }
-        assert!(
-            read(&[255; 64])
-                .unwrap_err()
-                .starts_with("it is no safetensors file, or cut short: a header of 18446744073709551615")
-        );
+        assert!(read(&[255; 64]).unwrap_err().starts_with(
+            "it is not a valid safetensors file, or cut short: a header of 18446744073709551615"
+        ));
         let mut boast = ((LARGEST_HEADER + 1).to_le_bytes()).to_vec();
         boast.extend([b' '; 8]);
         let error = Header::read(boast.as_slice(), u64::MAX).unwrap_err();
@@ -232,10 +234,10 @@ mod tests {
         insta::assert_snapshot!(one(&entry("[1]", "[0,4]"), 8), @"it is cut short or damaged: its tensors end at byte 66, the file at 70");
         insta::assert_snapshot!(one(&entry("[4294967296,4294967296,2]", "[0,4]"), 4), @"its tensor `a` of shape [4294967296, 4294967296, 2] takes more than 2^64 bytes, and the file has 4");
         insta::assert_snapshot!(one(&entry("[1]", "[18446744073709551612,18446744073709551615]"), 4), @"its tensor `a` of shape [1] takes 4 bytes, and the file has 3");
-        insta::assert_snapshot!(one(&entry("[-1]", "[0,4]"), 4), @"its tensor `a` is none: invalid value: integer `-1`, expected u64");
+        insta::assert_snapshot!(one(&entry("[-1]", "[0,4]"), 4), @"its tensor `a` is not valid: invalid value: integer `-1`, expected u64");
         let long = format!(r#"{{"{}":7}}"#, "a".repeat(2000));
         insta::assert_snapshot!(read(&file(&long, 0)).unwrap_err(), @"the name of one of its tensors has 2000 bytes; the limit is 1024");
-        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is none: invalid type: integer `7`, expected struct Entry");
+        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct Entry");
     }
 
     proptest::proptest! {

@@ -29,6 +29,7 @@ layers = [
 [data]
 root = "data"
 plugin = "idx"
+train = { images = "images" }
 [loss]
 plugin = "cross_entropy"
 [optimizer]

@@ -5,10 +5,10 @@ use super::{SOUND, errors, load, replaced, said, set, sound};
 #[test]
 fn roles_that_are_not_there_are_named_with_those_that_are() {
     insta::assert_snapshot!(set(&["modules.net.place=sever", "train.role=trainers"]), @r#"
-    error: job `x.toml`: `train.role` = "trainers" is no role of this job
+    error: job `x.toml`: `train.role` = "trainers" is not a role of this job
       from: option --set train.role=trainers
       hint: did you mean `trainer`?
-    error: job `x.toml`: `modules.net.place` = "sever" is no role of this job
+    error: job `x.toml`: `modules.net.place` = "sever" is not a role of this job
       from: option --set modules.net.place=sever
       hint: did you mean `server`?
     "#);
@@ -35,7 +35,7 @@ fn stages_that_cannot_be_placed_are_refused_with_the_reason() {
       hint: name the first layer of each stage but the first
     "#);
     insta::assert_snapshot!(staged("stages = [\"fc9\"]"), @r#"
-    error: job `x.toml`: `modules.net.stages[0]` = "fc9" is no layer of this module's list
+    error: job `x.toml`: `modules.net.stages[0]` = "fc9" is not a layer of this module
       from: x.toml, line 10
       hint: did you mean `fc1`?
     "#);
@@ -50,7 +50,7 @@ fn stages_that_cannot_be_placed_are_refused_with_the_reason() {
       hint: name the first layer of each stage but the first
     "#);
     insta::assert_snapshot!(replaced("place = \"server\"", "place = [\"server\", \"stage\"]"), @r#"
-    error: job `x.toml`: `modules.net.place[1]` = "stage" is no role of this job
+    error: job `x.toml`: `modules.net.place[1]` = "stage" is not a role of this job
       from: x.toml, line 9
       hint: roles: server, trainer
     "#);
@@ -69,7 +69,7 @@ fn stages_that_cannot_be_placed_are_refused_with_the_reason() {
     error: job `x.toml`: `pipeline.micro_batches` = 5 does not divide the 32 samples of a batch
       from: option --set pipeline.micro_batches=5
       hint: use one of 1, 2, 4, 8, 16, 32
-    error: job `x.toml`: `pipeline.schedule` = "2f2b" is none of 1f1b or gpipe
+    error: job `x.toml`: `pipeline.schedule` = "2f2b" is not one of 1f1b or gpipe
       from: option --set pipeline.schedule=2f2b
       hint: for example "1f1b"
     "#);
@@ -114,7 +114,7 @@ fn batches_and_parts_that_do_not_divide_are_refused() {
 #[test]
 fn splits_over_devices_name_layers_that_are_there() {
     insta::assert_snapshot!(set(&["modules.net.devices=[\"fc3\"]"]), @r#"
-    error: job `x.toml`: `modules.net.devices[0]` = "fc3" is no layer of this module's list
+    error: job `x.toml`: `modules.net.devices[0]` = "fc3" is not a layer of this module
       from: option --set modules.net.devices=["fc3"]
       hint: did you mean `fc1`?
     "#);
@@ -162,7 +162,7 @@ fn layers_by_their_own_rules() {
       hint: use 1 or 2
     "#);
     insta::assert_snapshot!(layer("{ type = \"conv2d\", in_channels = 1, out_channels = 2, kernel_size = [3, 3, 3], padding_mode = \"reflect\" }"), @r#"
-    error: job `x.toml`: `modules.net.layers[2].kernel_size` = [3, 3, 3] has 3 entries, where 2 are wanted
+    error: job `x.toml`: `modules.net.layers[2].kernel_size` = [3, 3, 3] has 3 values, expected 2
       from: x.toml, line 14
       hint: write one number or a list of 2
     error: job `x.toml`: `modules.net.layers[2].padding_mode` = "reflect" is an option that this version does not have
@@ -278,7 +278,7 @@ fn a_parameter_that_fits_no_message() {
     let settings =
         ["modules.net.layers[1].out_features=33554432", "modules.net.layers[3].in_features=33554432"];
     insta::assert_snapshot!(set(&settings), @r"
-    error: job `x.toml`: `modules.net.layers[1]` has a parameter of 8589934592 bytes, and a message takes 4 GiB
+    error: job `x.toml`: `modules.net.layers[1]` has a parameter of 8589934592 bytes, and a message holds 4 GiB
       from: option --set modules.net.layers[1].out_features=33554432
       hint: make the layer smaller: a model is fetched from its rank parameter by parameter
     ");
@@ -326,19 +326,19 @@ fn sparse_gradients_go_to_optimizers_that_take_them() {
         said_of.push(said(load(&sparse, &[], options)));
     }
     insta::assert_snapshot!(said_of.join("\n"), @r"
-    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which adam cannot apply
+    error: job `x.toml`: `modules.embed.layers[0]` has sparse gradients, which adam cannot apply
       from: x.toml, line 10
       hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
-    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which sgd with momentum cannot apply
+    error: job `x.toml`: `modules.embed.layers[0]` has sparse gradients, which sgd with momentum cannot apply
       from: x.toml, line 10
       hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
-    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which adagrad with weight decay cannot apply
+    error: job `x.toml`: `modules.embed.layers[0]` has sparse gradients, which adagrad with weight decay cannot apply
       from: x.toml, line 10
       hint: leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay
     ");
     let replicas = ["modules.embed.place=trainer", "optimizer.type=sgd", "optimizer.lr=0.1"];
     insta::assert_snapshot!(said(load(&sparse, &[], &replicas)), @r"
-    error: job `x.toml`: `modules.embed.layers[0]` gives sparse gradients, which replicas cannot average
+    error: job `x.toml`: `modules.embed.layers[0]` has sparse gradients, which replicas cannot average
       from: x.toml, line 10
       hint: leave sparse out, or place the module on a role of one rank that does not train
     ");
@@ -355,19 +355,22 @@ fn modules_in_a_chain_take_what_the_one_before_gives() {
       hint: write in_features = 16
     ");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("place = \"server\"", "place = \"server\"\ninput = [20]")), @r"
-    error: job `x.toml`: `modules.dense` takes [20], and `modules.embed` gives [16]
+    error: job `x.toml`: `modules.dense` expects [20], and `modules.embed` outputs [16]
       from: x.toml, line 11
       hint: leave input and input_dtype out here: they follow from the module before
-    error: job `x.toml`: `modules.dense.layers[0]`: linear `0` wants 16 features (in_features) in the last dimension; [20] comes from the module's input
-      from: x.toml, line 14
-      hint: write in_features = 20
+    ");
+    let both = TWO_MODULES.replace("place = \"server\"", "place = \"server\"\ninput = [20]");
+    insta::assert_snapshot!(errors(&both.replace("in_features = 16", "in_features = 20")), @r"
+    error: job `x.toml`: `modules.dense` expects [20], and `modules.embed` outputs [16]
+      from: x.toml, line 11
+      hint: let `modules.embed` end in what this one expects, or change input and layers here; train.forward says which comes first
     ");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("forward = [\"embed\", \"dense\"]", "")), @r#"
     error: job `x.toml`: `train.forward` is missing, and there are 2 modules
       hint: name them in the order in which a sample passes them: forward = ["embed", "dense"]
     "#);
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("\"dense\"]", "\"dens\", \"embed\"]")), @r#"
-    error: job `x.toml`: `train.forward[1]` = "dens" is no module of this job
+    error: job `x.toml`: `train.forward[1]` = "dens" is not a module of this job
       from: x.toml, line 21
       hint: did you mean `dense`?
     error: job `x.toml`: `train.forward[2]` = "embed" comes twice

@@ -29,7 +29,7 @@ fn a_caller_does_not_own_what_it_calls() {
       hint: name the role of each stage, in the order in which a sample passes them
     "#);
     insta::assert_snapshot!(set(&["modules.net.run=called"]), @r#"
-    error: job `x.toml`: `modules.net.run` = "called" is none of owner or caller
+    error: job `x.toml`: `modules.net.run` = "called" is not one of owner or caller
       from: option --set modules.net.run=called
       hint: did you mean "caller"?
     "#);
@@ -40,10 +40,10 @@ fn options_of_pull_and_push_are_for_modules_that_are_pulled() {
     let both = format!("{SOUND}local_steps = 4\n[pull_push]\nfilter = \"int8\"\n");
     insta::assert_snapshot!(errors(&both), @r#"
     error: job `x.toml`: `train.local_steps` = 4 is for modules with run = "caller", and this job has none
-      from: x.toml, line 27
+      from: x.toml, line 28
       hint: leave it out: other modules are synchronised in every step
     error: job `x.toml`: `pull_push.filter` = "int8" is for modules with run = "caller", and this job has none
-      from: x.toml, line 29
+      from: x.toml, line 30
       hint: leave it out
     "#);
     sound(SOUND, &[], &["train.local_steps=1"]);
@@ -54,8 +54,8 @@ fn filters_and_local_steps_have_their_limits() {
     insta::assert_snapshot!(set(&["pull_push.filter=gzip", "train.local_steps=0"]), @r#"
     error: job `x.toml`: `train.local_steps` = 0 is below 1
       from: option --set train.local_steps=0
-      hint: use a whole number from 1 to 1000000
-    error: job `x.toml`: `pull_push.filter` = "gzip" is none of none, fp16, bf16, int8 or top_k
+      hint: use an integer from 1 to 1000000
+    error: job `x.toml`: `pull_push.filter` = "gzip" is not one of none, fp16, bf16, int8 or top_k
       from: option --set pull_push.filter=gzip
       hint: for example "none"
     "#);
@@ -99,7 +99,7 @@ fn sparse_gradients_are_not_pushed() {
     let layers = r#"modules.net.layers=[ { type = "embedding_bag", num_embeddings = 10, embedding_dim = 8, sparse = true } ]"#;
     let settings = [layers, "modules.net.input=[4]", "modules.net.input_dtype=int64"];
     insta::assert_snapshot!(set(&settings), @r#"
-    error: job `x.toml`: `modules.net.layers[0]` gives sparse gradients, which are not pushed
+    error: job `x.toml`: `modules.net.layers[0]` has sparse gradients, which are not pushed
       from: option --set modules.net.layers=[ { type = "embedding_bag", num_embeddings = 10, embedding_dim = 8, sparse = true } ]
       hint: leave sparse out, or place the module on a role of one rank without run = "caller"
     "#);

@@ -20,6 +20,7 @@ place = "trainer"
 layers = ["flatten", { type = "linear", in_features = 48, out_features = 1 }]
 [data]
 plugin = "clicks"
+train = { samples = 4096, users = 1000, items = 100, categories = 10 }
 [loss]
 plugin = "bce_with_logits"
 [optimizer]
@@ -91,7 +92,7 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
 #[test]
 fn what_cannot_be_cut_is_refused_with_a_way_on() {
     insta::assert_snapshot!(set(&["modules.table.shards=columns"]), @r#"
-    error: job `x.toml`: `modules.table.shards` = "columns" is none of rows or hash
+    error: job `x.toml`: `modules.table.shards` = "columns" is not one of rows or hash
       from: option --set modules.table.shards=columns
       hint: for example "rows"
     "#);
@@ -141,7 +142,7 @@ fn optimizers_and_consistencies_that_touch_all_rows_are_refused() {
       from: option --set optimizer.type=sgd
       hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
     error: job `x.toml`: `optimizer.type` = "adagrad" with weight decay updates all rows in every step, and those of `modules.table` are sharded
-      from: x.toml, line 22
+      from: x.toml, line 23
       hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
     error: job `x.toml`: `train.consistency` = "hogwild" writes parameters without locks, and rows of `modules.table` are made when they are first used
       from: option --set train.consistency=hogwild

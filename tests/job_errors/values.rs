@@ -1,6 +1,6 @@
 //! Keys and values, each by itself.
 
-use super::{SOUND, errors, load, replaced, said, sound};
+use super::{SOUND, errors, load, replaced, said, set, sound};
 
 #[test]
 fn the_sound_job_is_sound() {
@@ -22,19 +22,19 @@ fn all_errors_come_at_once_in_the_order_of_the_file() {
       from: x.toml, line 16
       hint: write in_features = 32
     error: job `x.toml`: `optimizer.lr` = -0.1 is not above 0
-      from: x.toml, line 25
+      from: x.toml, line 26
       hint: use a number above 0
     error: job `x.toml`: unknown key `optimizer.momentem`
-      from: x.toml, line 26
+      from: x.toml, line 27
       hint: did you mean `momentum`?
-    error: job `x.toml`: `train.epochs` = "2" is a string, where a whole number is wanted
-      from: x.toml, line 28
+    error: job `x.toml`: `train.epochs`: expected an integer from 1 to 1000000, found "2"
+      from: x.toml, line 29
       hint: write it without quotes: 2
     error: job `x.toml`: `train.batch_size` = 0 is below 1
-      from: x.toml, line 29
-      hint: use a whole number from 1 to 16777216
-    error: job `x.toml`: `train.consistency` = "asinc" is none of async, bsp, ssp or hogwild
       from: x.toml, line 30
+      hint: use an integer from 1 to 16777216
+    error: job `x.toml`: `train.consistency` = "asinc" is not one of async, bsp, ssp or hogwild
+      from: x.toml, line 31
       hint: did you mean "async"?
     "#);
 }
@@ -43,7 +43,7 @@ fn all_errors_come_at_once_in_the_order_of_the_file() {
 fn unknown_keys_are_met_with_what_was_meant() {
     insta::assert_snapshot!(replaced("epochs = 2", "epoch = 2"), @r"
     error: job `x.toml`: unknown key `train.epoch`
-      from: x.toml, line 26
+      from: x.toml, line 27
       hint: did you mean `epochs`?
     ");
     insta::assert_snapshot!(replaced("name = \"x\"", "name = \"x\"\nepochs = 3"), @r"
@@ -53,12 +53,12 @@ fn unknown_keys_are_met_with_what_was_meant() {
     ");
     insta::assert_snapshot!(replaced("[train]", "[training]"), @r"
     error: job `x.toml`: unknown key `training`
-      from: x.toml, line 25
+      from: x.toml, line 26
       hint: did you mean `train`?
     ");
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0.1\nbetas = [0.9, 0.99]"), @r"
     error: job `x.toml`: unknown key `optimizer.betas`
-      from: x.toml, line 25
+      from: x.toml, line 26
       hint: known keys: type, lr, momentum, dampening, weight_decay, nesterov, maximize
     ");
     insta::assert_snapshot!(replaced("out_features = 32 }", "out_features = 32, activation = \"relu\" }"), @r"
@@ -72,12 +72,12 @@ fn unknown_keys_are_met_with_what_was_meant() {
 fn known_keys_are_those_of_the_section_each_once() {
     insta::assert_snapshot!(replaced("epochs = 2", "zzz = 2"), @r"
     error: job `x.toml`: unknown key `train.zzz`
-      from: x.toml, line 26
+      from: x.toml, line 27
       hint: known keys: role, epochs, steps, batch_size, global_batch_size, accumulate, local_steps, consistency, staleness, on_nan, scale_lr, forward, driver
     ");
     insta::assert_snapshot!(replaced("epochs = 2", "plugin = 2"), @r"
     error: job `x.toml`: unknown key `train.plugin`
-      from: x.toml, line 26
+      from: x.toml, line 27
       hint: did you mean `data.plugin` or `loss.plugin`?
     ");
 }
@@ -149,36 +149,36 @@ fn missing_keys_are_met_with_an_example() {
 #[test]
 fn mistyped_values_are_met_with_the_type() {
     insta::assert_snapshot!(replaced("epochs = 2", "epochs = \"2\""), @r#"
-    error: job `x.toml`: `train.epochs` = "2" is a string, where a whole number is wanted
-      from: x.toml, line 26
+    error: job `x.toml`: `train.epochs`: expected an integer from 1 to 1000000, found "2"
+      from: x.toml, line 27
       hint: write it without quotes: 2
     "#);
     insta::assert_snapshot!(replaced("epochs = 2", "epochs = 2.5"), @r"
-    error: job `x.toml`: `train.epochs` = 2.5 is a number with a fraction, where a whole number is wanted
-      from: x.toml, line 26
+    error: job `x.toml`: `train.epochs`: expected an integer from 1 to 1000000, found 2.5
+      from: x.toml, line 27
       hint: for example 4
     ");
     insta::assert_snapshot!(replaced("epochs = 2", "epochs = [2]"), @r"
-    error: job `x.toml`: `train.epochs` = [2] is a list, where a whole number is wanted
-      from: x.toml, line 26
+    error: job `x.toml`: `train.epochs`: expected an integer from 1 to 1000000, found [2]
+      from: x.toml, line 27
       hint: for example 4
     ");
     insta::assert_snapshot!(replaced("place = \"server\"", "place = 0"), @r#"
-    error: job `x.toml`: `modules.net.place` = 0 is a whole number, where a string is wanted
+    error: job `x.toml`: `modules.net.place`: expected a string, found 0
       from: x.toml, line 9
       hint: for example "text"
     "#);
     insta::assert_snapshot!(replaced("[train]", "[data.normalize]\nmean = \"grey\"\n[train]\non_nan = true"), @r#"
-    error: job `x.toml`: `data.normalize.mean` = "grey" is a string, where a number is wanted
-      from: x.toml, line 26
+    error: job `x.toml`: `data.normalize.mean`: expected a number, found "grey"
+      from: x.toml, line 27
       hint: for example 0.1
-    error: job `x.toml`: `train.on_nan` = true is a boolean, where a string is wanted
-      from: x.toml, line 28
+    error: job `x.toml`: `train.on_nan`: expected a string, found true
+      from: x.toml, line 29
       hint: for example "text"
     "#);
     insta::assert_snapshot!(replaced("[train]\nepochs = 2", "[log]\nevery = 1\n[[train]]"), @r#"
-    error: job `x.toml`: `train` = [{}] is a list, where a table is wanted
-      from: x.toml, line 27
+    error: job `x.toml`: `train`: expected a table, found [{}]
+      from: x.toml, line 28
       hint: for example { key = "value" }
     "#);
     insta::assert_snapshot!(replaced("\"relu\"", "7"), @r#"
@@ -192,18 +192,18 @@ fn mistyped_values_are_met_with_the_type() {
 fn numbers_out_of_range_are_met_with_the_limit() {
     insta::assert_snapshot!(replaced("epochs = 2", "batch_size = 0"), @r"
     error: job `x.toml`: `train.batch_size` = 0 is below 1
-      from: x.toml, line 26
-      hint: use a whole number from 1 to 16777216
+      from: x.toml, line 27
+      hint: use an integer from 1 to 16777216
     ");
     insta::assert_snapshot!(replaced("epochs = 2", "epochs = 99999999999999999999"), @r"
     error: job `x.toml`: `train.epochs` = 99999999999999999999 is above 1000000
-      from: x.toml, line 26
-      hint: use a whole number from 1 to 1000000
+      from: x.toml, line 27
+      hint: use an integer from 1 to 1000000
     ");
     insta::assert_snapshot!(replaced("world_size = 4", "master_port = 70000"), @r"
     error: job `x.toml`: `cluster.master_port` = 70000 is above 65535
       from: x.toml, line 4
-      hint: use a whole number from 0 to 65535
+      hint: use an integer from 0 to 65535
     ");
     insta::assert_snapshot!(replaced("\"relu\"", "{ type = \"dropout\", p = 1.5 }"), @r"
     error: job `x.toml`: `modules.net.layers[2].p` = 1.5 is not from 0 to 1
@@ -212,7 +212,7 @@ fn numbers_out_of_range_are_met_with_the_limit() {
     ");
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0"), @r"
     error: job `x.toml`: `optimizer.lr` = 0 is not above 0
-      from: x.toml, line 24
+      from: x.toml, line 25
       hint: use a number above 0
     ");
     insta::assert_snapshot!(replaced("name = \"x\"", "name = \"x\"\nseed = -1"), @r"
@@ -226,26 +226,26 @@ fn numbers_out_of_range_are_met_with_the_limit() {
 fn numbers_that_are_none_are_refused_everywhere() {
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = nan\nmomentum = inf\nweight_decay = -inf"), @r"
     error: job `x.toml`: `optimizer.lr` = nan is not a finite number
-      from: x.toml, line 24
-      hint: a job has no use for nan and inf
-    error: job `x.toml`: `optimizer.momentum` = inf is not a finite number
       from: x.toml, line 25
       hint: a job has no use for nan and inf
-    error: job `x.toml`: `optimizer.weight_decay` = -inf is not a finite number
+    error: job `x.toml`: `optimizer.momentum` = inf is not a finite number
       from: x.toml, line 26
       hint: a job has no use for nan and inf
+    error: job `x.toml`: `optimizer.weight_decay` = -inf is not a finite number
+      from: x.toml, line 27
+      hint: a job has no use for nan and inf
     ");
-    insta::assert_snapshot!(replaced("[loss]", "[data.train]\nnoise = [0.5, nan]\n[loss]\nparams = { gamma = inf }"), @r"
+    insta::assert_snapshot!(replaced("plugin = \"idx\"\ntrain = { images = \"images\" }\n[loss]\nplugin = \"cross_entropy\"", "plugin = \"own.wasm\"\n[data.train]\nnoise = [0.5, nan]\n[loss]\nplugin = \"own.wasm\"\nparams = { gamma = inf }"), @r"
     error: job `x.toml`: `data.train.noise[1]` = nan is not a finite number
       from: x.toml, line 21
       hint: a job has no use for nan and inf
     error: job `x.toml`: `loss.params.gamma` = inf is not a finite number
-      from: x.toml, line 23
+      from: x.toml, line 24
       hint: a job has no use for nan and inf
     ");
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = 1e999"), @r"
     error: job `x.toml`: `optimizer.lr` = inf is not a finite number
-      from: x.toml, line 24
+      from: x.toml, line 25
       hint: a job has no use for nan and inf
     ");
 }
@@ -253,13 +253,13 @@ fn numbers_that_are_none_are_refused_everywhere() {
 #[test]
 fn words_that_are_no_choice_are_met_with_the_choices() {
     insta::assert_snapshot!(replaced("epochs = 2", "consistency = \"hogwyld\""), @r#"
-    error: job `x.toml`: `train.consistency` = "hogwyld" is none of async, bsp, ssp or hogwild
-      from: x.toml, line 26
+    error: job `x.toml`: `train.consistency` = "hogwyld" is not one of async, bsp, ssp or hogwild
+      from: x.toml, line 27
       hint: did you mean "hogwild"?
     "#);
     insta::assert_snapshot!(replaced("type = \"sgd\"", "type = \"lion\""), @r#"
-    error: job `x.toml`: `optimizer.type` = "lion" is none of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop or rprop
-      from: x.toml, line 23
+    error: job `x.toml`: `optimizer.type` = "lion" is not one of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop or rprop
+      from: x.toml, line 24
       hint: for example "sgd"
     "#);
     insta::assert_snapshot!(replaced("\"relu\"", "\"Conv2d\""), @r"
@@ -278,13 +278,13 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
       hint: known layers: linear, conv1d, conv2d, embedding, embedding_bag, batch_norm1d, batch_norm2d, layer_norm, group_norm, relu, gelu, silu, tanh, sigmoid, softmax, log_softmax, max_pool2d, avg_pool2d, adaptive_avg_pool2d, dropout, dropout2d, flatten, reshape, residual, lstm, multihead_attention
     ");
     insta::assert_snapshot!(replaced("plugin = \"idx\"", "plugin = \"mnist\""), @r#"
-    error: job `x.toml`: `data.plugin` = "mnist" is no builtin plug-in and no path that ends in .wasm
+    error: job `x.toml`: `data.plugin` = "mnist" is neither a builtin plug-in nor a path that ends in .wasm
       from: x.toml, line 19
       hint: builtin ones: idx, csv, synthetic, bags, clicks
     "#);
     insta::assert_snapshot!(replaced("plugin = \"cross_entropy\"", "plugin = \"cross-entropy\""), @r#"
-    error: job `x.toml`: `loss.plugin` = "cross-entropy" is no builtin plug-in and no path that ends in .wasm
-      from: x.toml, line 21
+    error: job `x.toml`: `loss.plugin` = "cross-entropy" is neither a builtin plug-in nor a path that ends in .wasm
+      from: x.toml, line 22
       hint: did you mean `cross_entropy`?
     "#);
     insta::assert_snapshot!(replaced("root = \"data\"", "root = \"builtin:mnist\""), @r#"
@@ -297,19 +297,19 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
 #[test]
 fn text_that_is_no_toml_names_line_and_column() {
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0.1.2"), @r"
-    error: job `x.toml`: line 24, column 9 is no TOML: invalid float
+    error: job `x.toml`: line 25, column 9 is not valid TOML: invalid float
       hint: look at: lr = 0.1.2
     ");
     insta::assert_snapshot!(replaced("lr = 0.1", "lr ="), @r"
-    error: job `x.toml`: line 24, column 5 is no TOML: string values must be quoted, expected literal string
+    error: job `x.toml`: line 25, column 5 is not valid TOML: string values must be quoted, expected literal string
       hint: look at: lr =
     ");
     insta::assert_snapshot!(replaced("[train]", "[train"), @r"
-    error: job `x.toml`: line 25, column 7 is no TOML: unclosed table, expected `]`
+    error: job `x.toml`: line 26, column 7 is not valid TOML: unclosed table, expected `]`
       hint: look at: [train
     ");
     insta::assert_snapshot!(replaced("epochs = 2", "epochs = 2\nepochs = 3"), @r"
-    error: job `x.toml`: line 27, column 1 is no TOML: duplicate key
+    error: job `x.toml`: line 28, column 1 is not valid TOML: duplicate key
       hint: look at: epochs = 3
     ");
 }
@@ -317,8 +317,51 @@ fn text_that_is_no_toml_names_line_and_column() {
 #[test]
 fn a_name_that_can_be_no_folder() {
     insta::assert_snapshot!(replaced("name = \"x\"", "name = \"../x\""), @r#"
-    error: job `x.toml`: `name` = "../x" is no name for a job
+    error: job `x.toml`: `name` = "../x" is not a valid name for a job
       from: x.toml, line 2
       hint: use letters, digits, `_`, `-` and `.`, at most 64
     "#);
+}
+
+#[test]
+fn parameters_that_a_shipped_plug_in_does_not_have_are_refused() {
+    insta::assert_snapshot!(set(&["loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }"]), @r"
+    error: job `x.toml`: `loss.params.ignore_index` = -1 is an option that this version does not have
+      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
+      hint: leave it out; `pstrain plugin new NAME --kind loss` starts a loss of your own
+    error: job `x.toml`: unknown key `loss.params.smoothing`
+      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
+      hint: known keys: label_smoothing, reduction
+    error: job `x.toml`: `loss.params.weight` = [1.0, 2.0] is an option that this version does not have
+      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
+      hint: leave it out; `pstrain plugin new NAME --kind loss` starts a loss of your own
+    ");
+    insta::assert_snapshot!(set(&["loss.params.reduction=sum"]), @r#"
+    error: job `x.toml`: `loss.params.reduction` = "sum" cannot be trained with: the job averages over batches and trainers by their samples
+      from: option --set loss.params.reduction=sum
+      hint: use "mean", and multiply optimizer.lr by the elements that the sum would be over
+    "#);
+    insta::assert_snapshot!(set(&["loss.params.label_smoothing=2"]), @r"
+    error: job `x.toml`: `loss.params.label_smoothing` = 2 is not from 0 to 1
+      from: option --set loss.params.label_smoothing=2
+      hint: use a number from 0 to 1
+    ");
+    insta::assert_snapshot!(set(&["data.train={ image = \"x\", resize = [28] }"]), @r#"
+    error: job `x.toml`: unknown key `data.train.image`
+      from: option --set data.train={ image = "x", resize = [28] }
+      hint: did you mean `images`?
+    error: job `x.toml`: `data.train.resize` = [28] has 1 value, expected 2
+      from: option --set data.train={ image = "x", resize = [28] }
+      hint: write a list of 2
+    "#);
+    insta::assert_snapshot!(set(&["data.test.labels=\"x\""]), @r#"
+    error: job `x.toml`: `data.test.images` is missing
+      hint: for example images = "train-images-idx3-ubyte"
+    "#);
+    insta::assert_snapshot!(set(&["data.train=3"]), @r#"
+    error: job `x.toml`: `data.train`: expected a table, found 3
+      from: option --set data.train=3
+      hint: for example { key = "value" }
+    "#);
+    sound(SOUND, &[], &["loss.plugin=own.wasm", "loss.params.weight=3"]);
 }

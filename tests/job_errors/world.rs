@@ -22,17 +22,17 @@ fn worlds_that_do_not_fit_the_roles() {
       hint: give one of them a number of ranks
     "#);
     insta::assert_snapshot!(replaced("trainer = \"rest\"", "trainer = \"others\""), @r#"
-    error: job `x.toml`: `roles.trainer` = "others" is no number of ranks
+    error: job `x.toml`: `roles.trainer` = "others" is not a valid number of ranks
       from: x.toml, line 7
       hint: use a number, or "rest" for one role
     "#);
     insta::assert_snapshot!(replaced("server = 1", "server = 0"), @r"
     error: job `x.toml`: `roles.server` = 0 is below 1
       from: x.toml, line 6
-      hint: use a whole number from 1 to 4096
+      hint: use an integer from 1 to 4096
     ");
     insta::assert_snapshot!(replaced("server = 1", "server2 = 1"), @r"
-    error: job `x.toml`: `server2` is no name for a role
+    error: job `x.toml`: `server2` is not a valid name for a role
       from: x.toml, line 6
       hint: a name is a letter, then letters, `_` and `-`, with no digit at the end, at most 32
     ");
@@ -50,7 +50,7 @@ fn ranks_outside_the_world_and_ranks_in_the_file() {
       hint: ranks count from 0 to 3
     ");
     insta::assert_snapshot!(said(load(SOUND, &[("RANK", "one")], &[])), @r#"
-    error: job `x.toml`: `cluster.rank` = "one" is a string, where a whole number is wanted
+    error: job `x.toml`: `cluster.rank`: expected an integer from 0 to 4095, found "one"
       from: environment variable RANK
       hint: for example 4
     "#);
@@ -66,7 +66,7 @@ fn each_value_is_traced_to_where_it_came_from() {
     insta::assert_snapshot!(said(load(SOUND, &[("PSTRAIN_TRAIN__BATCH_SIZE", "0")], &[])), @r"
     error: job `x.toml`: `train.batch_size` = 0 is below 1
       from: environment variable PSTRAIN_TRAIN__BATCH_SIZE
-      hint: use a whole number from 1 to 16777216
+      hint: use an integer from 1 to 16777216
     ");
     insta::assert_snapshot!(said(load(SOUND, &[("PSTRAIN_TRAIN__BATCHSIZE", "8")], &[])), @r"
     error: job `x.toml`: unknown key `train.batchsize`
@@ -74,7 +74,7 @@ fn each_value_is_traced_to_where_it_came_from() {
       hint: did you mean `batch_size`?
     ");
     insta::assert_snapshot!(said(load(SOUND, &[("WORLD_SIZE", "four")], &[])), @r#"
-    error: job `x.toml`: `cluster.world_size` = "four" is a string, where a whole number is wanted
+    error: job `x.toml`: `cluster.world_size`: expected an integer from 1 to 4096, found "four"
       from: environment variable WORLD_SIZE
       hint: for example 4
     "#);
@@ -84,7 +84,7 @@ fn each_value_is_traced_to_where_it_came_from() {
       hint: use at least 2
     ");
     insta::assert_snapshot!(set(&["train.epochs=none", "optimizer.lr=-1"]), @r#"
-    error: job `x.toml`: `train.epochs` = "none" is a string, where a whole number is wanted
+    error: job `x.toml`: `train.epochs`: expected an integer from 1 to 1000000, found "none"
       from: option --set train.epochs=none
       hint: for example 4
     error: job `x.toml`: `optimizer.lr` = -1 is not above 0
@@ -108,13 +108,13 @@ fn each_value_is_traced_to_where_it_came_from() {
 #[test]
 fn settings_that_cannot_be_placed() {
     insta::assert_snapshot!(set(&["train..epochs=1", "modules.net.layers[9].p=1", "train.epochs[0]=1", "data.train=[1, 2"]), @r"
-    error: job `x.toml`: `train..epochs`: this is no key: write it like train.batch_size or modules.net.layers[1].p
+    error: job `x.toml`: `train..epochs`: not a valid key: write it like train.batch_size or modules.net.layers[1].p
       from: option --set train..epochs=1
-    error: job `x.toml`: `modules.net.layers[9].p`: the list has 4 entries, counted from 0; there is no 9
+    error: job `x.toml`: `modules.net.layers[9].p`: the list has 4 entries, counted from 0, and 9 is not one of them
       from: option --set modules.net.layers[9].p=1
     error: job `x.toml`: `train.epochs[0]`: there is no list here
       from: option --set train.epochs[0]=1
-    error: job `x.toml`: `data.train`: the value is no TOML: unclosed array, expected `]`
+    error: job `x.toml`: `data.train`: the value is not valid TOML: unclosed array, expected `]`
       from: option --set data.train=[1, 2
     ");
 }
@@ -150,17 +150,17 @@ fn two_ways_to_rank_0_have_to_agree() {
       hint: begin it at the root: "file:///tmp/my_job"
     "#);
     insta::assert_snapshot!(set(&["cluster.init=tcp://nowhere"]), @r#"
-    error: job `x.toml`: `cluster.init` = "tcp://nowhere" is no way to meet
+    error: job `x.toml`: `cluster.init` = "tcp://nowhere" is not a valid way to meet
       from: option --set cluster.init=tcp://nowhere
       hint: use "env://", "tcp://HOST:PORT" or "file:///PATH", for example "tcp://10.0.0.1:29500"
     "#);
     insta::assert_snapshot!(set(&["cluster.payload=shared"]), @r#"
-    error: job `x.toml`: `cluster.payload` = "shared" is none of auto, cma, shm, bulk or inline
+    error: job `x.toml`: `cluster.payload` = "shared" is not one of auto, cma, shm, bulk or inline
       from: option --set cluster.payload=shared
       hint: for example "auto"
     "#);
     insta::assert_snapshot!(set(&["cluster.backend=ncl", "cluster.lost_after_ms=600"]), @r#"
-    error: job `x.toml`: `cluster.backend` = "ncl" is none of auto, gloo, nccl or mpi
+    error: job `x.toml`: `cluster.backend` = "ncl" is not one of auto, gloo, nccl or mpi
       from: option --set cluster.backend=ncl
       hint: did you mean "nccl"?
     error: job `x.toml`: `cluster.lost_after_ms` = 600 is less than two heartbeats of 500 ms
@@ -176,7 +176,7 @@ const TOUR: &str = "[cluster]\nworld_size = 4\n[roles]\nrank = \"rest\"\n[collec
 fn a_tour_visits_groups_that_have_somebody_to_send_to() {
     sound(TOUR, &[], &[]);
     insta::assert_snapshot!(said(load(TOUR, &[], &["collectives.group=[0]"])), @r"
-    error: job `x.toml`: `collectives.group` = [0] is no group
+    error: job `x.toml`: `collectives.group` = [0] is not a valid group
       from: option --set collectives.group=[0]
       hint: name at least two ranks, each once, for example [0, 1]
     ");
@@ -227,14 +227,14 @@ fn a_driver_is_one_rank_that_does_nothing_else() {
       hint: place it on another role, or leave the driver out: trainers start by themselves
     "#);
     insta::assert_snapshot!(said(load(&driven, &[], &["train.driver=maste"])), @r#"
-    error: job `x.toml`: `train.driver` = "maste" is no role of this job
+    error: job `x.toml`: `train.driver` = "maste" is not a role of this job
       from: option --set train.driver=maste
       hint: did you mean `master`?
     "#);
     let two = driven.replace("master = 1", "master = 2");
     insta::assert_snapshot!(said(load(&two, &[], &[])), @r#"
     error: job `x.toml`: `train.driver` = "master" is a role of 2 ranks, and one rank drives
-      from: x.toml, line 27
+      from: x.toml, line 28
       hint: write master = 1 in [roles]
     "#);
 }

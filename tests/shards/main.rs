@@ -42,7 +42,7 @@ fn sharded(shards: &str, owners: u32, input: &str, layer: &str) -> ModuleSpec {
         input_dtype = "int64"
         layers = [{layer}]
         [data]
-        plugin = "bags"
+        plugin = "own.wasm"
         [loss]
         plugin = "mse"
         [optimizer]

@@ -200,7 +200,7 @@ fn init(item: &Item<'_>, t: &Table<'_>) -> Option<(Init, String, u16)> {
     }
     let Some((host, number)) = text.strip_prefix("tcp://").and_then(host_and_port) else {
         item.wrong(
-            "is no way to meet",
+            "is not a valid way to meet",
             "use \"env://\", \"tcp://HOST:PORT\" or \"file:///PATH\", for example \"tcp://10.0.0.1:29500\"",
         );
         return None;
@@ -229,7 +229,10 @@ fn master_addr(item: &Item<'_>) -> Option<String> {
     let addr = item.text()?;
     let bare = addr.trim_start_matches('[').trim_end_matches(']');
     if bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || c == '/') {
-        item.wrong("is no host", "use a name or an address, for example \"localhost\" or \"10.0.0.1\"");
+        item.wrong(
+            "is not a valid host",
+            "use a name or an address, for example \"localhost\" or \"10.0.0.1\"",
+        );
         return None;
     }
     Some(bare.into())
@@ -330,7 +333,7 @@ fn count(item: &Item<'_>) -> Option<Count> {
     match item.value() {
         Value::String(_, word) if word == "rest" => Some(Count::Rest),
         Value::String(..) => {
-            item.wrong("is no number of ranks", "use a number, or \"rest\" for one role");
+            item.wrong("is not a valid number of ranks", "use a number, or \"rest\" for one role");
             None
         }
         _ => item.integer(1..=MOST_RANKS).map(Count::Ranks),
@@ -344,7 +347,7 @@ fn role_name(name: &str, item: &Item<'_>) -> Option<String> {
         && !name.ends_with(|c: char| c.is_ascii_digit())
         && name.len() <= 32;
     if !fits {
-        let error = JobError::new(format!("`{name}` is no name for a role"));
+        let error = JobError::new(format!("`{name}` is not a valid name for a role"));
         let hint = "a name is a letter, then letters, `_` and `-`, with no digit at the end, at most 32";
         item.reader().report(error.from(item.origin()).hint(hint));
         return None;
@@ -376,7 +379,7 @@ pub(super) fn role<'r>(item: &Item<'_>, roles: &'r [Role]) -> Option<&'r Role> {
     if role.is_none() {
         let names = roles.iter().map(|role| role.name.as_str());
         let hint = crate::config::suggest(name, "roles", names);
-        item.wrong("is no role of this job", hint);
+        item.wrong("is not a role of this job", hint);
     }
     role
 }

@@ -18,7 +18,7 @@ const ROOT: Key<Integer> = key("root", integer(0..=cluster::MOST_RANKS - 1))
     .default("0")
     .doc("The rank that has, or gets, all: its place in the group.");
 const ELEMENTS: Key<Integer> =
-    key("elements", integer(1..=16)).default("1").doc("Elements of each tensor that a rank gives.");
+    key("elements", integer(1..=16)).default("1").doc("Elements of each tensor that a rank sends.");
 
 pub static KEYS: &[&dyn AnyKey] = &[&SHOW, &GROUP, &REDUCE, &ROOT, &ELEMENTS];
 
@@ -73,7 +73,7 @@ fn group(item: &Item<'_>, world: WorldSize) -> Option<Vec<Rank>> {
     sorted.sort_unstable();
     sorted.dedup();
     if sorted.len() < 2 || sorted.len() != ranks.len() {
-        item.wrong("is no group", "name at least two ranks, each once, for example [0, 1]");
+        item.wrong("is not a valid group", "name at least two ranks, each once, for example [0, 1]");
         return None;
     }
     Some(sorted.into_iter().map(|rank| Rank(rank as u32)).collect())

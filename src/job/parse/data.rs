@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::super::keys;
+use super::super::shipped::{self, BUILTIN_DATA, DATASETS, LOSSES, Shipped};
 use super::super::validated::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
 use crate::config::{
     AnyKey, By, Flag, Integer, Item, Key, Kind, List, Merged, Number, Optional, Reader, Str, Table, Words,
@@ -12,25 +13,18 @@ use crate::config::{
 };
 use crate::topology::Role;
 
-/// Plug-ins inside the binary.
-pub const DATASETS: [&str; 5] = ["idx", "csv", "synthetic", "bags", "clicks"];
-/// Those of them that make their samples up and read no files.
-const MADE_UP: [&str; 3] = ["synthetic", "bags", "clicks"];
-pub const LOSSES: [&str; 4] = ["nll", "cross_entropy", "mse", "bce_with_logits"];
-/// Data inside the binary: what may stand after `builtin:` in `data.root`.
-pub const BUILTIN_DATA: [&str; 1] = ["digits"];
-
 const PLUGIN: Key<By<PluginRef>> =
-    key("plugin", by(|item| plugin(item, &DATASETS), || plugin_kind(&DATASETS))).example("\"idx\"").doc(
+    key("plugin", by(|item| plugin(item, DATASETS), || plugin_kind(DATASETS))).example("\"idx\"").doc(
         "What reads the samples: a plug-in inside the program, or the path of one of your own, a .wasm file.",
     );
 const ROOT: Key<Optional<By<DataRoot>>> = key("root", by(root, || Kind::Str))
     .optional()
     .doc("The folder that the plug-in may read, or `builtin:digits`, which is inside the program.");
-const TRAIN: Key<Optional<By<Json>>> = key("train", by(|item| item.json_table(), any_table))
-    .optional()
-    .doc("The plug-in's parameters for the samples to train on.");
-const TEST: Key<Optional<By<Json>>> = key("test", by(|item| item.json_table(), any_table))
+pub(in crate::job) const TRAIN: Key<Optional<By<Json>>> =
+    key("train", by(|item| item.json_table(), any_table))
+        .optional()
+        .doc("The plug-in's parameters for the samples to train on.");
+pub(in crate::job) const TEST: Key<Optional<By<Json>>> = key("test", by(|item| item.json_table(), any_table))
     .optional()
     .doc("Those for the samples to test on; without it nothing is evaluated.");
 const INPUT: Key<Optional<Str>> = key("input", string())
@@ -74,10 +68,10 @@ const STD: Key<By<Vec<f64>>> = key("std", by(channels, channels_kind))
 static NORMALIZATION: &[&dyn AnyKey] = &[&SCALE, &MEAN, &STD];
 
 const LOSS_PLUGIN: Key<By<PluginRef>> =
-    key("plugin", by(|item| plugin(item, &LOSSES), || plugin_kind(&LOSSES)))
+    key("plugin", by(|item| plugin(item, LOSSES), || plugin_kind(LOSSES)))
         .example("\"cross_entropy\"")
         .doc("The loss: a plug-in inside the program, or the path of one of your own, a .wasm file.");
-const PARAMS: Key<Optional<By<Json>>> =
+pub(in crate::job) const PARAMS: Key<Optional<By<Json>>> =
     key("params", by(|item| item.json_table(), any_table)).optional().doc("The plug-in's parameters.");
 pub static LOSS: &[&dyn AnyKey] = &[&LOSS_PLUGIN, &PARAMS];
 
@@ -108,8 +102,8 @@ fn any_table() -> Kind {
     Kind::Map(Box::new(Kind::Any))
 }
 
-fn plugin_kind(builtin: &[&'static str]) -> Kind {
-    Kind::Either(vec![Kind::Words(builtin.to_vec()), Kind::Str])
+fn plugin_kind(shipped: &'static [Shipped]) -> Kind {
+    Kind::Either(vec![Kind::Words(shipped::names(shipped)), Kind::Str])
 }
 
 fn channels_kind() -> Kind {
@@ -118,16 +112,24 @@ fn channels_kind() -> Kind {
 
 pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
     let plugin = t.read(&PLUGIN);
+    let shipped = shipped(plugin.as_ref(), DATASETS);
     let root = t.read(&ROOT).and_then(|root| match root {
         Some(root) => Some(root),
         // The others read files and nothing else, so there is no job without.
-        None if matches!(&plugin, Some(PluginRef::Builtin(name)) if !MADE_UP.contains(&name.as_str())) => {
+        None if shipped.is_some_and(|shipped| !shipped.files.is_empty()) => {
             t.missing(ROOT.name(), "for example root = \"data/mnist\"");
             None
         }
         None => Some(DataRoot::Nothing),
     });
     let (train, test) = (t.read(&TRAIN), t.read(&TEST));
+    if let Some(shipped) = shipped {
+        // Without a table for the training samples their parameters are missing there.
+        check_parameters(&t, &TRAIN, shipped);
+        if t.item(&TEST).is_some() {
+            check_parameters(&t, &TEST, shipped);
+        }
+    }
     let (input, target, normalize) = (t.read(&INPUT), t.read(&TARGET), t.read(&NORMALIZE));
     let partition = partition(&t, trainers);
     let (shuffle, drop_last) = (t.read(&SHUFFLE), t.read(&DROP_LAST));
@@ -146,6 +148,21 @@ pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
         prefetch: prefetch? as usize,
         threads: threads? as usize,
     })
+}
+
+fn shipped(plugin: Option<&PluginRef>, all: &'static [Shipped]) -> Option<&'static Shipped> {
+    match plugin? {
+        PluginRef::Builtin(name) => shipped::find(all, name),
+        PluginRef::File(_) => None,
+    }
+}
+
+/// What a plug-in of somebody's own wants to know it tells itself when it is opened.
+fn check_parameters(t: &Table<'_>, key: &dyn AnyKey, shipped: &Shipped) {
+    // What is no table has been told of.
+    if t.item(key).is_none_or(|item| item.is_table()) {
+        t.section(key).check_all(shipped.keys);
+    }
 }
 
 fn no_parameters() -> Json {
@@ -189,23 +206,23 @@ fn root(item: &Item<'_>) -> Option<DataRoot> {
         return None;
     }
     if text.is_empty() {
-        item.wrong("is no folder", "use \".\" for the current one");
+        item.wrong("is not a valid folder", "use \".\" for the current one");
         return None;
     }
     Some(DataRoot::Folder(text.into()))
 }
 
 /// A builtin by its name, or a file.
-fn plugin(item: &Item<'_>, builtin: &[&str]) -> Option<PluginRef> {
+fn plugin(item: &Item<'_>, shipped: &'static [Shipped]) -> Option<PluginRef> {
     let text = item.text()?;
-    if builtin.contains(&text) {
+    if shipped::find(shipped, text).is_some() {
         return Some(PluginRef::Builtin(text.into()));
     }
     if text.ends_with(".wasm") {
         return Some(PluginRef::File(text.into()));
     }
-    let hint = suggest(text, "builtin ones", builtin.iter().copied());
-    item.wrong("is no builtin plug-in and no path that ends in .wasm", hint);
+    let hint = suggest(text, "builtin ones", shipped::names(shipped));
+    item.wrong("is neither a builtin plug-in nor a path that ends in .wasm", hint);
     None
 }
 
@@ -248,6 +265,9 @@ fn normalize(item: &Item<'_>) -> Option<Normalize> {
 
 pub(super) fn read_loss(t: Table<'_>) -> Option<Loss> {
     let (plugin, params) = (t.read(&LOSS_PLUGIN), t.read(&PARAMS));
+    if let Some(shipped) = shipped(plugin.as_ref(), LOSSES) {
+        check_parameters(&t, &PARAMS, shipped);
+    }
     Some(Loss { plugin: plugin?, params: params?.unwrap_or_else(no_parameters) })
 }
 

@@ -181,7 +181,7 @@ fn read_modules(
 fn check_normalize(item: &Item<'_>, normalize: &Normalize, first: &ModuleSpec) {
     let input = first.input();
     if first.input_dtype == InputDtype::Int64 {
-        let problem = format!("makes fractions, and `modules.{}` takes whole numbers: {input}", first.name);
+        let problem = format!("makes fractions, and `modules.{}` expects whole numbers: {input}", first.name);
         item.reader().report(item.error_without_value(problem).hint("leave it out"));
         return;
     }
@@ -221,7 +221,7 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
         let bytes = size::largest_tensor_bytes(&layer.op);
         // A table that is cut is fetched in pieces of rows.
         if bytes > size::LARGEST_MESSAGE && !module.is_cut() {
-            let problem = format!("has a parameter of {bytes} bytes, and a message takes 4 GiB");
+            let problem = format!("has a parameter of {bytes} bytes, and a message holds 4 GiB");
             let hint = "make the layer smaller: a model is fetched from its rank parameter by parameter";
             item.reader().report(item.error_without_value(problem).hint(hint));
         }
@@ -237,15 +237,15 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
         }
         let (problem, hint) = match job.optimizer.refuses_sparse() {
             _ if module.is_replicated() => (
-                "gives sparse gradients, which replicas cannot average".into(),
+                "has sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
             ),
             _ if module.placement == Placement::Caller => (
-                "gives sparse gradients, which are not pushed".into(),
+                "has sparse gradients, which are not pushed".into(),
                 "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
             ),
             Some(why) => (
-                format!("gives sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
+                format!("has sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
                 "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
             ),
             None => return,

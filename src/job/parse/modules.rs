@@ -16,6 +16,7 @@ use crate::config::{
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
+    .needed_at_times("")
     .doc("The parts of the model, by names of your own.");
 
 const PLACE: Key<ByHand> = key("place", by_hand(text_or_texts)).example("\"server\"").doc(
@@ -32,7 +33,7 @@ const INPUT_DTYPE: Key<Optional<Words<InputDtype>>> = key("input_dtype", words(&
     .doc("The elements of a sample: `float32` if nothing else is said, `int64` for embeddings.");
 pub(super) const LAYERS: Key<By<Vec<Layer>>> =
     key("layers", by(layers::read, || Kind::list(Kind::Named("layer"))))
-        .example("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
+        .needed_at_times("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
         .doc("What a sample passes, in this order. A layer that needs no arguments may be just its type.");
 const DEVICES: Key<Optional<ByHand>> = key("devices", by_hand(devices_kind))
     .optional()
@@ -163,7 +164,7 @@ fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
     for (entry, name) in item.list()?.iter().zip(&names) {
         let Some(position) = layers.iter().position(|layer| layer.name == *name) else {
             let hint = suggest(name, "layers", layers.iter().map(|layer| layer.name.as_str()));
-            entry.wrong("is no layer of this module's list", hint);
+            entry.wrong("is not a layer of this module", hint);
             return None;
         };
         if position <= last {
@@ -217,12 +218,26 @@ impl Written<'_> {
         if written != *output {
             let error = self
                 .item
-                .error_without_value(format!("takes {written}, and `modules.{name}` gives {output}"));
-            self.item.reader().report(
-                error.hint("leave input and input_dtype out here: they follow from the module before"),
-            );
+                .error_without_value(format!("expects {written}, and `modules.{name}` outputs {output}"));
+            if self.fits(output) {
+                let hint = "leave input and input_dtype out here: they follow from the module before";
+                self.item.reader().report(error.hint(hint));
+                return Some(output.clone());
+            }
+            self.item.reader().report(error.hint(format!(
+                "let `modules.{name}` end in what this one expects, or change input and layers here; train.forward \
+                 says which comes first"
+            )));
         }
         Some(written)
+    }
+
+    /// Do the layers take this, whatever `input` says?
+    fn fits(&self, signal: &Signal) -> bool {
+        match &self.made_of {
+            Some(MadeOf::Layers(layers)) => shape::infer(layers, signal).mismatches.is_empty(),
+            Some(MadeOf::TorchScript(_)) | None => false,
+        }
     }
 
     fn prove(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {

@@ -34,7 +34,7 @@ const TYPES: [(&str, Read); 8] = [
 type Read = fn(&Table<'_>) -> Option<OptimizerSpec>;
 
 pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Named("optimizer")))
-    .example("{ type = \"sgd\" }")
+    .needed_at_times("{ type = \"sgd\" }")
     .doc("How parameters are updated.");
 
 /// The section, or an empty one.

@@ -109,7 +109,7 @@ pub(super) fn cuts(
     for (entry, name) in item.list()?.iter().zip(&names) {
         let Some(position) = layers.iter().position(|layer| layer.name == *name) else {
             let hint = suggest(name, "layers", layers.iter().map(|layer| layer.name.as_str()));
-            entry.wrong("is no layer of this module's list", hint);
+            entry.wrong("is not a layer of this module", hint);
             return None;
         };
         if position <= cuts.last().copied().unwrap_or(0) {

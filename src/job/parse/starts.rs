@@ -17,7 +17,7 @@ pub(super) const TORCHSCRIPT: Key<Optional<By<PathBuf>>> = key("torchscript", by
     .optional()
     .doc("In place of `layers`: a file of `torch.jit.script(module).save(..)`.");
 pub(super) const OUTPUT: Key<List<Integer>> = key("output", list(integer(1..=MOST)))
-    .example("[10], the shape of its output for one sample")
+    .needed_at_times("[10], the shape of its output for one sample")
     .doc("With `torchscript`: the shape of its output for one sample.");
 pub(super) const OUTPUT_DTYPE: Key<Words<InputDtype>> = key("output_dtype", words(&DTYPES))
     .default("float32")
@@ -51,7 +51,7 @@ pub(super) fn weights(item: &Item<'_>) -> Option<PathBuf> {
 fn file(item: &Item<'_>, hint: &str) -> Option<PathBuf> {
     let text = item.text()?;
     if text.is_empty() {
-        item.wrong("is no file", hint);
+        item.wrong("is not a valid file name", hint);
         return None;
     }
     Some(text.into())

@@ -248,7 +248,7 @@ pub(super) fn order(
     let mut sound = true;
     for (index, (entry, name)) in item.list()?.iter().zip(&names).enumerate() {
         if !modules.contains(&name.as_str()) {
-            entry.wrong("is no module of this job", suggest(name, "modules", modules.iter().copied()));
+            entry.wrong("is not a module of this job", suggest(name, "modules", modules.iter().copied()));
             sound = false;
         } else if names[..index].contains(name) {
             entry.wrong("comes twice", "a sample passes each module once");

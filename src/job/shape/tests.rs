@@ -4,7 +4,7 @@ use crate::job::{self, JobErrors, JobText, ModuleSpec, Sources, size};
 /// A module of these layers, or why there is none.
 fn module(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, JobErrors> {
     let text = format!(
-        "[roles]\nserver = 1\ntrainer = 1\n[data]\nplugin = \"synthetic\"\n[loss]\nplugin = \"mse\"\n\
+        "[roles]\nserver = 1\ntrainer = 1\n[data]\nplugin = \"own.wasm\"\n[loss]\nplugin = \"mse\"\n\
          [optimizer]\ntype = \"sgd\"\n\
          [modules.net]\nplace = \"server\"\ninput = {input:?}\ninput_dtype = \"{dtype}\"\nlayers = {layers}\n"
     );
