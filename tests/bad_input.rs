@@ -23,10 +23,10 @@ fn all_errors_of_a_job_are_said_at_once() {
     let settings =
         ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp", "no-setting", "data.train=["];
     insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @r#"
-    error: job `digits_ps.toml (built in)`: `no-setting` is no setting
+    error: job `digits_ps.toml (built in)`: `no-setting` is not a valid setting
       from: option --set no-setting
       hint: write it as KEY=VALUE, for example train.epochs=3
-    error: job `digits_ps.toml (built in)`: `data.train`: the value is no TOML: unclosed array, expected `]`
+    error: job `digits_ps.toml (built in)`: `data.train`: the value is not valid TOML: unclosed array, expected `]`
       from: option --set data.train=[
     error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
       from: option --set train.consistency=ssp
@@ -43,9 +43,61 @@ fn all_errors_of_a_job_are_said_at_once() {
 #[test]
 fn missing_data_name_the_folder_and_how_to_get_them() {
     let folder = tempfile::tempdir().unwrap();
-    let said = refused(folder.path(), None, &["data.root=nowhere"], 1);
-    assert!(said.contains("error: the training data: the data folder `nowhere` is not there"), "{said}");
-    assert!(said.contains("hint: `pstrain data fetch mnist --to nowhere`"), "{said}");
+    insta::assert_snapshot!(refused(folder.path(), None, &["data.root=nowhere"], 2), @r#"
+    error: job `digits_ps.toml (built in)`: `data.root` = "nowhere": the data folder is not there
+      hint: `pstrain data fetch mnist --to nowhere` fetches MNIST; `--set data.root=DIR` names another folder
+    "#);
+}
+
+/// The digits job without parameters of its loss, which others do not have.
+fn plain_job(folder: &Path) {
+    let params = "params = { label_smoothing = 0.1 }\n";
+    let digits = include_str!("../jobs/digits_ps.toml");
+    assert!(digits.contains(params));
+    fs::write(folder.join("job.toml"), digits.replace(params, "")).unwrap();
+}
+
+/// What `check` says of that job with these settings, which it refuses.
+fn unfit(settings: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::write(folder.path().join("data/table.csv"), "a,b\n1,2\n").unwrap();
+    fs::write(folder.path().join("empty.wasm"), b"\0asm\x01\0\0\0").unwrap();
+    let mut command = pstrain(folder.path());
+    command.args(["check", "job.toml"]);
+    settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+    let output = finish(&mut command);
+    assert_code(&output, 2);
+    assert!(stdout(&output).contains("parameters"), "the plan is told all the same: {}", stdout(&output));
+    stderr(&output)
+}
+
+#[test]
+fn check_finds_data_that_are_not_there() {
+    assert!(
+        unfit(&["data.root=nowhere"]).contains("`data.root` = \"nowhere\": the data folder is not there")
+    );
+    insta::assert_snapshot!(unfit(&["data.root=data"]), @"");
+    assert!(unfit(&["data.input=pixels"]).contains("`data.input` = \"pixels\" is no field of the data"));
+}
+
+#[test]
+fn check_finds_a_loss_that_is_not_there_or_does_not_fit() {
+    assert!(unfit(&["loss.plugin=mine.wasm"]).contains("`loss.plugin` = \"mine.wasm\" cannot be read"));
+    let said = unfit(&["loss.plugin=empty.wasm"]);
+    assert!(said.contains("error: job `job.toml`: `loss`: `empty.wasm` is"), "{said}");
+    insta::assert_snapshot!(unfit(&["loss.plugin=mse"]), @"");
+}
+
+#[test]
+fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    let said = refused(folder.path(), Some("job.toml"), &["loss.plugin=mse"], 2);
+    assert!(said.contains("plug-in `mse`: `compute` failed"), "{said}");
+    let said = refused(folder.path(), Some("job.toml"), &["data.input=pixels"], 2);
+    assert!(said.contains("`data.input` = \"pixels\" is no field of the data"), "{said}");
 }
 
 #[test]
@@ -61,7 +113,7 @@ fn a_cut_data_file_is_named() {
         }
         fs::write(folder.path().join("data").join(file.file_name()), bytes).unwrap();
     }
-    let said = refused(folder.path(), None, &["data.root=data"], 1);
+    let said = refused(folder.path(), None, &["data.root=data"], 2);
     assert!(said.contains("train-images-idx3-ubyte"), "{said}");
 }
 
@@ -73,10 +125,12 @@ fn a_pipe_among_the_data_files_holds_the_job_up_for_a_while_only() {
     let idx = "images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"";
     let digits = include_str!("../jobs/digits_ps.toml");
     assert!(digits.contains(idx));
-    let job = digits.replace(idx, "file = \"pipe.csv\"\ntarget = \"y\"");
+    let (job, _) = digits.split_once("[data.test]").unwrap();
+    let (_, rest) = digits.split_once("[loss]").unwrap();
+    let job = format!("{job}[loss]{rest}").replace(idx, "file = \"pipe.csv\"\ntarget = \"y\"");
     fs::write(folder.path().join("job.toml"), job).unwrap();
     let settings = ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=1500"];
-    let said = refused(folder.path(), Some("job.toml"), &settings, 1);
+    let said = refused(folder.path(), Some("job.toml"), &settings, 2);
     assert!(said.contains("plug-in `csv` has not come back from `open` within 6.5s"), "{said}");
     assert!(said.contains("hint: is there a pipe or a dead network drive in the data folder?"), "{said}");
 }
@@ -85,11 +139,10 @@ fn a_pipe_among_the_data_files_holds_the_job_up_for_a_while_only() {
 fn a_file_that_is_no_plugin_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("not.wasm"), "hello").unwrap();
-    let said = refused(folder.path(), None, &["data.plugin=not.wasm"], 1);
-    assert!(
-        said.contains("`not.wasm` is no plug-in that can be used here: it is no WebAssembly file"),
-        "{said}"
-    );
+    insta::assert_snapshot!(refused(folder.path(), None, &["data.plugin=not.wasm"], 2), @r#"
+    error: job `digits_ps.toml (built in)`: `data.plugin` = "not.wasm" is not a WebAssembly file
+      hint: `pstrain plugin build FOLDER` makes a plug-in of its sources
+    "#);
 }
 
 #[test]
@@ -171,7 +224,7 @@ fn a_different_plugin_of_the_same_name_is_refused() {
     let said = rejected(|command, rank| {
         let folder = command.get_current_dir().unwrap().join(rank);
         fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("mine.wasm"), rank).unwrap();
+        fs::write(folder.join("mine.wasm"), format!("\0asm{rank}")).unwrap();
         command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
     });
     assert!(said.contains("it runs job "), "{said}");

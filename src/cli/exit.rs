@@ -48,6 +48,7 @@ impl From<RankError> for Failure {
             RankError::Lost(lost) if lost.cause == Cause::Aborted => FAILED,
             RankError::Lost(_) => LOST,
             RankError::Interrupted => INTERRUPTED,
+            RankError::BadJob(_) => USAGE,
             RankError::Failed(_) => FAILED,
         };
         Failure { code, message: Some(format!("error: {error}")) }

@@ -9,11 +9,13 @@ use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
+use super::run::data_root;
 use super::stdout;
 use crate::job::{
-    self, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training, Work,
+    self, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training, Work,
 };
-use crate::runner::{libtorch, model_files};
+use crate::runner::libtorch::NoLibtorch;
+use crate::runner::{inputs, libtorch, model_files};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -23,14 +25,20 @@ const BUILTIN: JobText<'static> =
 pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
-        Some(path) => read(path, env, args, None),
-        None => prove(BUILTIN, env, args, None),
+        Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, None)?),
+        None => with_inputs(BUILTIN.name, prove(BUILTIN, env, args, None)?),
     }
 }
 
 /// The job at `path`, for the rank that this process is.
 pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
-    read(path, job::environment(), args, rank)
+    with_inputs(&path.display().to_string(), read(path, job::environment(), args, rank)?)
+}
+
+/// A job whose data and plug-ins are there.
+fn with_inputs(name: &str, resolved: Resolved) -> Result<Resolved, Failure> {
+    let missing = inputs::missing(&resolved.job, resolved.rank);
+    if missing.is_empty() { Ok(resolved) } else { Err(JobErrors::new(name, missing).into()) }
 }
 
 fn read(
@@ -100,11 +108,14 @@ fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
 }
 
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let resolved = load(Some(&args.job), &args.values)?;
+    let resolved = read(&args.job, job::environment_of_all_ranks(), &args.values, None)?;
     match &resolved.job.work {
         Work::Train(training) => {
-            let plan = job::plan(&resolved.job, training, &script_sizes(args, training)?);
+            let no_libtorch = libtorch::ensure().err();
+            let plan = job::plan(&resolved.job, training, &script_sizes(args, training, &no_libtorch)?);
+            // The plan needs no data: it is told also where they are still to be fetched.
             stdout::result(&plan, &plan, args.json)?;
+            check_inputs(&args.job, &resolved.job, training, no_libtorch.is_none())?;
         }
         Work::Collectives(tour) => {
             let plan = job::tour_plan(&resolved.job, tour);
@@ -114,12 +125,24 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
+fn check_inputs(path: &Path, job: &Job, training: &Training, has_libtorch: bool) -> Result<(), Failure> {
+    let mut wrong = inputs::missing(job, None);
+    if wrong.is_empty() {
+        wrong = inputs::unfit(training, &data_root(job)?, has_libtorch);
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(JobErrors::new(&path.display().to_string(), wrong).into()) }
+}
+
 /// What the job's TorchScript holds; nothing where libtorch, which alone can open it, is not to be had.
-fn script_sizes(args: &CheckArgs, training: &Training) -> Result<BTreeMap<PathBuf, ModuleSize>, Failure> {
+fn script_sizes(
+    args: &CheckArgs,
+    training: &Training,
+    no_libtorch: &Option<NoLibtorch>,
+) -> Result<BTreeMap<PathBuf, ModuleSize>, Failure> {
     if training.modules.iter().all(|module| module.torchscript().is_none()) {
         return Ok(BTreeMap::new());
     }
-    if let Err(error) = libtorch::ensure() {
+    if let Some(error) = no_libtorch {
         eprintln!("warning: {error}");
         return Ok(BTreeMap::new());
     }

@@ -139,6 +139,12 @@ const ENDED: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct Told(anyhow::Error);
 
+impl Told {
+    pub fn reason(&self) -> &anyhow::Error {
+        &self.0
+    }
+}
+
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.0)

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use super::inputs::BadJob;
 use super::loader::Schedule;
 use super::metrics::EvalResult;
 use super::progress::{Reporter, Update};
@@ -24,7 +25,7 @@ pub fn evaluate(
     reporter: &mut Reporter,
 ) -> Result<Option<EvalResult>> {
     let Some(test) = &job.data.test else { return Ok(None) };
-    let split = Split::open(host, job, root, test).context("the test data")?;
+    let split = Split::open(host, job, root, test).context("the test data").map_err(BadJob)?;
     let total = split.samples();
     let schedule = Schedule::for_evaluation(total, job.eval.batch_size)?;
 

@@ -12,6 +12,7 @@ pub mod devices;
 mod driver;
 mod evaluate;
 pub mod fetch;
+pub mod inputs;
 pub mod launch;
 mod ledger;
 pub mod libtorch;

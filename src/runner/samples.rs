@@ -55,11 +55,7 @@ impl Split {
     /// When the plug-in cannot open the data, or they do not fit the model.
     pub fn open(host: &Host, job: &Training, root: &Path, config: &serde_json::Value) -> Result<Split> {
         if !root.is_dir() {
-            let folder = root.display();
-            bail!(
-                "the data folder `{folder}` is not there\n  \
-                 hint: `pstrain data fetch mnist --to {folder}` fetches MNIST; `--set data.root=DIR` names another folder"
-            );
+            bail!("the data folder `{}` is not there", root.display());
         }
         let component = host.load_ref(&job.data.plugin)?;
         let first = open_in_time(&component, config, root, job.plugin_limits)?;

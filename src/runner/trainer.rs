@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 
 use super::driver::{Orders, References};
 use super::evaluate::evaluate;
+use super::inputs::BadJob;
 use super::ledger::{Recorder, TrainerEnd};
 use super::loader::Schedule;
 use super::measured::Worked;
@@ -21,7 +22,7 @@ use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
     Averaging, DistributedOptimizer, Groups, Placed, Pulled, RemoteModule, Replica, ShardedModule,
 };
-use crate::plugin::{Host, Loss};
+use crate::plugin::{Host, Loss, PluginError};
 use crate::rpc::Mesh;
 use crate::topology::Rank;
 
@@ -61,9 +62,11 @@ impl Trainer<'_> {
     fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
         let host = Host::new(None)?;
-        let split =
-            Split::open(&host, self.job, self.root, &self.job.data.train).context("the training data")?;
-        let schedule = Schedule::for_training(self.job, split.samples(), self.position())?;
+        let split = Split::open(&host, self.job, self.root, &self.job.data.train)
+            .context("the training data")
+            .map_err(BadJob)?;
+        let schedule = Schedule::for_training(self.job, split.samples(), self.position())
+            .map_err(|error| BadJob(error.into()))?;
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
@@ -85,7 +88,12 @@ impl Trainer<'_> {
             let evaluates = ends_epoch && self.evaluates_after(batch.epoch + 1);
             // What a step reads is not to be older than an evaluation takes.
             let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !evaluates);
-            let stepped = stepper.step(batch.step, &samples, coming, logged)?;
+            let stepped = stepper.step(batch.step, &samples, coming, logged);
+            // A plug-in that fails in the very first step does not fit the data or the model.
+            let stepped = stepped.map_err(|error| match batch.step == 0 && error.is::<PluginError>() {
+                true => BadJob(error).into(),
+                false => error,
+            })?;
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
@@ -166,8 +174,9 @@ impl Trainer<'_> {
 
     fn stepper(&self, host: &Host, given: Option<&References>) -> Result<Stepper> {
         let job = self.job;
-        let component = host.load_ref(&job.loss.plugin)?;
-        let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)?;
+        let component = host.load_ref(&job.loss.plugin).map_err(|error| BadJob(error.into()))?;
+        let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)
+            .map_err(|error| BadJob(error.into()))?;
         let mut modules = Vec::new();
         for (position, spec) in job.modules.iter().enumerate() {
             modules.push(match spec.placement {

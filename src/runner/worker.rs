@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::devices;
 use super::driver::Told;
+use super::inputs::BadJob;
 use super::metrics::Summary;
 use super::progress::Reporter;
 use super::run_folder::RunFolder;
@@ -56,8 +57,22 @@ pub enum RankError {
     Lost(LostRank),
     #[error("interrupted")]
     Interrupted,
+    /// The job cannot run as it is.
+    #[error("{0:#}")]
+    BadJob(anyhow::Error),
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
+}
+
+impl RankError {
+    /// This rank's own failure.
+    fn own(error: anyhow::Error) -> RankError {
+        let told = error.downcast_ref::<Told>().map(Told::reason);
+        match told.unwrap_or(&error).is::<BadJob>() {
+            true => RankError::BadJob(error),
+            false => RankError::Failed(error),
+        }
+    }
 }
 
 /// What the run came to, from the keeper.
@@ -178,14 +193,14 @@ impl<'a> Worker<'a> {
                 RankError::Interrupted
             }
             // The driver has ended the job because of this very error.
-            Some(lost) if lost.cause == Cause::Aborted && error.is::<Told>() => RankError::Failed(error),
+            Some(lost) if lost.cause == Cause::Aborted && error.is::<Told>() => RankError::own(error),
             Some(lost) => {
                 if let Part::Training(training) = &self.part {
                     training.forget(lost.rank);
                 }
                 RankError::Lost(lost)
             }
-            None => RankError::Failed(error),
+            None => RankError::own(error),
         };
         self.mesh.abort(&first_line(&reason.to_string()));
         reason

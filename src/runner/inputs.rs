@@ -1,0 +1,168 @@
+//! The data and the plug-ins of a job, looked at before it runs: whether they are there ([`missing`]), and whether they fit
+//! the model and one another ([`unfit`]).
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use tch::{Device, Kind, Tensor};
+
+use super::samples::{Samples, Split};
+use crate::job::shipped::{self, DATASETS};
+use crate::job::{DataRoot, InputDtype, Job, JobError, PluginRef, Training};
+use crate::plugin::{Host, Loss};
+use crate::topology::Rank;
+
+/// What is wrong with the job itself, and stays wrong until somebody changes the job or its files.
+#[derive(Debug)]
+pub struct BadJob(pub anyhow::Error);
+
+impl std::fmt::Display for BadJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for BadJob {}
+
+/// Files and folders that are not there or are something else, as far as `rank` needs them, if there is one: data are read
+/// by trainers, and plug-ins by all, as part of what ranks agree on. Starts no thread and needs no libtorch.
+pub fn missing(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
+    let Some(training) = job.training() else { return Vec::new() };
+    let plugins = [("data.plugin", &training.data.plugin), ("loss.plugin", &training.loss.plugin)];
+    let mut problems: Vec<JobError> =
+        plugins.into_iter().filter_map(|(key, plugin)| missing_plugin(key, plugin)).collect();
+    let trains = rank.is_none_or(|rank| training.train.trainers.ranks.contains(&rank));
+    if let DataRoot::Folder(root) = &training.data.root
+        && trains
+    {
+        problems.extend(missing_data(training, root));
+    }
+    problems
+}
+
+fn missing_plugin(key: &str, plugin: &PluginRef) -> Option<JobError> {
+    let PluginRef::File(path) = plugin else { return None };
+    let key = format!("`{key}` = {:?}", path.display().to_string());
+    match is_wasm(path) {
+        Ok(true) => None,
+        Ok(false) => Some(
+            JobError::new(format!("{key} is not a WebAssembly file"))
+                .hint("`pstrain plugin build FOLDER` makes a plug-in of its sources"),
+        ),
+        Err(error) => {
+            let found = std::path::absolute(path).unwrap_or_else(|_| path.into());
+            let hint = format!("paths are relative to the current folder: this one is {}", found.display());
+            Some(JobError::new(format!("{key} cannot be read: {error}")).hint(hint))
+        }
+    }
+}
+
+/// A core module or a component: both begin alike.
+fn is_wasm(path: &Path) -> io::Result<bool> {
+    let mut first = [0; 4];
+    match File::open(path)?.read_exact(&mut first) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        _ => Ok(first == *b"\0asm"),
+    }
+}
+
+fn missing_data(training: &Training, root: &Path) -> Vec<JobError> {
+    if !root.is_dir() {
+        return vec![no_folder(root)];
+    }
+    let PluginRef::Builtin(name) = &training.data.plugin else { return Vec::new() };
+    let files = shipped::find(DATASETS, name).map_or(&[][..], |shipped| shipped.files);
+    let splits = [("train", Some(&training.data.train)), ("test", training.data.test.as_ref())];
+    let mut problems = Vec::new();
+    for (split, parameters) in splits.into_iter().filter_map(|(split, given)| Some((split, given?))) {
+        for key in files {
+            let Some(file) = parameters.get(*key).and_then(serde_json::Value::as_str) else { continue };
+            if !is_there(root, file) {
+                let problem =
+                    format!("`data.{split}.{key}` = {file:?} is not in the folder `{}`", root.display());
+                problems.push(JobError::new(problem).hint(format!("it has {}", listed(root))));
+            }
+        }
+    }
+    problems
+}
+
+fn no_folder(root: &Path) -> JobError {
+    let folder = root.display();
+    JobError::new(format!("`data.root` = {:?}: the data folder is not there", folder.to_string())).hint(format!(
+        "`pstrain data fetch mnist --to {folder}` fetches MNIST; `--set data.root=DIR` names another folder"
+    ))
+}
+
+/// Also packed, as the shipped plug-ins find it.
+fn is_there(root: &Path, file: &str) -> bool {
+    let unpacked = file.strip_suffix(".gz").unwrap_or(file);
+    [file, unpacked, &format!("{unpacked}.gz")].into_iter().any(|name| root.join(name).exists())
+}
+
+/// The first few names in a folder.
+fn listed(root: &Path) -> String {
+    const MOST: usize = 8;
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(MOST);
+    names.truncate(MOST);
+    match (names.is_empty(), more) {
+        (true, _) => "no files".into(),
+        (false, 0) => names.join(", "),
+        (false, more) => format!("{}, and {more} more", names.join(", ")),
+    }
+}
+
+/// Opens the data and the loss as a trainer would, and tries the loss on the first samples if there is a libtorch to do it
+/// with. `root`: the folder that data are read from.
+pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobError> {
+    let wrong = |what: &str, error: anyhow::Error| JobError::new(format!("{what}: {error:#}"));
+    let host = match Host::new(None) {
+        Ok(host) => host,
+        Err(error) => return vec![wrong("plug-ins", error.into())],
+    };
+    let mut problems = Vec::new();
+    let mut keep =
+        |what: &str, opened: Result<Split>| opened.map_err(|error| problems.push(wrong(what, error))).ok();
+    let train = keep("`data.train`", Split::open(&host, training, root, &training.data.train));
+    let test = training.data.test.as_ref();
+    let test = test.and_then(|test| keep("`data.test`", Split::open(&host, training, root, test)));
+    let loss = host
+        .load_ref(&training.loss.plugin)
+        .and_then(|component| Loss::open(&component, &training.loss.params, training.plugin_limits));
+    let mut loss = match loss {
+        Ok(loss) => loss,
+        Err(error) => {
+            problems.push(wrong("`loss`", error.into()));
+            return problems;
+        }
+    };
+    for (what, split) in [("`data.train`", train), ("`data.test`", test)] {
+        let Some(mut split) = split.filter(|_| has_libtorch) else { continue };
+        if let Err(error) = try_loss(training, &mut split, &mut loss) {
+            problems.push(wrong(what, error));
+        }
+    }
+    problems
+}
+
+/// The loss of the first few samples, and of an output of the model's shape that is 0 everywhere.
+fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss) -> Result<()> {
+    const FEW: u64 = 4;
+    let indices: Vec<u64> = (0..split.samples().min(FEW)).collect();
+    let Samples { target, count, .. } = split.batch(&indices)?;
+    let Some(output) = training.modules.last().and_then(|module| module.output()) else { return Ok(()) };
+    let kind = match output.dtype {
+        InputDtype::Float32 => Kind::Float,
+        InputDtype::Int64 => Kind::Int64,
+    };
+    let shape: Vec<i64> = [count as i64].into_iter().chain(output.shape.iter().copied()).collect();
+    let outputs = Tensor::f_zeros(&shape, (kind, Device::Cpu))?;
+    loss.compute(&[outputs], &[target], false).context("the loss of the first samples")?;
+    Ok(())
+}
