@@ -1,12 +1,13 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], `cache`, `profile`, `config` < `layers`, `optimizers` < [`job`] < `c10d`,
-//! [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
+//! Floors, imports downward only: [`topology`], `cache`, `profile`, `human` < `config` < `layers`, `optimizers` < [`job`]
+//! < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
 
 pub mod autograd;
 mod cache;
 pub mod cli;
 mod config;
+mod human;
 pub mod job;
 pub mod model;
 pub mod parallel;

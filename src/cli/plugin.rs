@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::args::PluginCommand;
 use super::exit::{DONE, FAILED, Failure};
 use super::{logs, stdout};
+use crate::human;
 use crate::job::{PluginLimits, PluginRef};
 use crate::plugin::author::{self, Kind, Lang, NewPlugin};
 use crate::plugin::check::{self, Request};
@@ -44,9 +45,9 @@ fn new(name: String, lang: Lang, kind: Kind, parent: PathBuf) -> Result<u8, Fail
 
 fn build(folder: &Path, out: Option<&Path>) -> Result<u8, Failure> {
     let built = author::build(folder, out).map_err(anyhow::Error::from)?;
-    let (path, kib) = (built.path.display(), built.bytes.div_ceil(1024));
+    let (path, size) = (built.path.display(), human::bytes(built.bytes));
     stdout::line(format_args!(
-        "built {path}: {kib} KiB in {:.1} s ({})\n\n  pstrain plugin check {path}",
+        "built {path}: {size} in {:.1} s ({})\n\n  pstrain plugin check {path}",
         built.seconds, built.toolchain
     ))?;
     Ok(DONE)

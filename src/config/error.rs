@@ -139,11 +139,6 @@ pub fn suggest<'a>(written: &str, what: &str, known: impl IntoIterator<Item = &'
     }
 }
 
-/// "1 rank", "3 ranks".
-pub fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 /// "a, b or c".
 pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();

@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 
 use figment::value::{Num, Value};
 
-use super::error::{JobError, Origin, counted, did_you_mean, one_of};
+use super::error::{JobError, Origin, did_you_mean, one_of};
 use super::kind::Kind;
 use super::table::{MOST, Reader, Table};
 use super::{show, text};
+use crate::human::counted;
 
 const STRING: &str = "a string";
 const TABLE: &str = "{ key = \"value\" }";

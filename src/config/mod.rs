@@ -16,7 +16,7 @@ mod table;
 pub mod text;
 mod values;
 
-pub use error::{JobError, JobErrors, Origin, counted, did_you_mean, one_of, suggest};
+pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use item::Item;
 pub use key::{Absent, AnyKey, Key, Refused, key, refused};
 pub use kind::Kind;

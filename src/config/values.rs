@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::error::counted;
 use super::item::Item;
 use super::key::AnyKey;
 use super::kind::Kind;
+use crate::human::counted;
 
 /// What values a key takes.
 pub trait Values: Sync {

@@ -19,6 +19,7 @@ use wit_component::ComponentEncoder;
 use super::bindings::{PACKAGE, VERSION};
 use super::error::{PluginError, PluginErrorKind, Refusal};
 use super::state::State;
+use crate::human::hex;
 
 /// A plug-in, compiled and ready to be started any number of times. Cheap to clone, shared by threads.
 #[derive(Clone)]
@@ -178,7 +179,7 @@ fn digest(module: &[u8]) -> String {
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(Sha256::digest(WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER));
     hash.update(module);
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(hash.finalize())
 }
 
 fn encode(module: &[u8]) -> Result<Vec<u8>, String> {

@@ -7,8 +7,9 @@ use tch::{Kind, Tensor};
 use super::bindings::dataset::{Guest, GuestIndices, Info};
 use super::component::{Component, World};
 use super::dtype::kind_of;
-use super::error::{PluginError, PluginErrorKind, size_text, tame};
+use super::error::{PluginError, PluginErrorKind, tame};
 use super::instance::Instance;
+use crate::human;
 use crate::job::PluginLimits;
 
 const MOST_FIELDS: usize = 64;
@@ -104,7 +105,7 @@ impl Dataset {
         let sample_bytes: u64 = self.info.fields.iter().map(bytes_of).sum();
         let (bytes, limit) = (sample_bytes.saturating_mul(indices.len() as u64), self.limits.batch_bytes);
         if bytes > limit || indices.len() > i32::MAX as usize {
-            let (n, bytes, limit) = (indices.len(), size_text(bytes), size_text(limit));
+            let (n, bytes, limit) = (indices.len(), human::bytes(bytes), human::bytes(limit));
             return Err(refused(format!("a batch of {n} samples has {bytes}; the limit is {limit}"))
                 .with_hint("take smaller batches or raise `plugins.batch_mb`"));
         }
@@ -173,7 +174,7 @@ fn prove(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
         let size = dtype.elt_size_in_bytes() as u64;
         let bytes = field.shape.iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
         if !bytes.is_some_and(|bytes| (1..=batch_bytes).contains(&bytes)) {
-            let limit = size_text(batch_bytes);
+            let limit = human::bytes(batch_bytes);
             let shape = &field.shape;
             return Err(format!(
                 "a sample of field `{name}` has the shape {shape:?}; the limit of a batch is {limit}"

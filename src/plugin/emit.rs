@@ -8,8 +8,9 @@ use super::bindings::types::Dtype;
 use super::bindings::{PACKAGE, VERSION};
 use super::dataset::Field;
 use super::dtype::{describe, kind_of};
-use super::error::{Refusal, size_text};
+use super::error::Refusal;
 use super::state::State;
+use crate::human;
 
 /// What one call of `batch` is to hand over, and what came so far.
 #[derive(Default)]
@@ -80,10 +81,10 @@ impl Batch {
             return Err(format!("field `{name}` came with {len} bytes; {what} has {bytes}"));
         }
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
-            let limit = size_text(self.limit_bytes);
+            let limit = human::bytes(self.limit_bytes);
             format!(
                 "field `{name}` with its {} makes the batch larger than its limit, {limit}",
-                size_text(bytes)
+                human::bytes(bytes)
             )
         })?;
         Ok(expected)

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::human;
+
 /// A call of a plug-in that failed: who, doing what, why, where, and what to do about it.
 #[derive(Clone, Debug)]
 pub struct PluginError {
@@ -68,7 +70,7 @@ impl fmt::Display for PluginError {
                 write!(f, "plug-in `{name}`: `{what}` was stopped after {limit:?}, its limit{place}")?
             }
             PluginErrorKind::OutOfMemory { limit_bytes } => {
-                let limit = size_text(limit_bytes);
+                let limit = human::bytes(limit_bytes);
                 write!(
                     f,
                     "plug-in `{name}`: `{what}` wanted more memory than its limit, {limit}: {message}{place}"
@@ -111,17 +113,6 @@ impl Refusal {
 
     pub fn operation(message: impl Into<String>) -> wasmtime::Error {
         Refusal { kind: PluginErrorKind::BadOperation, message: message.into() }.into()
-    }
-}
-
-/// `12 MiB`, `1.5 KiB`: for people.
-pub(super) fn size_text(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} bytes"),
-        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..10_737_418_240 if bytes.is_multiple_of(1_048_576) => format!("{} MiB", bytes / 1_048_576),
-        1_048_576..10_737_418_240 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
     }
 }
 

@@ -6,7 +6,8 @@ use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::error::{PluginError, PluginErrorKind, Refusal, size_text, tame};
+use super::error::{PluginError, PluginErrorKind, Refusal, tame};
+use crate::human;
 
 /// The call that failed, as far as its error needs it.
 pub struct Call<'a> {
@@ -58,7 +59,7 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
     if let Some(wanted) = call.refused_bytes {
         let kind = PluginErrorKind::OutOfMemory { limit_bytes: call.memory_limit_bytes };
         let hint = "if it needs more, raise `plugins.memory_mb`".into();
-        return (kind, format!("it asked for {}", size_text(wanted)), Some(hint));
+        return (kind, format!("it asked for {}", human::bytes(wanted)), Some(hint));
     }
     if let Some(panic) = Panic::find(call.stderr) {
         return (PluginErrorKind::Panicked, panic.message, None);

@@ -137,11 +137,12 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::*;
+    use crate::human::hex;
 
     fn unpacked_hash(path: &Path) -> String {
         let mut bytes = Vec::new();
         flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
-        Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(Sha256::digest(&bytes))
     }
 
     fn places(cache: Option<PathBuf>, temporary: &Path) -> Places {

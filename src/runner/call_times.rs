@@ -12,7 +12,7 @@ use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
 use super::calls::bench::{Echo, Echoed, Sink, Sunk};
-use crate::job::thousands;
+use crate::human::thousands;
 use crate::rpc::{CallError, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 

@@ -12,6 +12,7 @@ use c10d::{ProcessGroup, ReduceOp};
 use serde::Serialize;
 use tch::{Cuda, Device, Kind, Tensor};
 
+use crate::human::thousands;
 use crate::job::Operation;
 
 /// The operations that can be measured.
@@ -192,7 +193,7 @@ impl fmt::Display for CollectiveTimes {
                 f,
                 "\n{operation:<15} {:>9} {:>12} {:>11.3} {:>11.3} {:>10.2}",
                 row.dtype,
-                crate::job::thousands(row.bytes),
+                thousands(row.bytes),
                 row.median_ms,
                 row.least_ms,
                 row.bus_gb_per_s

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::progress::{Board, Update};
+use crate::human::hex;
 
 /// Where `pstrain data fetch mnist` puts the files by default.
 pub const MNIST_FOLDER: &str = "data/mnist";
@@ -249,7 +250,7 @@ fn check(packed: impl Read, file: &RemoteFile) -> Result<(), Wrong> {
             length => hash.update(&chunk[..length]),
         }
     }
-    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let found = hex(hash.finalize());
     if found == file.sha256 { Ok(()) } else { Err(Wrong::Hash { found, wanted: file.sha256 }) }
 }
 

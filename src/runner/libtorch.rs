@@ -11,6 +11,7 @@ use std::{env, fs, io};
 use sha2::{Digest as _, Sha256};
 
 use crate::cache;
+use crate::human::hex;
 
 /// The version that `tch` is made for; another one has other symbols.
 pub const VERSION: &str = "2.11.0";
@@ -112,7 +113,7 @@ pub fn ensure() -> Result<(), NoLibtorch> {
 
 /// The library of crates/c10d, which the loader takes from a file: in the cache, by the hash of its content.
 fn unpack_shim() -> io::Result<PathBuf> {
-    let name: String = Sha256::digest(SHIM).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let name = hex(&Sha256::digest(SHIM)[..8]);
     let folder = cache::folder().filter(|folder| !is_cut(folder)).unwrap_or_else(env::temp_dir);
     let path = folder.join(format!("c10d-{name}.so"));
     // Somebody else may have written it, or half of it.

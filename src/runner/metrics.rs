@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::measured::Measured;
-use crate::job::thousands;
+use crate::human::{counted, seconds, thousands};
 use crate::parallel::Traffic;
 use crate::topology::Rank;
 
@@ -274,8 +274,8 @@ impl fmt::Display for EndTable<'_> {
             seconds(*startup_seconds)
         )?;
         let trainers = match self.summary.trainers {
-            1 => "1 trainer".to_owned(),
-            several => format!("{several} trainers together"),
+            1 => counted(1, "trainer"),
+            several => format!("{} together", counted(several.into(), "trainer")),
         };
         writeln!(
             f,
@@ -287,16 +287,6 @@ impl fmt::Display for EndTable<'_> {
             writeln!(f, "traffic   {traffic}")?;
         }
         write!(f, "run       {}", self.folder.display())
-    }
-}
-
-/// `12.3 s`, `2 min 05 s`, `1 h 02 min`.
-pub fn seconds(seconds: f64) -> String {
-    let whole = seconds.max(0.0).round() as u64;
-    match whole {
-        0..60 => format!("{:.1} s", seconds.max(0.0)),
-        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
-        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
 }
 

@@ -9,7 +9,8 @@ use crate::config::{
     AnyKey, By, ByHand, Integer, Item, Key, Kind, Optional, Str, Table, Words, by, by_hand, integer, key,
     string, words,
 };
-use crate::config::{JobError, Origin, counted};
+use crate::config::{JobError, Origin};
+use crate::human::counted;
 use crate::topology::{Rank, Role, WorldSize};
 
 /// The section, and what of it is about this process alone.

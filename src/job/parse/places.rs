@@ -6,8 +6,9 @@ use super::super::split;
 use super::super::validated::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::cluster;
 use super::pull_push::{self, Run};
+use crate::config::suggest;
 use crate::config::{AnyKey, Item, Key, List, Optional, Str, Table, key, list, string};
-use crate::config::{counted, suggest};
+use crate::human::counted;
 use crate::topology::Role;
 
 pub(super) const STAGES: Key<Optional<List<Str>>> = key("stages", list(string())).optional().doc(

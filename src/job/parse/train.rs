@@ -4,8 +4,9 @@ use super::super::validated::{Consistency, Eval, Log, OnNan, Train, Training};
 use super::cluster;
 use crate::config::{
     AnyKey, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, Optional, Str, Table, Words, by_hand,
-    counted, flag, integer, key, list, string, suggest, words,
+    flag, integer, key, list, string, suggest, words,
 };
+use crate::human::counted;
 use crate::topology::Role;
 
 /// The section, with the names in `train.forward` before they are looked up.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::PipelinePlan;
-use super::show::counted;
+use crate::human::counted;
 use crate::job::pipeline::Work;
 use crate::job::validated::PipelineSchedule;
 

@@ -11,7 +11,6 @@ mod tour;
 
 pub use ranges::RangePlan;
 pub use shards::ShardPlan;
-pub use show::thousands;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

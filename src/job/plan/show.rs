@@ -6,6 +6,7 @@ use std::path::Path;
 use super::super::shards::Cut;
 use super::super::validated::{Consistency, Placement};
 use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan};
+use crate::human::{bytes, counted, thousands};
 use crate::topology::Rank;
 
 impl fmt::Display for Plan {
@@ -223,39 +224,6 @@ fn link_row(link: &Link) -> Vec<String> {
     let carries: Vec<_> =
         link.carries.iter().map(|load| format!("{} {}", load.what, bytes(load.bytes))).collect();
     vec![format!("{} to {}", link.from, link.to), bytes(link.bytes), carries.join(", ")]
-}
-
-/// "1 rank", "3 ranks".
-pub(super) fn counted(count: u64, what: &str) -> String {
-    let end = match count {
-        1 => "",
-        _ if what.ends_with("batch") => "es",
-        _ => "s",
-    };
-    format!("{} {what}{end}", thousands(count))
-}
-
-/// 1,199,882.
-pub fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
-}
-
-/// 4.6 MiB.
-fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut size = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while size >= 1024.0 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    format!("{size:.1} {}", UNITS[unit])
 }
 
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::super::size;
 use super::ModuleSpec;
-use crate::config::counted;
+use crate::human::counted;
 
 /// `[pull_push]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

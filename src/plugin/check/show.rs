@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{DatasetReport, GradientReport, LossReport, Report};
-use crate::plugin::error::size_text;
+use crate::human;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,8 +22,8 @@ impl fmt::Display for Report {
         if let Some(dataset) = &self.dataset {
             show_dataset(f, dataset)?;
             self.show_limits(f, dataset.memory_bytes, dataset.longest_us)?;
-            let limit = size_text(self.batch_limit_bytes);
-            row(f, "batch", format!("{} of {limit}", size_text(dataset.batch_bytes)))?;
+            let limit = human::bytes(self.batch_limit_bytes);
+            row(f, "batch", format!("{} of {limit}", human::bytes(dataset.batch_bytes)))?;
         }
         if let Some(loss) = &self.loss {
             show_loss(f, loss)?;
@@ -35,7 +35,7 @@ impl fmt::Display for Report {
 
 impl Report {
     fn show_limits(&self, f: &mut fmt::Formatter<'_>, memory: u64, longest_us: f64) -> fmt::Result {
-        row(f, "memory", format!("{} of {}", size_text(memory), size_text(self.memory_limit_bytes)))?;
+        row(f, "memory", format!("{} of {}", human::bytes(memory), human::bytes(self.memory_limit_bytes)))?;
         row(f, "longest call", format!("{} of {}", time(longest_us), time(self.time_limit_ms * 1e3)))
     }
 }

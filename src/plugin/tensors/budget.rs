@@ -6,7 +6,8 @@ use std::borrow::Borrow;
 
 use tch::Tensor;
 
-use crate::plugin::error::{Refusal, size_text};
+use crate::human;
+use crate::plugin::error::Refusal;
 
 /// Large models have large outputs: a loss may make this many tensors of their size besides its fixed part.
 const TIMES_THE_INPUTS: u64 = 64;
@@ -39,7 +40,7 @@ impl Budget {
         if bytes <= self.limit.saturating_sub(self.spent) {
             return Ok(());
         }
-        let (bytes, spent, limit) = (size_text(bytes), size_text(self.spent), size_text(self.limit));
+        let (bytes, spent, limit) = (human::bytes(bytes), human::bytes(self.spent), human::bytes(self.limit));
         Err(Refusal::operation(format!(
             "{op}: a result of {bytes}, after {spent} in this call, is over the limit, {limit} \
              (`plugins.memory_mb` and {TIMES_THE_INPUTS} times the inputs)"

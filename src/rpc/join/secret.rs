@@ -63,10 +63,7 @@ pub(crate) fn nonce() -> Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+    use crate::human::hex;
 
     #[test]
     fn the_mac_is_that_of_rfc_4231() {

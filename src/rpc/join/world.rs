@@ -4,6 +4,7 @@ use tokio::net::TcpListener;
 
 use super::handshake::{Introduction, Refusal};
 use super::secret::nonce;
+use crate::human::hex;
 use crate::rpc::transport::socket::{Listener, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
@@ -70,7 +71,7 @@ pub(super) fn fits(config: &MeshConfig, came: &Introduction) -> Result<(), Refus
 }
 
 fn short(hash: &[u8; 32]) -> String {
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash[..4])
 }
 
 impl Introduction {

@@ -1,5 +1,6 @@
 //! What a message may hold at most.
 
+use crate::human::exact_bytes;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::{INLINE_BYTES, MAX_DEPTH, MAX_VALUES};
 
@@ -9,18 +10,6 @@ pub(super) fn bad(message: impl std::fmt::Display) -> CallError {
 
 pub(super) fn too_large(message: impl std::fmt::Display) -> CallError {
     CallError::of_kind(CallErrorKind::TooLarge, message)
-}
-
-/// A limit as a person reads it: "4 GiB" where it is a round number, else in bytes.
-fn readable(bytes: u64) -> String {
-    let round = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
-    let round = round
-        .map(|(unit, shift)| (unit, 1u64 << shift))
-        .find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size));
-    match round {
-        Some((unit, size)) => format!("{} {unit}", bytes / size),
-        None => format!("{bytes} bytes"),
-    }
 }
 
 /// Counts what a message holds, while it is prepared and while it is read.
@@ -58,7 +47,7 @@ impl Tally {
             return Err(too_large(format_args!(
                 "{} bytes for one message, which carries at most {}\n  hint: send it in several messages",
                 self.bytes,
-                readable(self.max_bytes)
+                exact_bytes(self.max_bytes)
             )));
         }
         Ok(())
@@ -70,7 +59,7 @@ impl Tally {
             return Err(too_large(format_args!(
                 "{} bytes inside a message, which carries at most {} in itself",
                 self.inline_bytes,
-                readable(INLINE_BYTES as u64)
+                exact_bytes(INLINE_BYTES as u64)
             )));
         }
         Ok(())

@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::timeout;
 
+use crate::human::hex;
+
 /// Loss is the only sign of congestion that it knows (RFC 5681). Every Linux has it, and lets everybody choose it unless
 /// told otherwise.
 const UNPACED: &str = "reno";
@@ -51,8 +53,7 @@ impl UnixName {
 impl fmt::Display for UnixName {
     /// As a path, which begins with a zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\0pstrain-")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "\0pstrain-{}", hex(self.0))
     }
 }
 

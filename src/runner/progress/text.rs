@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::thousands;
-use crate::runner::metrics::seconds;
+use crate::human::{self, seconds, thousands};
 
 /// What a rank is at. Travels as a line of JSON from a forked rank to its parent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,9 +102,9 @@ impl Update {
                 format!("evaluating {} of {}", thousands(*done), thousands(*total))
             }
             Update::Fetching { done, total: Some(total) } => {
-                format!("{} of {}", megabytes(*done), megabytes(*total))
+                format!("{} of {}", human::bytes(*done), human::bytes(*total))
             }
-            Update::Fetching { done, total: None } => megabytes(*done),
+            Update::Fetching { done, total: None } => human::bytes(*done),
             Update::Doing(text) | Update::Done(text) => text.clone(),
         }
     }
@@ -158,10 +157,6 @@ fn left_text(left: f64) -> String {
     if left < 59.5 { format!("{left:.0} s") } else { seconds(left) }
 }
 
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,8 +203,8 @@ mod tests {
         1,312 updates  52.1 updates/s  staleness 1.9
         evaluating 2,000 of 10,000
         evaluating 2,000 of 10,000
-        3.2 MB of 9.9 MB
-        3.2 MB of 9.9 MB
+        3.1 MiB of 9.5 MiB
+        3.1 MiB of 9.5 MiB
         1,875 steps in 12.4 s
         1,875 steps in 12.4 s
         ");

@@ -1,0 +1,93 @@
+//! Numbers as people read them: sizes, counts, times, hashes.
+
+/// `12 bytes`, `1.5 KiB`, `4 MiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return counted(bytes, "byte");
+    }
+    let (mut size, mut unit) = (bytes as f64 / 1024.0, 0);
+    // Not 1024.0 of a unit, which 1023.96 would be shown as.
+    while size >= 1023.95 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    match size.fract() {
+        0.0 => format!("{size} {}", UNITS[unit]),
+        _ => format!("{size:.1} {}", UNITS[unit]),
+    }
+}
+
+/// To the byte, for a limit beside what is a little above it: `4 GiB`, `262,145 bytes`.
+pub fn exact_bytes(bytes: u64) -> String {
+    let mut units = [(30, "GiB"), (20, "MiB"), (10, "KiB")].into_iter();
+    match units.find(|(shift, _)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift)) {
+        Some((shift, unit)) => format!("{} {unit}", thousands(bytes >> shift)),
+        None => counted(bytes, "byte"),
+    }
+}
+
+/// `1 rank`, `3 ranks`, `1,199,882 parameters`.
+pub fn counted(count: u64, what: &str) -> String {
+    let end = match count {
+        1 => "",
+        _ if what.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {what}{end}", thousands(count))
+}
+
+/// `1,199,882`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// `12.3 s`, `2 min 05 s`, `1 h 02 min`.
+pub fn seconds(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{:.1} s", seconds.max(0.0)),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// Two digits for each byte.
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_unit_that_fits_and_no_needless_digits() {
+        let sizes = [0, 1, 1023, 1024, 1536, 1 << 20, (1 << 20) + (1 << 19), (1 << 30) - 1, 3 << 40];
+        assert_eq!(
+            sizes.map(bytes),
+            ["0 bytes", "1 byte", "1,023 bytes", "1 KiB", "1.5 KiB", "1 MiB", "1.5 MiB", "1.0 GiB", "3 TiB"]
+        );
+    }
+
+    #[test]
+    fn a_limit_that_is_not_round_is_told_to_the_byte() {
+        assert_eq!([4 << 30, 1 << 18, (1 << 18) + 1].map(exact_bytes), ["4 GiB", "256 KiB", "262,145 bytes"]);
+        assert_eq!([1_536, 1_025 << 10].map(exact_bytes), ["1,536 bytes", "1,025 KiB"]);
+    }
+
+    #[test]
+    fn things_are_counted_in_plain_words() {
+        assert_eq!(counted(1, "rank"), "1 rank");
+        assert_eq!(counted(1_200, "parameter"), "1,200 parameters");
+        assert_eq!(counted(0, "micro-batch"), "0 micro-batches");
+    }
+
+    #[test]
+    fn hashes_have_two_digits_a_byte() {
+        assert_eq!(hex([0x00, 0x0f, 0xff]), "000fff");
+    }
+}
