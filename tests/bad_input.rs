@@ -284,6 +284,6 @@ fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
     insta::assert_snapshot!(stderr(&output), @r"
     error: libtorch 2.11.0 was not found
       looked in /nowhere: no libtorch_cpu.so
-      hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder that holds libtorch_cpu.so in PSTRAIN_LIBTORCH
+      hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder of torch or of libtorch_cpu.so in PSTRAIN_LIBTORCH
     ");
 }

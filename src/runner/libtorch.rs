@@ -19,8 +19,9 @@ pub const VERSION: &str = "2.11.0";
 /// Calls libtorch for us; loaded after it.
 const SHIM: &[u8] = include_bytes!(env!("C10D_SHIM"));
 
-/// Names a folder with `libtorch_cpu.so`, looked at before all others.
+/// Names a folder with `libtorch_cpu.so` in it or in its `lib`, looked at instead of all others.
 const FOLDER_KEY: &str = "PSTRAIN_LIBTORCH";
+const LIBRARY: &str = "libtorch_cpu.so";
 const PRELOAD_KEY: &str = "LD_PRELOAD";
 const WAITING_KEY: &str = "OMP_WAIT_POLICY";
 
@@ -28,7 +29,7 @@ const WAITING_KEY: &str = "OMP_WAIT_POLICY";
 pub enum NoLibtorch {
     #[error(
         "libtorch {VERSION} was not found\n{}\n  hint: `python3 -m pip install torch=={VERSION}` in an active \
-         environment, or name the folder that holds libtorch_cpu.so in {FOLDER_KEY}", seen(.0)
+         environment, or name the folder of torch or of libtorch_cpu.so in {FOLDER_KEY}", seen(.0)
     )]
     NotFound(Vec<Candidate>),
     #[error("libtorch {VERSION} in `{}` did not load\n  hint: `ldd {}/libtorch_cpu.so` tells which library it misses", .0.display(), .0.display())]
@@ -95,7 +96,7 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     if is_cut(&folder) {
         return Err(NoLibtorch::CutPath(folder));
     }
-    let library = folder.join("libtorch_cpu.so");
+    let library = folder.join(LIBRARY);
     let already = env::var(PRELOAD_KEY).unwrap_or_default();
     if already.contains(&*library.to_string_lossy()) {
         return Err(NoLibtorch::NotLoaded(folder));
@@ -140,7 +141,7 @@ fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     if let Some(folder) = env::var_os(FOLDER_KEY) {
         // Whoever names a folder wants that one and no other.
-        return vec![PathBuf::from(folder)];
+        return vec![library_folder(PathBuf::from(folder))];
     }
     if let Some(root) = env::var_os("VIRTUAL_ENV") {
         folders.extend(python_environment(Path::new(&root)));
@@ -154,6 +155,13 @@ fn folders() -> Vec<PathBuf> {
         folders.push(beside.join("../lib"));
     }
     folders
+}
+
+/// The folder itself, or its `lib` where the libraries are there: of a wheel people name `torch` as well as `torch/lib`.
+fn library_folder(folder: PathBuf) -> PathBuf {
+    let inner = folder.join("lib");
+    let is_inner = !folder.join(LIBRARY).exists() && inner.join(LIBRARY).exists();
+    if is_inner { inner } else { folder }
 }
 
 fn python_environment(root: &Path) -> Vec<PathBuf> {
@@ -170,7 +178,7 @@ fn python_torch() -> Option<PathBuf> {
 }
 
 fn look_into(folder: PathBuf) -> Candidate {
-    let Ok(library) = folder.join("libtorch_cpu.so").canonicalize() else {
+    let Ok(library) = folder.join(LIBRARY).canonicalize() else {
         return Candidate { folder, found: Found::Nothing };
     };
     // Its own libraries are searched beside it, and a link to it alone has none there.
@@ -215,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn the_folder_of_torch_is_as_good_as_that_of_its_libraries() {
+        let root = folder_with("__version__ = '2.11.0'\n");
+        let (torch, lib) = (root.path().to_owned(), root.path().join("lib"));
+        assert_eq!(library_folder(torch), lib);
+        assert_eq!(library_folder(lib.clone()), lib);
+        // What is named in vain stands in the message as it was named.
+        assert_eq!(library_folder("/nowhere".into()), Path::new("/nowhere"));
+    }
+
+    #[test]
     fn a_path_at_which_the_loader_would_cut_is_left_for_a_link_to_it() {
         let root = folder_with("__version__ = '2.11.0'\n");
         let cut = root.path().join("a b:c");
@@ -241,7 +259,7 @@ mod tests {
         libtorch 2.11.0 was not found
           looked in /opt/torch/lib: no libtorch_cpu.so
           looked in /usr/lib/torch: libtorch 2.9.1
-          hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder that holds libtorch_cpu.so in PSTRAIN_LIBTORCH
+          hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder of torch or of libtorch_cpu.so in PSTRAIN_LIBTORCH
         ");
     }
 }
