@@ -18,6 +18,8 @@ const CASE: &str = "PSTRAIN_TEST_LAUNCH";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time that the failing launches below give to ranks that stay.
 const GRACE: Duration = Duration::from_secs(1);
+/// With this variable they are given [`PATIENCE`] and longer.
+const LONG_GRACE: &str = "PSTRAIN_TEST_LAUNCH_LONG_GRACE";
 
 const TESTS: &[(&str, fn())] = &[
     ("lines_of_all_ranks_are_merged_whole_and_with_their_names", lines_are_merged_whole),
@@ -26,6 +28,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_panic_is_a_failed_job", a_panic_is_a_failed_job),
     ("a_killed_rank_is_lost_and_stragglers_are_killed_after_the_grace", a_killed_rank_is_lost),
     ("one_ctrl_c_lets_the_ranks_end_by_themselves", one_ctrl_c),
+    ("signals_of_one_press_are_one_and_the_ranks_end_by_themselves", one_press),
     ("a_second_ctrl_c_kills", a_second_ctrl_c_kills),
     ("a_rank_that_ignores_ctrl_c_is_killed_after_the_grace", ctrl_c_and_grace),
     ("ranks_die_with_their_parent", ranks_die_with_their_parent),
@@ -73,7 +76,8 @@ fn launch(case: &str) -> ExitCode {
             let look = Look::detect(ColorChoice::Auto);
             assert_eq!(look.mode, Mode::Plain);
             let board = Board::new(names, look);
-            ExitCode::from(supervisor.supervise(&board, GRACE).expect("supervise"))
+            let grace = if std::env::var_os(LONG_GRACE).is_some() { 2 * PATIENCE } else { GRACE };
+            ExitCode::from(supervisor.supervise(&board, grace).expect("supervise"))
         }
         Forked::Rank(rank) => ExitCode::from(be_rank(case, rank, address)),
     }
@@ -114,6 +118,7 @@ fn be_rank(case: &str, local: LocalRank, address: Option<std::net::SocketAddr>) 
             set.thread_block().expect("block");
             stay()
         }
+        "orderly" => end_in_order(),
         "listener" => {
             match local.listen {
                 Some(listen) => {
@@ -152,6 +157,25 @@ fn leave_a_process_behind() {
     println!("pid {}", left.id());
 }
 
+/// The file whose name the environment gives in this variable lets the ranks of the case `orderly` end.
+const MAY_END: &str = "PSTRAIN_TEST_LAUNCH_MAY_END";
+
+/// Once it is interrupted and the test says that it may.
+fn end_in_order() -> u8 {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGINT);
+    set.thread_block().expect("block");
+    println!("pid {}", getpid());
+    set.wait().expect("a signal");
+    let may_end = std::env::var_os(MAY_END).map(std::path::PathBuf::from).expect("a file");
+    let start = Instant::now();
+    while !may_end.exists() && start.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    println!("ended in order");
+    130
+}
+
 fn stay() -> u8 {
     println!("pid {}", getpid());
     std::thread::sleep(2 * PATIENCE);
@@ -161,11 +185,16 @@ fn stay() -> u8 {
 // The tests
 
 fn start(case: &str) -> Child {
+    start_with(case, &[])
+}
+
+fn start_with(case: &str, env: &[(&str, &std::ffi::OsStr)]) -> Child {
     // A shell's background job ignores SIGINT, and hands that down to all that it starts.
     Command::new("env")
         .arg("--default-signal=INT")
         .arg(std::env::current_exe().expect("a path"))
         .env(CASE, case)
+        .envs(env.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -197,7 +226,16 @@ fn run(case: &str) -> (Option<i32>, String, String) {
 
 /// Starts a launch and waits until both of its ranks stay.
 fn start_staying(case: &str) -> (Child, Vec<Pid>) {
-    let mut child = start(case);
+    let (child, _, pids) = start_staying_with(case, &[]);
+    (child, pids)
+}
+
+/// Also gives what comes from the ranks' stdout.
+fn start_staying_with(
+    case: &str,
+    env: &[(&str, &std::ffi::OsStr)],
+) -> (Child, BufReader<std::process::ChildStdout>, Vec<Pid>) {
+    let mut child = start_with(case, env);
     let mut pids = Vec::new();
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     while pids.len() < 2 {
@@ -205,7 +243,7 @@ fn start_staying(case: &str) -> (Child, Vec<Pid>) {
         assert_ne!(stdout.read_line(&mut line).expect("read"), 0, "the launch ended early");
         pids.push(pid_of(&line).expect("a pid"));
     }
-    (child, pids)
+    (child, stdout, pids)
 }
 
 fn pid_of(line: &str) -> Option<Pid> {
@@ -281,14 +319,38 @@ fn one_ctrl_c() {
     );
 }
 
-fn a_second_ctrl_c_kills() {
-    let (mut child, pids) = start_staying("deaf");
+/// `timeout` passes on what it gets, and so what one press of Ctrl-C gives comes two or three times.
+fn one_press() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let may_end = folder.path().join("may-end");
+    let (mut child, mut stdout, _) = start_staying_with("orderly", &[(MAY_END, may_end.as_os_str())]);
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     signal(&child, Signal::SIGINT);
     // Signals do not queue: wait until the first is seen.
     stderr.read_line(&mut String::new()).expect("read");
     signal(&child, Signal::SIGTERM);
+    signal(&child, Signal::SIGINT);
+    std::fs::write(&may_end, b"").expect("write");
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).expect("read");
     assert_eq!(finish(child).status.code(), Some(130));
+    assert_eq!(rest, "ended in order\nended in order\n");
+}
+
+fn a_second_ctrl_c_kills() {
+    // Of ranks that would be left alone for longer than the test waits.
+    let (mut child, _, pids) = start_staying_with("deaf", &[(LONG_GRACE, "1".as_ref())]);
+    signal(&child, Signal::SIGINT);
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "still there");
+        signal(&child, Signal::SIGTERM);
+        std::thread::yield_now();
+    };
+    assert_eq!(status.code(), Some(130));
     assert!(pids.iter().all(|&pid| is_gone(pid)));
 }
 

@@ -29,7 +29,6 @@ mod supervise;
 mod verdict;
 
 pub use supervise::Supervisor;
-pub(super) use supervise::hangup_is_ignored;
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
 
 /// Who this process is after [`fork_ranks`].

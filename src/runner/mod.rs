@@ -13,6 +13,7 @@ mod driver;
 mod evaluate;
 pub mod fetch;
 pub mod inputs;
+mod interrupts;
 pub mod launch;
 mod ledger;
 pub mod libtorch;

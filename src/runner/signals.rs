@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, Signal, raise};
 
-use super::launch::hangup_is_ignored;
+use super::interrupts::{Request, Requests, hangup_is_ignored};
 use crate::rpc::Mesh;
 
 /// How an interrupted rank tells the others why it ends the job.
@@ -35,12 +36,14 @@ impl Signals {
         let signals = Signals { joined: Arc::default(), interrupted: Arc::default() };
         let (joined, interrupted) = (signals.joined.clone(), signals.interrupted.clone());
         let watch = move || {
+            let mut requests = Requests::default();
             while let Ok(signal) = waiting.wait() {
-                let again = interrupted.swap(true, Ordering::Relaxed);
-                match joined.get() {
-                    Some(mesh) if !again => mesh.abort(REASON),
+                interrupted.store(true, Ordering::Relaxed);
+                match (requests.count(Instant::now()), joined.get()) {
+                    (Request::End, Some(mesh)) => mesh.abort(REASON),
+                    (Request::Same, Some(_)) => {}
                     // Nobody to tell, or somebody who asks twice and does not want to wait for an orderly end.
-                    _ => {
+                    (Request::End | Request::Same, None) | (Request::Kill, _) => {
                         let _ = waiting.thread_unblock();
                         let _ = raise(signal);
                     }

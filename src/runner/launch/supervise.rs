@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Children;
 use super::lines::Lines;
 use super::verdict::{self, Context, End, worst};
+use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
 use crate::runner::progress::{Board, Update};
 
 /// A longer line is shown in pieces.
@@ -49,7 +50,7 @@ impl Supervisor {
 
     /// Returns the worst of the ranks' exit codes when all have ended. Shows on `board` what they write and report.
     ///
-    /// SIGINT, SIGTERM and SIGHUP are passed on; a second one kills the ranks. When a rank fails, the others have
+    /// SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the ranks. When a rank fails, the others have
     /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
     /// so they have after a signal.
     ///
@@ -111,14 +112,6 @@ impl Stop {
     }
 }
 
-/// Whether the process was started by `nohup`.
-pub(in crate::runner) fn hangup_is_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask & 1 << (Signal::SIGHUP as u32 - 1) != 0
-}
-
 /// What the loop knows.
 struct Watch<'a> {
     children: Children,
@@ -126,6 +119,7 @@ struct Watch<'a> {
     grace: Duration,
     worst: u8,
     interrupted: bool,
+    requests: Requests,
     /// When what is still running is killed, and why it should have ended.
     deadline: Option<(Instant, String)>,
     killed: bool,
@@ -139,6 +133,7 @@ impl Watch<'_> {
             grace,
             worst: verdict::DONE,
             interrupted: false,
+            requests: Requests::default(),
             deadline: None,
             killed: false,
         }
@@ -216,9 +211,10 @@ impl Watch<'_> {
     }
 
     fn interrupt(&mut self, signal: Signal) {
-        if self.interrupted {
-            self.kill();
-            return;
+        match self.requests.count(std::time::Instant::now()) {
+            Request::End => {}
+            Request::Same => return,
+            Request::Kill => return self.kill(),
         }
         self.interrupted = true;
         self.board.note("interrupted: the ranks are ending; once more kills them");
