@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 mod bars;
+mod groups;
+mod merged;
 mod reporter;
 mod text;
 
@@ -102,7 +104,7 @@ impl Board {
     pub fn new(names: Vec<String>, look: Look) -> Board {
         let width = names.iter().map(String::len).max().unwrap_or(0);
         let surface = match look.mode {
-            Mode::Bars => Surface::Bars(Box::new(Bars::new(&names, look))),
+            Mode::Bars => Surface::Bars(Box::new(Bars::new(names.clone(), look))),
             Mode::Plain => Surface::Plain(names.iter().map(|_| (Pace::new(Instant::now()), None)).collect()),
         };
         Board { inner: Arc::new(Mutex::new(Inner { names, width, look, surface, held: Vec::new() })) }

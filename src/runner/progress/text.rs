@@ -109,21 +109,28 @@ impl Update {
         }
     }
 
-    /// Beside a bar, where room is short: what matters most comes first.
-    pub fn compact(&self) -> String {
-        match self {
-            Update::Training(t) => {
-                let mut parts =
-                    vec![format!("epoch {}/{}", t.epoch, t.epochs), format!("loss {:.4}", t.loss)];
-                if t.samples_per_s > 0.0 {
-                    parts.push(format!("{} samples/s", thousands(t.samples_per_s.round() as u64)));
-                }
-                parts.extend(t.staleness.map(|staleness| format!("stale {staleness:.1}")));
-                parts.extend(t.left_s.map(|left| format!("left {}", left_text(left))));
-                parts.join("  ")
-            }
-            _ => self.plain(),
-        }
+    /// In so many columns: where room is short, what matters most stays.
+    pub fn compact(&self, columns: usize) -> String {
+        let Update::Training(t) = self else { return self.plain() };
+        let epoch = format!("epoch {}/{}", t.epoch, t.epochs);
+        let loss = format!("loss {:.4}", t.loss);
+        let speed = (t.samples_per_s > 0.0)
+            .then(|| format!("{} samples/s", thousands(t.samples_per_s.round() as u64)));
+        let stale = t.staleness.map(|staleness| format!("stale {staleness:.1}"));
+        let left = t.left_s.map(|left| format!("left {}", left_text(left)));
+        let join = |parts: [Option<&String>; 5]| {
+            parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("  ")
+        };
+        let (epoch, loss, speed, stale, left) =
+            (Some(&epoch), Some(&loss), speed.as_ref(), stale.as_ref(), left.as_ref());
+        let texts = [
+            join([epoch, loss, speed, stale, left]),
+            join([epoch, loss, speed, None, left]),
+            join([epoch, loss, None, None, left]),
+            join([None, loss, None, None, left]),
+        ];
+        let [.., shortest] = &texts;
+        texts.iter().find(|text| text.len() <= columns).unwrap_or(shortest).clone()
     }
 }
 
@@ -191,7 +198,7 @@ mod tests {
             Update::Done("1,875 steps in 12.4 s".into()),
         ];
         let text: Vec<String> =
-            updates.iter().flat_map(|update| [update.plain(), update.compact()]).collect();
+            updates.iter().flat_map(|update| [update.plain(), update.compact(80)]).collect();
         insta::assert_snapshot!(text.join("\n"), @r"
         waiting for 3 ranks
         waiting for 3 ranks
