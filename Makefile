@@ -16,7 +16,6 @@ build: setup
 
 setup:
 	@scripts/setup
-	@scripts/setup-wasm
 	@scripts/build-plugins
 
 lint: setup

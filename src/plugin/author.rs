@@ -4,12 +4,10 @@
 //! job that trains with it. This file and its folder know files and other programs (cargo, Python), and nothing of
 //! the host that runs plug-ins.
 
-mod child;
 mod error;
 mod python;
 mod rust;
 mod sources;
-mod toolchain;
 
 pub use error::AuthorError;
 

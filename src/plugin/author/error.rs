@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use wasm_toolchain::NoToolchain;
+
 /// Each message says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorError {
@@ -40,5 +42,22 @@ impl AuthorError {
     /// For `map_err`.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AuthorError {
         move |source| AuthorError::Io { doing, path: path.to_owned(), source }
+    }
+
+    /// For a program that could not be started.
+    pub(super) fn not_started(program: &'static str, error: &io::Error) -> AuthorError {
+        AuthorError::Toolchain {
+            what: format!("cannot start `{program}`: {error}"),
+            hint: match program {
+                "cargo" => "install Rust 1.95 or newer: https://rustup.rs".to_owned(),
+                program => format!("install `{program}` and see that it is on the PATH"),
+            },
+        }
+    }
+}
+
+impl From<NoToolchain> for AuthorError {
+    fn from(NoToolchain { what, hint, packages: _ }: NoToolchain) -> AuthorError {
+        AuthorError::Toolchain { what, hint }
     }
 }

@@ -1,9 +1,10 @@
 //! Plug-ins in Python: componentize-py makes a component that has a Python interpreter in it.
 
-use super::{AuthorError, Kind, Wasm, child};
+use super::{AuthorError, Kind, Wasm};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use wasm_toolchain::child;
 
 const COMPONENTIZE_PY: &str = "0.25.1";
 /// Its wheel has 45 MB.
@@ -60,7 +61,7 @@ impl Project {
         componentize.arg(&out).current_dir(dir);
         // Its stdout has nothing for scripts; stdout is ours.
         let status = componentize.stdin(Stdio::null()).stdout(std::io::stderr()).status();
-        let status = status.map_err(|error| child::not_started("python3", &error))?;
+        let status = status.map_err(|error| AuthorError::not_started("python3", &error))?;
         if !status.success() {
             return Err(AuthorError::Compile { program: "componentize-py", status });
         }
@@ -124,7 +125,7 @@ fn install(python: &Path, fresh: &Path) -> Result<(), AuthorError> {
 
 fn run(command: std::process::Command, doing: &str, hint: &'static str) -> Result<(), AuthorError> {
     let output = child::output_within(command, INSTALL_LIMIT)
-        .map_err(|error| child::not_started("python3", &error))?;
+        .map_err(|error| AuthorError::not_started("python3", &error))?;
     match output {
         None => Err(AuthorError::TooLong { doing: doing.to_owned(), limit: INSTALL_LIMIT, hint }),
         Some(output) if output.status.success() => Ok(()),

@@ -1,10 +1,10 @@
 //! Plug-ins in Rust: cargo makes a core module, which the host turns into a component.
 
-use super::toolchain::Toolchain;
-use super::{AuthorError, Wasm, child};
+use super::{AuthorError, Wasm};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use wasm_toolchain::Toolchain;
 
 /// Compiles the crate in `dir`: its name, the toolchain in words, the module.
 pub fn build(dir: &Path) -> Result<(String, String, Wasm), AuthorError> {
@@ -15,7 +15,7 @@ pub fn build(dir: &Path) -> Result<(String, String, Wasm), AuthorError> {
     // Messages for people go to stderr, where ours go too.
     cargo.args(["--lib", "--target-dir", "target", "--message-format", "json-render-diagnostics"]);
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| child::not_started("cargo", &error))?;
+    let output = output.map_err(|error| AuthorError::not_started("cargo", &error))?;
     if !output.status.success() {
         return Err(AuthorError::Compile { program: "cargo", status: output.status });
     }

@@ -1,6 +1,5 @@
 //! Other programs: with an environment of their own, and never waited for without end.
 
-use super::AuthorError;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
@@ -81,17 +80,6 @@ pub fn last_lines(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n    {line}")).collect()
-}
-
-/// The error for a program that could not be started.
-pub fn not_started(program: &'static str, error: &std::io::Error) -> AuthorError {
-    AuthorError::Toolchain {
-        what: format!("cannot start `{program}`: {error}"),
-        hint: match program {
-            "cargo" => "install Rust 1.95 or newer: https://rustup.rs".to_owned(),
-            program => format!("install `{program}` and see that it is on the PATH"),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,28 @@
-//! Which compiler makes WebAssembly here. `scripts/setup-wasm` makes the same choice: change both together.
+//! The choice: `rustup`, the target of the rustc on the PATH, which rustup fetches where it is missing; or `debian`, for
+//! closed networks: Debian's rustc-web, rust-web-src, lld-19 and wasi-libc, with which cargo builds std itself.
+//! PSTRAIN_WASM_TOOLCHAIN=rustup|debian chooses by hand.
 
-use super::{AuthorError, child};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use crate::child;
 
 pub const TARGET: &str = "wasm32-wasip1";
 /// Where the network is closed, rustup's download may hang instead of failing.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(120);
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_LIBC: &str = "/usr/lib/wasm32-wasi";
+
+/// Why there is no toolchain, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}\n  hint: {hint}")]
+pub struct NoToolchain {
+    pub what: String,
+    pub hint: String,
+    /// Debian's packages that would make one.
+    pub packages: Vec<&'static str>,
+}
 
 /// A compiler and what it needs to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +38,18 @@ impl Toolchain {
     ///
     /// # Errors
     /// Tells what to install.
-    pub fn find(dir: &Path) -> Result<Self, AuthorError> {
+    pub fn find(dir: &Path) -> Result<Self, NoToolchain> {
         let wanted = std::env::var("PSTRAIN_WASM_TOOLCHAIN").ok();
         let missing = debian_missing(Path::new("/"));
         match wanted.as_deref() {
             None | Some("rustup") if has_target(dir) || add_target(dir) => Ok(Toolchain::Installed),
             None | Some("debian") if missing.is_empty() => Ok(Toolchain::Debian),
-            None | Some("rustup" | "debian") => Err(nothing(&missing)),
-            Some(other) => Err(AuthorError::Toolchain {
-                what: format!("PSTRAIN_WASM_TOOLCHAIN = `{other}` is no toolchain"),
+            None | Some("debian") => Err(nothing(missing)),
+            Some("rustup") => Err(nothing(Vec::new())),
+            Some(other) => Err(NoToolchain {
+                what: format!("PSTRAIN_WASM_TOOLCHAIN = `{other}` is not a toolchain"),
                 hint: "use `rustup` or `debian`".into(),
+                packages: Vec::new(),
             }),
         }
     }
@@ -107,15 +122,13 @@ fn minor(version: &str) -> Option<u32> {
     version.strip_prefix("rustc 1.")?.split('.').next()?.parse().ok()
 }
 
-fn nothing(missing: &[&str]) -> AuthorError {
+fn nothing(packages: Vec<&'static str>) -> NoToolchain {
     let mut hint = format!("run `rustup target add {TARGET}`");
-    if !missing.is_empty() {
-        hint += &format!(
-            "; without access to rustup's servers, on Debian 12: `apt-get install {}`",
-            missing.join(" ")
-        );
+    if !packages.is_empty() {
+        let packages = packages.join(" ");
+        hint += &format!("; without access to rustup's servers, on Debian 12: `apt-get install {packages}`");
     }
-    AuthorError::Toolchain { what: format!("there is no Rust toolchain for {TARGET}"), hint }
+    NoToolchain { what: format!("there is no Rust toolchain for {TARGET}"), hint, packages }
 }
 
 #[cfg(test)]
@@ -132,7 +145,7 @@ mod tests {
         let missing = debian_missing(root.path());
         assert_eq!(missing, ["rustc-web", "rust-web-src", "wasi-libc"]);
         assert_eq!(
-            nothing(&missing).to_string(),
+            nothing(missing).to_string(),
             "there is no Rust toolchain for wasm32-wasip1\n  hint: run `rustup target add wasm32-wasip1`; without \
              access to rustup's servers, on Debian 12: `apt-get install rustc-web rust-web-src wasi-libc`"
         );
