@@ -62,7 +62,8 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
         return (kind, format!("it asked for {}", human::bytes(wanted)), Some(hint));
     }
     if let Some(panic) = Panic::find(call.stderr) {
-        return (PluginErrorKind::Panicked, panic.message, None);
+        let hint = panic.place.is_none().then(|| HANDED_OVER.to_owned());
+        return (PluginErrorKind::Panicked, panic.message, hint);
     }
     let message = if error.is::<I32Exit>() {
         with_last_lines("it called `exit`".into(), call.stderr)
@@ -134,10 +135,15 @@ fn names_absolute_path(message: &str) -> bool {
     words.any(|word| word.starts_with('/') && !word.starts_with("/data"))
 }
 
+/// componentize-py knows no more of a value that it cannot pass on than which exception it was.
+const HANDED_OVER: &str =
+    "a value of a type that `wit/plugin.wit` does not have there was handed to the host, or given back to it";
+
 /// A panic's or an exception's report on stderr.
 #[derive(Debug, PartialEq)]
 struct Panic {
     message: String,
+    /// None of one in the runtime of Python, between the plug-in and the host.
     place: Option<String>,
 }
 
@@ -152,7 +158,16 @@ impl Panic {
         let (_, report) = stderr.rsplit_once("panicked at ")?;
         let (place, message) = split_place(report)?;
         let message = message.split("\nnote: ").next().unwrap_or_default().trim();
-        Some(Panic { message: message.into(), place: Some(place.into()) })
+        let in_runtime = Panic::of_pythons_runtime(message);
+        Some(in_runtime.unwrap_or_else(|| Panic { message: message.into(), place: Some(place.into()) }))
+    }
+
+    /// `called `Result::unwrap()` on an `Err` value: PyErr { type: .., value: TypeError(".."), traceback: None }`
+    fn of_pythons_runtime(message: &str) -> Option<Panic> {
+        let (_, error) = message.split_once("PyErr { type: ")?;
+        let (_, value) = error.split_once(" value: ")?;
+        let (value, _) = value.rsplit_once(", traceback: ")?;
+        Some(Panic { message: value.into(), place: None })
     }
 
     /// The last frame and the last line of a traceback.
@@ -245,6 +260,15 @@ mod tests {
         let runtime = "\nthread '<unnamed>' panicked at runtime/src/lib.rs:1:2:\nPython threw\n";
         assert_eq!(Panic::find(report), Some(wanted));
         assert_eq!(Panic::find(&format!("{report}{runtime}")), Panic::find(report));
+    }
+
+    #[test]
+    fn a_value_that_pythons_runtime_cannot_pass_on_is_told_without_its_own_source() {
+        let report = "thread '<unnamed>' (1) panicked at runtime/src/lib.rs:1531:18:\ncalled `Result::unwrap()` on an \
+                      `Err` value: PyErr { type: <class 'AttributeError'>, value: AttributeError(\"'str' object has no \
+                      attribute 'value'\"), traceback: None }\nnote: run with `RUST_BACKTRACE=1`\n";
+        let message = r#"AttributeError("'str' object has no attribute 'value'")"#.into();
+        assert_eq!(Panic::find(report), Some(Panic { message, place: None }));
     }
 
     #[test]

@@ -36,7 +36,8 @@ class Problem(Exception):
 
 @dataclass
 class Field:
-    """One part of a sample. `shape` is that of one sample, without the batch; empty for a scalar."""
+    """One part of a sample. `dtype` is PyTorch's name of one, as "float32"; `shape` is that of one sample, without the
+    batch; empty for a scalar."""
 
     name: str
     dtype: str
@@ -90,8 +91,7 @@ def export_dataset(cls):
             with _Problems():
                 dataset = _make(cls, config)
                 fields = dataset.fields()
-                told = [WitField(f.name, _dtype(f.dtype), list(f.shape)) for f in fields]
-                return Info(len(dataset), told)
+                return Info(len(dataset), [_told(WitField, f) for f in fields])
 
         def batch(self, indices):
             with _Problems():
@@ -100,7 +100,7 @@ def export_dataset(cls):
                     raise TypeError(f"batch gave {len(parts)} parts, and there are {len(fields)} fields")
                 for number, (f, part) in enumerate(zip(fields, parts)):
                     shape = [len(indices), *f.shape]
-                    output.emit(number, _dtype(f.dtype), shape, to_bytes(f.dtype, part))
+                    output.emit(number, _dtype(f.dtype), shape, _bytes_of(f, part))
 
     return Dataset
 
@@ -120,6 +120,8 @@ def export_loss(cls):
         def compute(self, outputs, targets, want_metrics):
             with _Problems():
                 value = loss.compute(outputs, targets)
+                if not isinstance(value, Tensor):
+                    raise TypeError(f"`compute` gave {_kind(value)}, and a tensor is wanted")
                 return Computed(value, _metrics(loss, outputs, targets, want_metrics))
 
     return Loss
@@ -159,6 +161,26 @@ def export_raw_loss(cls):
                 return Computed(float(value), parts, _metrics(loss, outputs, targets, want_metrics))
 
     return RawLoss
+
+
+def _told(WitField, f):
+    """The field as the host is told of it; what it would not take is named here."""
+    if not isinstance(f, Field):
+        raise TypeError(f"`fields` gave {_kind(f)} where a Field is wanted")
+    try:
+        dtype = _dtype(f.dtype)
+    except TypeError as error:
+        raise TypeError(f"field `{f.name}`: {error}") from None
+    if not all(isinstance(size, int) and size >= 0 for size in f.shape):
+        raise TypeError(f"field `{f.name}`: the shape {f.shape!r} has more than whole numbers in it")
+    return WitField(f.name, dtype, list(f.shape))
+
+
+def _bytes_of(f, part):
+    try:
+        return to_bytes(f.dtype, part)
+    except (TypeError, OverflowError) as error:
+        raise TypeError(f"field `{f.name}` is {f.dtype}, and what `batch` gave for it is not: {error}") from None
 
 
 def _metrics(loss, outputs, targets, wanted):
@@ -204,10 +226,19 @@ def _fits(wanted, value):
     return isinstance(value, (int, float) if wanted is float else wanted)
 
 
+def _kind(value):
+    return f"a value of type {type(value).__name__}"
+
+
 def _dtype(name):
     if name not in _LETTERS:
-        raise TypeError(f"there is no dtype {name!r}; there are {', '.join(_LETTERS)}")
+        raise TypeError(f"there is no dtype {name!r}; there are {', '.join(map(repr, _LETTERS))}")
     return Dtype["BOOLEAN" if name == "bool" else name.upper()]
+
+
+def _handed(dtype):
+    """A dtype for the host, from its name or as the host gave it."""
+    return dtype if isinstance(dtype, Dtype) else _dtype(dtype)
 
 
 def _name(dtype):
@@ -235,6 +266,11 @@ def _operators():
     Tensor.__pow__ = lambda a, b: a.pow_scalar(float(b)) if number(b) else a.pow(b)
     Tensor.__neg__ = Tensor.neg
     Tensor.__matmul__ = Tensor.matmul
+
+    # By their names here, too; what is no dtype ends the plug-in in the runtime, without a word of what it was.
+    to_dtype, from_bytes = Tensor.to_dtype, Tensor.from_bytes
+    Tensor.to_dtype = lambda a, dtype: to_dtype(a, _handed(dtype))
+    Tensor.from_bytes = staticmethod(lambda dtype, *others: from_bytes(_handed(dtype), *others))
     return Tensor
 
 

@@ -1,0 +1,105 @@
+"""What the SDK for Python says of an author's mistakes, with stand-ins for the host: `python3 plugins/testing/test_python_sdk.py`."""
+
+import array
+import enum
+import pathlib
+import sys
+import types
+import unittest
+
+NAMES = "BOOLEAN UINT8 INT8 INT16 INT32 INT64 FLOAT16 BFLOAT16 FLOAT32 FLOAT64"
+Dtype = enum.Enum("Dtype", NAMES)
+
+
+class Tensor:
+    """The host's, as far as the SDK touches it: a dtype that is none ends a real plug-in without a word."""
+
+    neg = matmul = None
+
+    def to_dtype(self, dtype):
+        return dtype.name
+
+    @classmethod
+    def from_bytes(cls, dtype, shape, data, like):
+        return dtype.name
+
+
+def stand_in(name, **content):
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(content)
+
+
+emitted = []
+stand_in("componentize_py_types", Err=Exception)
+stand_in("wit_world")
+stand_in("wit_world.imports", log=None, output=types.SimpleNamespace(emit=lambda *all: emitted.append(all)))
+stand_in("wit_world.imports.types", Dtype=Dtype)
+stand_in("wit_world.imports.tensors", Tensor=Tensor)
+stand_in("wit_world.exports")
+stand_in("wit_world.exports.dataset", Field=lambda *all: all, Info=lambda *all: all)
+stand_in("wit_world.exports.loss", Computed=lambda *all: all)
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "src/plugin/templates/python"))
+from pstrain import Field, export_dataset, export_loss  # noqa: E402
+
+ALLOWED = "'bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloat16', 'float32', 'float64'"
+
+
+def dataset(field, part):
+    class One:
+        def __len__(self):
+            return 1
+
+        def fields(self):
+            return [field]
+
+        def batch(self, indices):
+            return [part]
+
+    return export_dataset(One)()
+
+
+class Mistakes(unittest.TestCase):
+    def says(self, message, run, *arguments):
+        with self.assertRaises(TypeError) as caught:
+            run(*arguments)
+        self.assertEqual(str(caught.exception), message)
+
+    def test_an_unknown_dtype_of_a_field_is_told_with_the_field_and_the_known_ones(self):
+        wrong = dataset(Field("target", "float"), [])
+        self.says(f"field `target`: there is no dtype 'float'; there are {ALLOWED}", wrong.open, "{}")
+
+    def test_values_of_another_dtype_are_told_with_the_field(self):
+        wrong = dataset(Field("target", "int64"), array.array("f", [0.5]))
+        wrong.open("{}")
+        message = "field `target` is int64, and what `batch` gave for it is not: "
+        self.says(message + "'float' object cannot be interpreted as an integer", wrong.batch, [0])
+
+    def test_a_shape_of_anything_but_whole_numbers_is_told_with_the_field(self):
+        wrong = dataset(Field("x", "float32", [1.5]), [])
+        self.says("field `x`: the shape [1.5] has more than whole numbers in it", wrong.open, "{}")
+
+    def test_tensors_take_a_dtype_by_its_name_or_as_the_host_gave_it(self):
+        self.assertEqual(Tensor().to_dtype("bfloat16"), "BFLOAT16")
+        self.assertEqual(Tensor().to_dtype(Dtype.BOOLEAN), "BOOLEAN")
+        self.assertEqual(Tensor.from_bytes("int64", [0], b"", None), "INT64")
+        self.says(f"there is no dtype 'float'; there are {ALLOWED}", Tensor().to_dtype, "float")
+
+    def test_a_loss_that_gives_no_tensor_is_told_what_it_gave(self):
+        class Two:
+            def compute(self, outputs, targets):
+                return 2.0
+
+        loss = export_loss(Two)()
+        loss.open("{}")
+        self.says("`compute` gave a value of type float, and a tensor is wanted", loss.compute, [], [], False)
+
+    def test_right_values_reach_the_host(self):
+        right = dataset(Field("x", "int32", [2]), [1, 2])
+        self.assertEqual(right.open("{}"), (1, [("x", Dtype.INT32, [2])]))
+        right.batch([0])
+        self.assertEqual(emitted, [(0, Dtype.INT32, [1, 2], array.array("i", [1, 2]).tobytes())])
+
+
+if __name__ == "__main__":
+    unittest.main()
