@@ -66,6 +66,8 @@ impl Tensor {
         fn minimum(&self, other: &Tensor => &other.0);
         /// Without a bound on the side that is not given.
         fn clamp(&self, min: Option<f64> => min, max: Option<f64> => max);
+        /// As `-tensor`.
+        fn neg(&self);
         fn abs(&self);
         fn sign(&self);
         fn exp(&self);
