@@ -13,6 +13,9 @@ use crate::rpc::Form;
 use crate::runner::collective_times::{DTYPES, MEASURED};
 use crate::runner::progress::ColorChoice;
 
+/// What `init` writes where no other file is named.
+pub const STARTER_FILE: &str = "job.toml";
+
 /// Trains PyTorch-class models over many processes and machines from a TOML job file.
 #[derive(Parser)]
 #[command(
@@ -73,7 +76,7 @@ Examples:
     /// Write a commented starter job
     Init {
         /// The file to write; it must not exist yet.
-        #[arg(default_value = "job.toml")]
+        #[arg(default_value = STARTER_FILE)]
         path: PathBuf,
     },
     /// Make, build and check plug-ins of your own
@@ -96,7 +99,7 @@ pub struct JobArgs {
     /// Where rank 0 listens [job key: cluster.master_addr]
     #[arg(long, value_name = "ADDR")]
     pub master_addr: Option<String>,
-    /// The port that rank 0 listens on [job key: cluster.master_port]
+    /// The port that rank 0 listens on [default: 29500; `spawn` finds a free one] [job key: cluster.master_port]
     #[arg(long, value_name = "PORT")]
     pub master_port: Option<u16>,
     /// GPUs that a rank may use [job key: cluster.num_gpus]

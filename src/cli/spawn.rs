@@ -1,10 +1,11 @@
 //! `pstrain spawn`: all ranks of a job on this machine, forked.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::args::SpawnArgs;
+use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, Failure};
 use super::run::{data_root, make_folder, print_report, token};
 use super::{job, logs};
@@ -18,11 +19,16 @@ use crate::topology::Rank;
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
+    if args.job.is_none() {
+        say_what_is_trained(&resolved.job.name);
+    }
     let job = &resolved.job;
     let job_hash = agreement::hash(&resolved)?;
     let data_root = data_root(job)?;
-    let listen = launch::bind_master(&job.cluster.master_addr, job.cluster.master_port)?;
-    // Where it really listens: port 0 lets the system choose, and a name may have several addresses.
+    // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
+    let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
+    let listen = launch::bind_master(&job.cluster.master_addr, port)?;
+    // Where it really listens: the system chooses for port 0, and a name may have several addresses.
     let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
     if token().is_none() && !master.ip().is_loopback() {
         return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
@@ -64,6 +70,14 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
 pub fn supervise(
     supervisor: Supervisor,
     names: Vec<String>,
+/// Without a job file: whoever has one here may have meant it.
+fn say_what_is_trained(name: &str) {
+    eprintln!("no job file is named: this trains the built-in job `{name}`");
+    if Path::new(STARTER_FILE).exists() {
+        eprintln!("  hint: `pstrain spawn {STARTER_FILE}` trains the {STARTER_FILE} in this folder");
+    }
+}
+
     grace: Duration,
     look: logs::Wanted,
 ) -> Result<u8, Failure> {

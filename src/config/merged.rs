@@ -78,6 +78,12 @@ impl Merged {
         Ok((merged, errors))
     }
 
+    /// Does any layer but the defaults say something of the value at `path`?
+    pub fn is_given(&self, path: &str) -> bool {
+        let value = Value::from(self.dict.clone()).find(path);
+        value.is_some_and(|value| self.origin(value.tag(), path) != Origin::Default)
+    }
+
     /// Where the value at `path` is from.
     pub fn origin(&self, tag: Tag, path: &str) -> Origin {
         let Some(metadata) = self.figment.get_metadata(tag) else { return Origin::Default };

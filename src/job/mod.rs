@@ -41,6 +41,8 @@ pub struct Resolved {
     /// SHA-256 over what all ranks have to agree on: neither the rank nor where the data lie, where rank 0
     /// listens, or how many GPUs there are. Of a plug-in that is a file only its name: `runner::agreement` adds its bytes.
     pub hash: [u8; 32],
+    /// Whether the port of rank 0 is anybody's choice, not the default.
+    pub master_port_is_given: bool,
     /// Who this process is, if an option or the environment says so.
     pub rank: Option<Rank>,
     /// The process's number on its machine, from the launcher.
@@ -63,8 +65,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
             return Err(refused(errors));
         }
     };
+    let master_port_is_given = read.job.cluster.init == Init::Tcp || merged.is_given("cluster.master_port");
     Ok(Resolved {
-        toml: resolved::toml(&read.job, &merged.dict),
+        toml: resolved::toml(&read.job, &merged.dict, master_port_is_given),
+        master_port_is_given,
         hash: resolved::hash(&read.job),
         job: read.job,
         rank: read.rank,

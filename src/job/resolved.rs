@@ -10,8 +10,9 @@ use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, P
 use crate::config::show::{inline, rank};
 use crate::config::text::{join, key_text};
 
-/// The merged values as one TOML text. Loading it again gives the same job.
-pub(super) fn toml(job: &Job, merged: &Dict) -> String {
+/// The merged values as one TOML text. Loading it again gives the same job. The port of rank 0 stands there only if it is
+/// given: `spawn` has a free one chosen otherwise, and is to do so again.
+pub(super) fn toml(job: &Job, merged: &Dict, master_port_is_given: bool) -> String {
     let mut root = merged.clone();
     let mut out =
         String::from("# The job as resolved: defaults, job file, environment and options together.\n");
@@ -19,7 +20,11 @@ pub(super) fn toml(job: &Job, merged: &Dict) -> String {
     if let Work::Train(training) = &job.work {
         entry(&mut out, "seed", &training.seed.into());
     }
-    section(&mut out, "cluster", cluster(job, take(&mut root, "cluster")).iter());
+    let mut cluster = cluster(job, take(&mut root, "cluster"));
+    if !master_port_is_given {
+        cluster.remove("master_port");
+    }
+    section(&mut out, "cluster", cluster.iter());
     let roles = take(&mut root, "roles");
     section(&mut out, "roles", job.roles.iter().filter_map(|role| roles.get_key_value(&role.name)));
     match &job.work {

@@ -60,7 +60,7 @@ pub enum LaunchError {
     Orphan(Rank),
     #[error(
         "port {port} on {addr} is in use\n  \
-         hint: is another job running? Choose another with --master-port, or 0 to have one chosen"
+         hint: is another job running? `--master-port 0` has a free one chosen"
     )]
     PortInUse { addr: String, port: u16 },
     #[error(
@@ -258,7 +258,7 @@ mod tests {
         let message = bind_master("127.0.0.1", port).unwrap_err().to_string();
         insta::assert_snapshot!(message.replace(&port.to_string(), "PORT"), @r"
         port PORT on 127.0.0.1 is in use
-          hint: is another job running? Choose another with --master-port, or 0 to have one chosen
+          hint: is another job running? `--master-port 0` has a free one chosen
         ");
     }
 
