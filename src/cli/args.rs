@@ -119,7 +119,10 @@ pub struct OutputArgs {
     /// Folder for metrics, summary and model [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Print the summary as JSON on stdout
+    /// Remove what an earlier run has left in the folder of --run-dir
+    #[arg(long, requires = "run_dir")]
+    pub overwrite: bool,
+    /// Print the summary as JSON on stdout, with the run folder and the whole job
     #[arg(long)]
     pub json: bool,
 }

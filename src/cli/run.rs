@@ -1,16 +1,19 @@
 //! `pstrain run`: one rank of a job in this process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::args::RunArgs;
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, Failure, LOST};
 use super::{job, logs, stdout};
 use crate::job::{DataRoot, Init, Job, Resolved, Work};
 use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rendezvous::Agent;
-use crate::runner::run_folder::RunFolder;
+use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
 use crate::runner::worker::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::{agreement, builtin, libtorch, rendezvous};
 use crate::topology::Rank;
@@ -27,7 +30,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     look.start_logs(Some(&board));
 
     let folder =
-        (rank == Rank(0)).then(|| make_folder(&resolved, args.output.run_dir.as_deref())).transpose()?;
+        (rank == Rank(0)).then(|| make_folder(&resolved, Some(&args.job), &args.output)).transpose()?;
     let token = token();
     let agent = Agent::from_environment(|name| std::env::var(name).ok());
     // Kept until the end: the last to leave a file deletes it.
@@ -48,8 +51,8 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });
     board.finish();
-    let report = report.map_err(|error| with_hint(error, &job.cluster.init))?;
-    print_report(report, folder.as_ref(), args.output.json)?;
+    let report = report.map_err(|error| with_folder(with_hint(error, &job.cluster.init), folder.as_ref()))?;
+    print_report(report, folder.as_ref(), &resolved, args.output.json)?;
     Ok(DONE)
 }
 
@@ -64,9 +67,34 @@ fn with_hint(error: RankError, init: &Init) -> Failure {
     failure
 }
 
-/// The run folder with the job in it.
-pub fn make_folder(resolved: &Resolved, explicit: Option<&std::path::Path>) -> Result<RunFolder, Failure> {
-    let folder = RunFolder::create(&resolved.job.name, explicit)?;
+/// A run that ended early has left something, too.
+fn with_folder(failure: Failure, folder: Option<&RunFolder>) -> Failure {
+    let kept = folder.map(kept_in);
+    let lines = failure.message.iter().map(|message| message.trim_end()).chain(kept.as_deref());
+    let message = lines.collect::<Vec<_>>().join("\n");
+    Failure { message: (!message.is_empty()).then_some(message), ..failure }
+}
+
+/// Where to look after a run that ended early.
+pub fn kept_in(folder: &RunFolder) -> String {
+    format!("what the run recorded is in `{}`", folder.path().display())
+}
+
+/// The run folder with the job in it. `file`: the one that the job was read from.
+pub fn make_folder(
+    resolved: &Resolved,
+    file: Option<&Path>,
+    output: &OutputArgs,
+) -> Result<RunFolder, Failure> {
+    let modules = resolved.job.training().map_or(&[][..], |training| training.modules.as_slice());
+    let of_modules = modules
+        .iter()
+        .flat_map(|module| module.weights.iter().chain(module.torchscript().map(|script| &script.file)));
+    let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
+    let explicit = output.run_dir.as_deref();
+    let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
+    let folder = RunFolder::create(&resolved.job.name, explicit.as_ref())
+        .map_err(|error| if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() })?;
     folder.write_job(&resolved.toml)?;
     Ok(folder)
 }
@@ -86,18 +114,40 @@ pub fn token() -> Option<String> {
     std::env::var("PSTRAIN_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
-/// The keeper's result, on stdout.
+/// The result of the rank that keeps the run folder, on stdout.
 pub fn print_report(
     report: Option<Report>,
     folder: Option<&RunFolder>,
+    resolved: &Resolved,
     as_json: bool,
 ) -> Result<(), Failure> {
-    match (report, folder) {
-        (Some(Report::Trained(summary)), Some(folder)) => {
-            let table = EndTable { summary: &summary, folder: folder.path() };
-            Ok(stdout::result(&*summary, table, as_json)?)
-        }
-        (Some(Report::Toured(tour)), _) => Ok(stdout::result(&tour, &tour, as_json)?),
-        _ => Ok(()),
+    let (Some(report), Some(folder)) = (report, folder) else { return Ok(()) };
+    if as_json {
+        return Ok(stdout::line(json(&report, folder, resolved)?)?);
+    }
+    match report {
+        Report::Trained(summary) => stdout::line(EndTable { summary: &summary, folder: folder.path() })?,
+        Report::Toured(tour) => stdout::line(tour)?,
+    }
+    Ok(())
+}
+
+/// The result for a script: also where the run's files are, and the job with every value in force.
+fn json(report: &Report, folder: &RunFolder, resolved: &Resolved) -> anyhow::Result<String> {
+    #[derive(Serialize)]
+    struct Run<'a, T> {
+        run_dir: PathBuf,
+        config: toml::Table,
+        #[serde(flatten)]
+        report: &'a T,
+    }
+    fn text<T: Serialize>(run_dir: PathBuf, config: toml::Table, report: &T) -> anyhow::Result<String> {
+        serde_json::to_string_pretty(&Run { run_dir, config, report }).context("the result is not JSON")
+    }
+    let run_dir = std::path::absolute(folder.path()).context("the run folder has no absolute path")?;
+    let config = resolved.toml.parse::<toml::Table>().context("the resolved job is not TOML")?;
+    match report {
+        Report::Trained(summary) => text(run_dir, config, summary),
+        Report::Toured(tour) => text(run_dir, config, tour),
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, Failure};
-use super::run::{data_root, make_folder, print_report, token};
+use super::run::{data_root, kept_in, make_folder, print_report, token};
 use super::{job, logs};
 use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
@@ -33,7 +33,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     if token().is_none() && !master.ip().is_loopback() {
         return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
     }
-    let folder = make_folder(&resolved, args.output.run_dir.as_deref())?;
+    let folder = make_folder(&resolved, args.job.as_deref(), &args.output)?;
 
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
@@ -41,7 +41,11 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         Forked::Parent(supervisor) => {
             // A rank needs this long to find another one lost, and a little more to end in order.
             let grace = job.cluster.lost_after + Duration::from_secs(3);
-            return supervise(supervisor, names, grace, look);
+            let code = supervise(supervisor, names, grace, look)?;
+            if code != DONE {
+                eprintln!("{}", kept_in(&folder));
+            }
+            return Ok(code);
         }
         Forked::Rank(local) => local,
     };
@@ -62,14 +66,10 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         started,
         stuck: |error| c10d::process::leave(once(error).report()),
     });
-    print_report(report.map_err(once)?, Some(&folder), args.output.json)?;
+    print_report(report.map_err(once)?, Some(&folder), &resolved, args.output.json)?;
     Ok(DONE)
 }
 
-/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed.
-pub fn supervise(
-    supervisor: Supervisor,
-    names: Vec<String>,
 /// Without a job file: whoever has one here may have meant it.
 fn say_what_is_trained(name: &str) {
     eprintln!("no job file is named: this trains the built-in job `{name}`");
@@ -78,6 +78,10 @@ fn say_what_is_trained(name: &str) {
     }
 }
 
+/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed.
+pub fn supervise(
+    supervisor: Supervisor,
+    names: Vec<String>,
     grace: Duration,
     look: logs::Wanted,
 ) -> Result<u8, Failure> {

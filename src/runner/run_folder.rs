@@ -8,6 +8,8 @@
 //! - F-2 `metrics.jsonl` is only appended to, a whole line in one write. Processes that share the folder do not
 //!   tear one another's lines.
 //! - F-3 A folder that was not asked for by path is always a new one.
+//! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
+//!   for.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,11 +20,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
 use super::metrics::{StepRecord, Summary};
+use super::trace::TRACE;
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
+
+/// All that a run may leave in its folder.
+const FILES: [&str; 5] = [JOB, METRICS, SUMMARY, MODEL, TRACE];
 
 /// Where run folders go when none is asked for.
 const ROOT: &str = "runs";
@@ -35,14 +41,12 @@ pub struct RunFolder {
 impl RunFolder {
     /// Makes the folder: `explicit` if given, otherwise a new `runs/NAME-TIME` with the local time.
     ///
-    /// An explicit folder may exist; metrics and summary of an earlier run in it are removed, so that they are
-    /// of one run. Its model stays until this run's replaces it.
-    ///
     /// # Errors
-    /// When the folder cannot be made or written to; names the path and the cause.
-    pub fn create(job: &str, explicit: Option<&Path>) -> Result<RunFolder> {
+    /// When an explicit folder holds another run, as [`FolderInUse`]. When the folder cannot be made or written to; names
+    /// the path and the cause.
+    pub fn create(job: &str, explicit: Option<&Explicit<'_>>) -> Result<RunFolder> {
         let folder = match explicit {
-            Some(path) => RunFolder::reuse(path)?,
+            Some(explicit) => RunFolder::create_at(explicit)?,
             None => {
                 let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
                 RunFolder::create_new(Path::new(ROOT), &format!("{}-{time}", file_name(job)))?
@@ -121,18 +125,22 @@ impl RunFolder {
             .with_context(|| format!("cannot write into the run folder `{}`", self.path.display()))
     }
 
-    fn reuse(path: &Path) -> Result<RunFolder> {
+    /// F-4
+    fn create_at(explicit: &Explicit<'_>) -> Result<RunFolder> {
+        let Explicit { path, overwrite, reads } = *explicit;
         let what = || format!("cannot make the run folder `{}`", path.display());
         fs::create_dir_all(path).with_context(what)?;
-        for name in [METRICS, SUMMARY] {
-            let old = path.join(name);
-            match fs::remove_file(&old) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    return Err(cause)
-                        .with_context(|| format!("cannot remove `{}` of an earlier run", old.display()));
-                }
-                _ => {}
-            }
+        let old = files_of_a_run(path).with_context(what)?;
+        if let Some(read) = reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
+            return Err(FolderInUse::Reads { folder: path.into(), file: read.clone() }.into());
+        }
+        if !overwrite && !old.is_empty() {
+            let files = old.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
+            return Err(FolderInUse::HoldsRun { folder: path.into(), files: files.collect() }.into());
+        }
+        for file in old {
+            fs::remove_file(&file)
+                .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
         Ok(RunFolder { path: path.to_owned() })
     }
@@ -156,6 +164,33 @@ impl RunFolder {
     }
 }
 
+/// A run folder that the user has named.
+#[derive(Clone, Copy, Debug)]
+pub struct Explicit<'a> {
+    pub path: &'a Path,
+    /// Removes what an earlier run has left there.
+    pub overwrite: bool,
+    /// What this run reads: nothing of it is removed.
+    pub reads: &'a [PathBuf],
+}
+
+/// Why a run may not use a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderInUse {
+    #[error(
+        "the run folder `{}` holds another run: {}\n  \
+         hint: name another folder with --run-dir; --overwrite removes that run's files first",
+        folder.display(), files.join(", ")
+    )]
+    HoldsRun { folder: PathBuf, files: Vec<String> },
+    #[error(
+        "this run reads `{}`, and would overwrite it in its run folder `{}`\n  \
+         hint: name another folder with --run-dir",
+        file.display(), folder.display()
+    )]
+    Reads { folder: PathBuf, file: PathBuf },
+}
+
 /// `metrics.jsonl`, open for appending (F-2).
 #[derive(Debug)]
 pub struct MetricsFile {
@@ -171,6 +206,26 @@ impl MetricsFile {
         line.push(b'\n');
         self.file.write_all(&line).with_context(|| format!("cannot write `{}`", self.path.display()))
     }
+}
+
+/// Those of [`FILES`] that are in `folder`, and what a writer that was killed has left of one.
+fn files_of_a_run(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> =
+        FILES.iter().map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok()).collect();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let is_part = name.starts_with('.') && FILES.iter().any(|file| name.ends_with(&format!(".{file}")));
+        if is_part && entry.file_type()?.is_file() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// A job's name as part of a path.
@@ -216,25 +271,69 @@ mod tests {
         assert_ne!(made[0], made[1]);
     }
 
+    fn create_at(path: &Path, overwrite: bool, reads: &[PathBuf]) -> Result<RunFolder> {
+        RunFolder::create("digits", Some(&Explicit { path, overwrite, reads }))
+    }
+
     #[test]
-    fn an_explicit_folder_is_used_and_holds_only_the_new_run() {
+    fn an_explicit_folder_is_made_and_may_hold_files_of_others() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b");
-        for _ in 0..2 {
-            let folder = RunFolder::create("digits", Some(&path)).unwrap();
-            folder.write_job("name = \"digits\"\n").unwrap();
-            folder.metrics().unwrap().append(&record(1, 1)).unwrap();
-        }
-        assert_eq!(names(&path), [JOB, METRICS]);
-        assert_eq!(fs::read_to_string(path.join(METRICS)).unwrap().lines().count(), 1);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("notes.txt"), b"mine").unwrap();
+        let folder = create_at(&path, false, &[]).unwrap();
+        folder.write_job("name = \"digits\"\n").unwrap();
+        folder.metrics().unwrap().append(&record(1, 1)).unwrap();
+        assert_eq!(names(&path), [JOB, METRICS, "notes.txt"]);
         assert_eq!(fs::metadata(path.join(JOB)).unwrap().permissions().mode() & 0o600, 0o600);
+    }
+
+    /// F-4
+    #[test]
+    fn a_folder_with_another_run_is_refused_and_stays_as_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(MODEL), b"old").unwrap();
+        fs::write(root.path().join(METRICS), b"old").unwrap();
+        let error = create_at(root.path(), false, &[]).unwrap_err();
+        assert!(error.is::<FolderInUse>());
+        insta::assert_snapshot!(error.to_string().replace(root.path().to_str().unwrap(), "FOLDER"), @r"
+        the run folder `FOLDER` holds another run: metrics.jsonl, model.safetensors
+          hint: name another folder with --run-dir; --overwrite removes that run's files first
+        ");
+        assert_eq!(names(root.path()), [METRICS, MODEL]);
+    }
+
+    /// F-4
+    #[test]
+    fn overwriting_removes_what_the_earlier_run_wrote_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let half_written = format!(".x1y2z3.{MODEL}");
+        for name in FILES.into_iter().chain([half_written.as_str(), "notes.txt", ".hidden"]) {
+            fs::write(root.path().join(name), b"old").unwrap();
+        }
+        create_at(root.path(), true, &[]).unwrap();
+        assert_eq!(names(root.path()), [".hidden", "notes.txt"]);
+    }
+
+    /// F-4
+    #[test]
+    fn what_the_run_itself_reads_is_not_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let model = root.path().join(MODEL);
+        fs::write(&model, b"old").unwrap();
+        let error = create_at(root.path(), true, &[root.path().join("x.toml"), model.clone()]).unwrap_err();
+        insta::assert_snapshot!(error.to_string().replace(root.path().to_str().unwrap(), "FOLDER"), @r"
+        this run reads `FOLDER/model.safetensors`, and would overwrite it in its run folder `FOLDER`
+          hint: name another folder with --run-dir
+        ");
+        assert_eq!(fs::read(&model).unwrap(), b"old");
     }
 
     /// F-2
     #[test]
     fn ranks_that_share_the_metrics_file_do_not_tear_lines() {
         let root = tempfile::tempdir().unwrap();
-        let folder = RunFolder::create("digits", Some(root.path())).unwrap();
+        let folder = create_at(root.path(), false, &[]).unwrap();
         std::thread::scope(|scope| {
             for rank in 0..4 {
                 let mut metrics = folder.metrics().unwrap();
@@ -250,7 +349,7 @@ mod tests {
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {
         let root = tempfile::tempdir().unwrap();
-        let folder = RunFolder::create("digits", Some(root.path())).unwrap();
+        let folder = create_at(root.path(), false, &[]).unwrap();
         folder.write(MODEL, b"old").unwrap();
         let error = folder.write_with(MODEL, |path| {
             fs::write(path, b"half of the ne")?;
@@ -269,7 +368,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, b"").unwrap();
-        let error = RunFolder::create("digits", Some(&file.join("run"))).unwrap_err();
+        let error = create_at(&file.join("run"), false, &[]).unwrap_err();
         let path = file.join("run").display().to_string();
         assert_eq!(
             format!("{error:#}"),
