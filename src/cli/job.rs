@@ -1,4 +1,4 @@
-//! From the options to a proven job; `check` and `init`.
+//! From the options to a validated job; `check` and `init`.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -21,7 +21,7 @@ use crate::runner::{inputs, libtorch, model_files};
 const BUILTIN: JobText<'static> =
     JobText { name: "digits_ps.toml (built in)", text: include_str!("../../jobs/digits_ps.toml") };
 
-/// The job at `path`, or the built-in one, for a command that is no rank of it.
+/// The job at `path`, or the built-in one, for a command that is not a rank of it.
 pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
@@ -77,7 +77,7 @@ fn prove(
     Err(JobErrors::new(file.name, wrong).into())
 }
 
-/// What `--set` gives, and what of it is no setting.
+/// What `--set` gives, and what of it is not a setting.
 fn settings(set: &[String]) -> (Vec<Override>, Vec<JobError>) {
     let (mut settings, mut wrong) = (Vec::new(), Vec::new());
     for setting in set {

@@ -109,7 +109,7 @@ pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The join token. It is no key of the job: it would end up in run folders.
+/// The join token. It is not a key of the job: it would end up in run folders.
 pub fn token() -> Option<String> {
     std::env::var("PSTRAIN_TOKEN").ok().filter(|token| !token.is_empty())
 }

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// A line. A reader that has seen enough (`| head`) is no failure.
+/// A line. A reader that has seen enough (`| head`) is not a failure.
 ///
 /// # Errors
 /// When stdout cannot be written for another reason.

@@ -54,7 +54,7 @@ pub struct Built {
 /// Makes the folder of a plug-in that can be built, tested and trained with at once. Returns its files.
 ///
 /// # Errors
-/// If the name is no name, or the folder is there already.
+/// If the name is not valid, or the folder is there already.
 pub fn new(plugin: &NewPlugin) -> Result<Vec<PathBuf>, AuthorError> {
     check_name(&plugin.name)?;
     let folder = plugin.parent.join(&plugin.name);
@@ -76,7 +76,7 @@ pub fn new(plugin: &NewPlugin) -> Result<Vec<PathBuf>, AuthorError> {
 /// compiler prints goes to stderr.
 ///
 /// # Errors
-/// If `dir` is no plug-in's folder, the toolchain is missing (tells what to install), or it does not compile.
+/// If `dir` is not a plug-in's folder, the toolchain is missing (tells what to install), or it does not compile.
 pub fn build(dir: &Path, out: Option<&Path>) -> Result<Built, AuthorError> {
     let begun = Instant::now();
     let project = python::Project::read(dir)?;
@@ -184,7 +184,7 @@ impl FromStr for Kind {
             "dataset" => Ok(Kind::Dataset),
             "loss" => Ok(Kind::Loss),
             "raw-loss" | "raw_loss" => Ok(Kind::RawLoss),
-            _ => Err(format!("`{text}` is no kind of plug-in; there are dataset, loss and raw-loss")),
+            _ => Err(format!("`{text}` is not a kind of plug-in; use dataset, loss or raw-loss")),
         }
     }
 }

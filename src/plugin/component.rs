@@ -1,4 +1,4 @@
-//! From the bytes of a file to a component that can be started, or a clear no.
+//! From the bytes of a file to a component that can be started, or a clear refusal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -162,14 +162,14 @@ fn as_component<'a>(cache_dir: Option<&Path>, bytes: &'a [u8]) -> Result<Cow<'a,
             }
             let component = encode(bytes)?;
             if let Some(file) = kept {
-                // Losing this costs some 30 ms the next time, so a full or read-only disk is no error.
+                // Losing this costs some 30 ms the next time, so a full or read-only disk is not an error.
                 let _ = keep(&file, &component);
             }
             Ok(Cow::Owned(component))
         }
         [0, b'a', b's', b'm', ..] => Err("it is WebAssembly of a version that is not known here".into()),
         [] => Err("the file is empty".into()),
-        _ => Err("it is no WebAssembly file: it does not begin with `\\0asm`".into()),
+        _ => Err("it is not a WebAssembly file: it does not begin with `\\0asm`".into()),
     }
 }
 

@@ -48,7 +48,7 @@ impl Dataset {
     /// Starts an instance that sees `root` and opens it with `config`, a JSON object.
     ///
     /// # Errors
-    /// If the plug-in is no dataset, breaks a limit, fails, or says impossible things of itself.
+    /// If the plug-in is not a dataset, breaks a limit, fails, or says impossible things of itself.
     pub fn open(
         component: &Component,
         config: &serde_json::Value,

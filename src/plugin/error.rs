@@ -22,7 +22,7 @@ pub struct PluginError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginErrorKind {
-    /// The file is no plug-in, or not one of the kind that was asked for.
+    /// The file is not a plug-in, or not one of the kind that was asked for.
     NotAPlugin,
     /// The call took longer than it may.
     TimedOut { limit: Duration },
@@ -64,7 +64,7 @@ impl fmt::Display for PluginError {
         let place = self.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
         match self.kind {
             PluginErrorKind::NotAPlugin => {
-                write!(f, "`{name}` is no plug-in that can be used here: {message}")?
+                write!(f, "`{name}` is not a plug-in that can be used here: {message}")?
             }
             PluginErrorKind::TimedOut { limit } => {
                 write!(f, "plug-in `{name}`: `{what}` was stopped after {limit:?}, its limit{place}")?

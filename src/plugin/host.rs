@@ -139,7 +139,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, PluginError> {
         failed(format!("cannot read the file: {error}")).with_hint("`pstrain plugin build` makes it")
     })?;
     if !meta.is_file() {
-        return Err(failed("this is no file".into()).with_hint("name the .wasm file itself"));
+        return Err(failed("it is not a regular file".into()).with_hint("name the .wasm file itself"));
     }
     if meta.len() > LARGEST_FILE {
         return Err(failed(format!("the file has {} bytes; the limit is {LARGEST_FILE}", meta.len())));

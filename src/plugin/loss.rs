@@ -42,7 +42,7 @@ impl Loss {
     /// operations.
     ///
     /// # Errors
-    /// If the plug-in is no loss, breaks a limit, or fails.
+    /// If the plug-in is not a loss, breaks a limit, or fails.
     pub fn open(
         component: &Component,
         config: &serde_json::Value,

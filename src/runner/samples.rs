@@ -188,7 +188,7 @@ fn find(info: &DatasetInfo, name: Option<&str>, position: usize, key: &str) -> R
     let names = || info.fields.iter().map(|field| format!("`{}`", field.name)).collect::<Vec<_>>().join(", ");
     match name {
         Some(name) => info.fields.iter().position(|field| field.name == name).with_context(|| {
-            format!("`{key}` = \"{name}\" is no field of the data\n  hint: the fields are {}", names())
+            format!("`{key}` = \"{name}\" is not a field of the data\n  hint: the fields are {}", names())
         }),
         None if position < info.fields.len() => Ok(position),
         None => bail!(

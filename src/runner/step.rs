@@ -206,7 +206,7 @@ impl Stepper {
         Ok(MicroBatch::start(&passage, input)?.finish(&passage)?.0)
     }
 
-    /// What the job says about a loss that is no number.
+    /// What the job says about a loss that is not a finite number.
     fn refuse(&self, number: u64, loss: f64) -> Result<()> {
         let (rank, step) = (self.rank, number + 1);
         match self.on_nan {

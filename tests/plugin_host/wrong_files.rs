@@ -19,15 +19,15 @@ const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 #[test]
 fn what_is_no_webassembly_is_told_apart() {
     assert_snapshot!(load_error(b""), @r"
-    `thing.wasm` is no plug-in that can be used here: the file is empty
+    `thing.wasm` is not a plug-in that can be used here: the file is empty
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
     assert_snapshot!(load_error(b"import torch\n"), @r"
-    `thing.wasm` is no plug-in that can be used here: it is no WebAssembly file: it does not begin with `\0asm`
+    `thing.wasm` is not a plug-in that can be used here: it is not a WebAssembly file: it does not begin with `\0asm`
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
     assert_snapshot!(load_error(b"\0asm\x09\0\0\0"), @r"
-    `thing.wasm` is no plug-in that can be used here: it is WebAssembly of a version that is not known here
+    `thing.wasm` is not a plug-in that can be used here: it is WebAssembly of a version that is not known here
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }
@@ -35,11 +35,11 @@ fn what_is_no_webassembly_is_told_apart() {
 #[test]
 fn webassembly_that_exports_no_world_is_told_apart() {
     assert_snapshot!(load_error(CORE), @r"
-    `thing.wasm` is no plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
     assert_snapshot!(load_error(COMPONENT), @r"
-    `thing.wasm` is no plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }
@@ -48,7 +48,7 @@ fn webassembly_that_exports_no_world_is_told_apart() {
 fn a_file_that_is_cut_off_does_not_compile() {
     let whole = guest("evil");
     let error = HOST.load("cut.wasm", &whole[..whole.len() / 2]).unwrap_err().to_string();
-    assert!(error.starts_with("`cut.wasm` is no plug-in that can be used here: "), "{error}");
+    assert!(error.starts_with("`cut.wasm` is not a plug-in that can be used here: "), "{error}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_file_that_is_missing_is_named() {
     let folder = PluginRef::File(PathBuf::from(env!("CARGO_MANIFEST_DIR")));
     let error = told(&HOST.load_ref(&folder).unwrap_err());
     assert_snapshot!(error.replace(env!("CARGO_MANIFEST_DIR"), "FOLDER"), @r"
-    plug-in `FOLDER`: `load`: this is no file
+    plug-in `FOLDER`: `load`: it is not a regular file
       hint: name the .wasm file itself
     ");
 }
@@ -98,7 +98,7 @@ fn what_this_host_does_not_have_may_be_imported_but_not_called() {
 #[test]
 fn a_plugin_of_the_wrong_kind_is_told_what_it_is() {
     let opened = Dataset::open(&RAW, &json!({}), any_folder(), LIMITS);
-    assert_snapshot!(told(&opened.err().unwrap()), @"`raw` is no plug-in that can be used here: it is a raw loss, not a dataset");
+    assert_snapshot!(told(&opened.err().unwrap()), @"`raw` is not a plug-in that can be used here: it is a raw loss, not a dataset");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_plugin_for_another_version_of_the_interface_is_refused() {
         }
     }
     assert_snapshot!(load_error(&other), @r"
-    `thing.wasm` is no plug-in that can be used here: it is made for pstrain:plugin@0.2.0; this pstrain has pstrain:plugin@0.1.0
+    `thing.wasm` is not a plug-in that can be used here: it is made for pstrain:plugin@0.2.0; this pstrain has pstrain:plugin@0.1.0
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }

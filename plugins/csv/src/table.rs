@@ -78,7 +78,7 @@ impl Values {
         }
     }
 
-    /// What is wrong with the cell, if it is no such number.
+    /// What is wrong with the cell, if it is not such a number.
     fn push(&mut self, cell: &str) -> Result<(), String> {
         match self {
             _ if cell.is_empty() => Err("the cell is empty".into()),
@@ -231,7 +231,7 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// A header that nobody asked for and that looks like data is no header, except that some programs call their
+    /// A header that nobody asked for and that looks like data is not taken for a header, except that some programs call their
     /// columns 0, 1, 2...
     fn check_header(&self) -> Result<()> {
         let names = self.header.into_iter().flatten();

@@ -120,7 +120,7 @@ impl IdxFile {
                 [byte] => i64::from(byte),
                 [a, b] => i64::from(i16::from_le_bytes([a, b])),
                 [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
-                _ => bail!("`{}` is of {}, which is no whole number", self.name, self.dtype),
+                _ => bail!("`{}` is of {}, which is not an integer type", self.name, self.dtype),
             };
         }
         self.raw = raw;

@@ -16,7 +16,7 @@ pub enum AuthorError {
     Exists { path: PathBuf },
 
     #[error(
-        "`{}` is no plug-in's folder: it has neither a Cargo.toml nor a pyproject.toml with `tool.pstrain`\n  \
+        "`{}` is not a plug-in's folder: it has neither a Cargo.toml nor a pyproject.toml with `tool.pstrain`\n  \
          hint: `pstrain plugin new NAME --lang rust` makes one", dir.display()
     )]
     NotAPlugin { dir: PathBuf },

@@ -81,7 +81,7 @@ fn a_folder_without_a_plugin_is_named() {
     assert_eq!(
         build(folder.path(), None).unwrap_err().to_string(),
         format!(
-            "`{}`: `los` is no kind of plug-in; there are dataset, loss and raw-loss\n  hint: `pstrain plugin new \
+            "`{}`: `los` is not a kind of plug-in; use dataset, loss or raw-loss\n  hint: `pstrain plugin new \
              NAME --lang python` writes one that works",
             file.display()
         )

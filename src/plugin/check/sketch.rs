@@ -17,7 +17,7 @@ pub struct Sketch {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no dtype and shape\n  hint: write it as float32[8,10] or int64[8]")]
+#[error("`{0}` is not a dtype and shape\n  hint: write it as float32[8,10] or int64[8]")]
 pub struct BadSketch(String);
 
 /// More would only make the check slow.

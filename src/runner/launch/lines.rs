@@ -24,7 +24,7 @@ impl Lines {
                 Some(end) => {
                     self.pending.extend_from_slice(&piece[..end]);
                     bytes = &bytes[end + 1..];
-                    // A line of exactly the limit is no line and an empty one.
+                    // A line of exactly the limit is one line, not a second, empty one.
                     if !(self.continued && self.pending.is_empty()) {
                         complete.push(self.take());
                     }
