@@ -218,7 +218,9 @@ fn an_interrupted_spawn_leaves_no_rank_behind() {
     let ranks = children_of(launcher.id());
     assert_eq!(ranks.len(), 4);
     signal(&launcher, Signal::SIGINT);
-    assert_code(&wait(launcher), 130);
+    let output = wait(launcher);
+    assert_code(&output, 130);
+    assert!(stderr(&output).ends_with("what the run recorded is in `RUN`\n"), "{}", stderr(&output));
     for rank in ranks {
         assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
     }

@@ -20,12 +20,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
 use super::metrics::{StepRecord, Summary};
-use super::trace::TRACE;
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
+pub const TRACE: &str = "trace.json";
 
 /// All that a run may leave in its folder.
 const FILES: [&str; 5] = [JOB, METRICS, SUMMARY, MODEL, TRACE];

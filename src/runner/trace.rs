@@ -10,13 +10,10 @@ use serde_json::json;
 
 use super::calls::trace::{Clock, Shown, Take};
 use super::ledger::KEEPER;
-use super::run_folder::RunFolder;
+use super::run_folder::{RunFolder, TRACE};
 use crate::profile::{self, Recording};
 use crate::rpc::{CallError, Incoming, Mesh, Methods};
 use crate::topology::Rank;
-
-/// In the run folder.
-pub const TRACE: &str = "trace.json";
 
 /// How often the keeper is asked for its time: the quickest answer tells it best.
 const LOOKS_AT_CLOCK: usize = 9;

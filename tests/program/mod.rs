@@ -72,12 +72,13 @@ pub fn assert_code(output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "stdout:\n{}\nstderr:\n{}", stdout(output), stderr(output));
 }
 
-/// `spawn` of `job` (None: the built-in one) into the run folder `RUN` of `folder`; the system chooses the port.
+/// `spawn` of `job` (None: the built-in one) into the run folder `RUN` of `folder`, in place of an earlier run; the system
+/// chooses the port.
 pub fn spawn(folder: &Path, job: Option<&str>, settings: &[&str]) -> Command {
     let mut command = pstrain(folder);
     command.arg("spawn");
     command.args(job);
-    command.args(["--master-port", "0", "--run-dir", "RUN"]);
+    command.args(["--master-port", "0", "--run-dir", "RUN", "--overwrite"]);
     for setting in settings {
         command.args(["--set", setting]);
     }
