@@ -194,10 +194,10 @@ fn rejected(configure: impl Fn(&mut std::process::Command, &str)) -> String {
         configure(&mut command, rank);
         start(&mut command)
     };
-    let mut keeper = run("0");
+    let mut coordinator = run("0");
     let output = wait(run("1"));
-    let _ = keeper.kill();
-    wait(keeper);
+    let _ = coordinator.kill();
+    wait(coordinator);
     assert_code(&output, 2);
     stderr(&output)
 }
@@ -240,8 +240,10 @@ fn a_rank_that_never_comes_is_named() {
         command.args(["run", "job.toml", "--rank", rank, "--world-size", "3", "--master-port", &port]);
         start(command.args(["--set", "cluster.join_timeout_ms=3000"]))
     };
-    let (came, keeper) = (run("1"), run("0"));
-    for (output, waits) in [(wait(keeper), "rank 2 did not come within 3s"), (wait(came), "refused rank 1")] {
+    let (came, coordinator) = (run("1"), run("0"));
+    for (output, waits) in
+        [(wait(coordinator), "rank 2 did not come within 3s"), (wait(came), "refused rank 1")]
+    {
         assert_code(&output, 3);
         assert!(stderr(&output).contains(waits), "{}", stderr(&output));
     }

@@ -1,4 +1,4 @@
-//! The tour of collective operations, checked number by number.
+//! The collectives demo, checked number by number.
 
 mod program;
 
@@ -7,16 +7,16 @@ use std::fs;
 use program::*;
 use serde_json::Value;
 
-/// The tour of so many ranks, as JSON.
-fn tour(ranks: usize, settings: &[&str]) -> Vec<Value> {
+/// The demo of so many ranks, as JSON.
+fn demo(ranks: usize, settings: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), include_str!("../jobs/collectives.toml")).unwrap();
     let mut command = spawn(folder.path(), Some("job.toml"), settings);
     command.args(["--world-size", &ranks.to_string(), "--json"]);
     let output = finish(&mut command);
     assert_code(&output, 0);
-    let tour: Value = serde_json::from_str(&stdout(&output)).expect("JSON on stdout");
-    tour["stops"].as_array().expect("a list").clone()
+    let demo: Value = serde_json::from_str(&stdout(&output)).expect("JSON on stdout");
+    demo["operations"].as_array().expect("a list").clone()
 }
 
 /// A rank's tensors, of one element each.
@@ -56,13 +56,13 @@ fn expected(operation: &str, reduction: Option<&str>, rank: usize, size: usize) 
 #[test]
 fn every_operation_gives_each_rank_what_it_should() {
     for ranks in [2, 4] {
-        let stops = tour(ranks, &[]);
+        let operations = demo(ranks, &[]);
         // Eight operations, three that reduce in four ways each; among all ranks and in the group of two.
-        assert_eq!(stops.len(), 2 * (8 + 3 * 4));
-        for (number, stop) in stops.iter().enumerate() {
+        assert_eq!(operations.len(), 2 * (8 + 3 * 4));
+        for (number, shown) in operations.iter().enumerate() {
             let size = if number % 2 == 0 { ranks } else { 2 };
-            let (operation, reduction) = (stop["operation"].as_str().unwrap(), stop["reduction"].as_str());
-            let mut seen = stop["ranks"].as_array().unwrap().iter();
+            let (operation, reduction) = (shown["operation"].as_str().unwrap(), shown["reduction"].as_str());
+            let mut seen = shown["ranks"].as_array().unwrap().iter();
             for rank in 0..size {
                 let Some(expected) = expected(operation, reduction, rank, size) else { continue };
                 let seen = seen.next().unwrap_or_else(|| panic!("{operation}: nothing of rank {rank}"));
@@ -75,7 +75,7 @@ fn every_operation_gives_each_rank_what_it_should() {
 }
 
 #[test]
-fn the_tour_is_shown_rank_by_rank() {
+fn the_demo_is_shown_rank_by_rank() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), include_str!("../jobs/collectives.toml")).unwrap();
     let output = finish(&mut spawn(folder.path(), Some("job.toml"), &["collectives.elements=2"]));

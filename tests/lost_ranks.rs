@@ -111,7 +111,7 @@ fn a_killed_server_ends_the_job() {
     }
 }
 
-/// Whether it is the keeper or not.
+/// Whether it is the coordinator or not.
 #[test]
 fn a_killed_server_of_pulled_parameters_ends_the_job() {
     let pulled = PARAMETER_SERVER.replace("place = \"server\"", "place = \"server\"\nrun = \"caller\"");

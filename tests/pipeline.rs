@@ -23,8 +23,9 @@ fn measured(settings: &[&str]) -> serde_json::Value {
 #[test]
 fn one_forward_one_backward_keeps_as_many_activations_as_stages_and_gpipe_as_many_as_micro_batches() {
     let steps = ["train.steps=6", "pipeline.micro_batches=8"];
-    let kept =
-        |schedule: &'static str| measured(&[steps[0], steps[1], schedule])["pipeline"]["most_kept"].clone();
+    let kept = |schedule: &'static str| {
+        measured(&[steps[0], steps[1], schedule])["pipeline"]["peak_activations"].clone()
+    };
     assert_eq!(kept("pipeline.schedule=1f1b"), serde_json::json!([2, 1]));
     assert_eq!(kept("pipeline.schedule=gpipe"), serde_json::json!([8, 8]));
 }
@@ -41,7 +42,7 @@ fn what_travels_between_the_stages_is_what_the_plan_says() {
     }
     let bubble = measured["pipeline"]["bubble"].as_f64().unwrap();
     assert!((0.0..1.0).contains(&bubble), "{bubble}");
-    assert_eq!(measured["pipeline"]["planned_kept"], 2);
+    assert_eq!(measured["pipeline"]["planned_peak_activations"], 2);
 }
 
 #[test]

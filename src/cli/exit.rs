@@ -2,7 +2,7 @@
 
 use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError, RefusalReason};
-use crate::runner::worker::RankError;
+use crate::runner::rank::RankError;
 
 pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
 

@@ -117,8 +117,8 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
             stdout::result(&plan, &plan, args.json)?;
             check_inputs(&args.job, &resolved.job, training, no_libtorch.is_none())?;
         }
-        Work::Collectives(tour) => {
-            let plan = job::tour_plan(&resolved.job, tour);
+        Work::Collectives(demo) => {
+            let plan = job::collectives_plan(&resolved.job, demo);
             stdout::result(&plan, &plan, args.json)?;
         }
     }

@@ -12,9 +12,9 @@ use super::{job, logs, stdout};
 use crate::job::{DataRoot, Init, Job, Resolved, Work};
 use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
+use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
-use crate::runner::worker::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::{agreement, builtin, libtorch, rendezvous};
 use crate::topology::Rank;
 
@@ -127,7 +127,7 @@ pub fn print_report(
     }
     match report {
         Report::Trained(summary) => stdout::line(EndTable { summary: &summary, folder: folder.path() })?,
-        Report::Toured(tour) => stdout::line(tour)?,
+        Report::Demo(demo) => stdout::line(demo)?,
     }
     Ok(())
 }
@@ -148,6 +148,6 @@ fn json(report: &Report, folder: &RunFolder, resolved: &Resolved) -> anyhow::Res
     let config = resolved.toml.parse::<toml::Table>().context("the resolved job is not TOML")?;
     match report {
         Report::Trained(summary) => text(run_dir, config, summary),
-        Report::Toured(tour) => text(run_dir, config, tour),
+        Report::Demo(demo) => text(run_dir, config, demo),
     }
 }

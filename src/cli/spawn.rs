@@ -12,7 +12,7 @@ use super::{job, logs};
 use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
 use crate::runner::progress::{Board, Reporter};
-use crate::runner::worker::{RankError, RankStart, rank_name, run_rank};
+use crate::runner::rank::{RankError, RankStart, rank_name, run_rank};
 use crate::runner::{agreement, libtorch};
 use crate::topology::Rank;
 

@@ -24,7 +24,7 @@ mod validated;
 pub mod weights;
 
 pub use crate::config::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
-pub use plan::{Plan, TourPlan, plan, tour_plan};
+pub use plan::{CollectivesPlan, Plan, collectives_plan, plan};
 pub use size::ModuleSize;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::starter;

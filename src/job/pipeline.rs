@@ -24,11 +24,11 @@ pub enum Action {
 
 /// The actions of one step. Each micro-batch is started, finished and goes backward once, in the order of the batches.
 pub fn actions(schedule: PipelineSchedule, stages: usize, micro_batches: usize) -> Vec<Action> {
-    let on_their_way = match schedule {
+    let in_flight = match schedule {
         PipelineSchedule::GPipe => micro_batches,
         PipelineSchedule::OneForwardOneBackward => stages.clamp(1, micro_batches.max(1)),
     };
-    let mut actions: Vec<Action> = (0..on_their_way).map(Action::Start).collect();
+    let mut actions: Vec<Action> = (0..in_flight).map(Action::Start).collect();
     match schedule {
         PipelineSchedule::GPipe => {
             actions.extend((0..micro_batches).map(Action::Finish));
@@ -37,7 +37,7 @@ pub fn actions(schedule: PipelineSchedule, stages: usize, micro_batches: usize) 
         PipelineSchedule::OneForwardOneBackward => {
             for batch in 0..micro_batches {
                 actions.extend([Action::Finish(batch), Action::Backward(batch)]);
-                let next = batch + on_their_way;
+                let next = batch + in_flight;
                 actions.extend((next < micro_batches).then_some(Action::Start(next)));
             }
         }

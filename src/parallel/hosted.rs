@@ -46,7 +46,7 @@ pub struct HostedModule {
     /// Nanoseconds of forwards and of backwards.
     computing: AtomicU64,
     /// The most forwards of one step whose activations were kept at one time.
-    most_kept: AtomicUsize,
+    peak_activations: AtomicUsize,
 }
 
 enum Updates {
@@ -126,7 +126,7 @@ impl HostedModule {
             optimizer: Chosen::default(),
             tally: Tally::default(),
             computing: AtomicU64::new(0),
-            most_kept: AtomicUsize::new(0),
+            peak_activations: AtomicUsize::new(0),
         })
     }
 
@@ -168,7 +168,7 @@ impl HostedModule {
     ) -> Result<Tensor> {
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.
-        self.most_kept.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
+        self.peak_activations.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
         let _span = span(Activity::Forward);
         let start = Instant::now();
         let observed = self.module.record(&leaves, inputs, mode).and_then(|(output, seen)| {
@@ -239,7 +239,7 @@ impl HostedModule {
     /// one time.
     pub fn work(&self) -> (Duration, usize) {
         let computing = Duration::from_nanos(self.computing.load(Ordering::Relaxed));
-        (computing, self.most_kept.load(Ordering::Relaxed))
+        (computing, self.peak_activations.load(Ordering::Relaxed))
     }
 
     /// The trainer takes no more steps, and nobody waits for it any longer.

@@ -2,7 +2,7 @@
 //! RPC Framework". It makes each remote module on its owner, starts the training loop of each trainer by a call that
 //! carries references to them, and waits for all.
 //!
-//! The loop runs on the trainer's main thread, which waits for the call ([`Orders::follow`]); the call is answered when
+//! The loop runs on the trainer's main thread, which waits for the call ([`TrainRequests::follow`]); the call is answered when
 //! the loop is over.
 
 use std::fmt;
@@ -51,31 +51,31 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
 }
 
 /// A trainer's side: what the driver has told it.
-pub struct Orders {
+pub struct TrainRequests {
     driver: Rank,
     /// One at a time: there is one training loop.
-    given: SyncSender<Order>,
+    given: SyncSender<TrainRequest>,
     /// Taken from by the main thread.
-    taken: Mutex<Receiver<Order>>,
+    taken: Mutex<Receiver<TrainRequest>>,
 }
 
-struct Order {
+struct TrainRequest {
     modules: References,
     /// Sent what became of the training loop.
     done: oneshot::Sender<Result<(), CallError>>,
 }
 
-impl Orders {
-    pub fn new(driver: Rank) -> Arc<Orders> {
+impl TrainRequests {
+    pub fn new(driver: Rank) -> Arc<TrainRequests> {
         let (given, taken) = mpsc::sync_channel(1);
-        Arc::new(Orders { driver, given, taken: Mutex::new(taken) })
+        Arc::new(TrainRequests { driver, given, taken: Mutex::new(taken) })
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        let orders = self.clone();
+        let requests = self.clone();
         methods.serve(move |incoming, train| {
-            let orders = orders.clone();
-            async move { orders.serve(incoming, train).await }
+            let requests = requests.clone();
+            async move { requests.serve(incoming, train).await }
         });
     }
 
@@ -84,7 +84,7 @@ impl Orders {
             return Err(CallError::failed(format_args!("rank {} drives this job", self.driver)));
         }
         let (done, outcome) = oneshot::channel();
-        if self.given.try_send(Order { modules, done }).is_err() {
+        if self.given.try_send(TrainRequest { modules, done }).is_err() {
             return Err(CallError::failed("this trainer has been told to train already"));
         }
         outcome.await.map_err(|_| CallError::failed("this trainer has ended"))?
@@ -93,13 +93,13 @@ impl Orders {
     /// Waits for the driver's call, trains with the references that it brings, and answers it.
     ///
     /// # Errors
-    /// That of `train`: as [`Told`] if the driver knows of it. When a rank is lost before the call comes.
+    /// That of `train`: as [`ReportedToDriver`] if the driver knows of it. When a rank is lost before the call comes.
     pub fn follow<T>(&self, mesh: &Mesh, train: impl FnOnce(References) -> Result<T>) -> Result<T> {
-        let order = self.wait(mesh)?;
-        let error = match train(order.modules) {
+        let request = self.wait(mesh)?;
+        let error = match train(request.modules) {
             Ok(trained) => {
                 // A driver that is gone is found lost.
-                let _ = order.done.send(Ok(()));
+                let _ = request.done.send(Ok(()));
                 return Ok(trained);
             }
             Err(error) => error,
@@ -108,17 +108,17 @@ impl Orders {
         if mesh.lost().wait(Some(VERDICT)).is_some() {
             return Err(error);
         }
-        let _ = order.done.send(Err(CallError::failed(format_args!("{error:#}"))));
+        let _ = request.done.send(Err(CallError::failed(format_args!("{error:#}"))));
         mesh.lost().wait(Some(ENDED));
-        Err(Told(error).into())
+        Err(ReportedToDriver(error).into())
     }
 
-    fn wait(&self, mesh: &Mesh) -> Result<Order> {
-        let taken = self.taken.lock().expect("only the main thread takes orders");
+    fn wait(&self, mesh: &Mesh) -> Result<TrainRequest> {
+        let taken = self.taken.lock().expect("only the main thread takes requests");
         loop {
             match taken.recv_timeout(LOOK_EVERY) {
-                Ok(order) => return Ok(order),
-                Err(RecvTimeoutError::Disconnected) => bail!("nobody gives orders any more"),
+                Ok(request) => return Ok(request),
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody sends requests any more"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Some(lost) = mesh.lost().now() {
@@ -137,18 +137,18 @@ const ENDED: Duration = Duration::from_secs(4);
 
 /// Why a trainer's loop failed, where the driver has been told.
 #[derive(Debug)]
-pub struct Told(anyhow::Error);
+pub struct ReportedToDriver(anyhow::Error);
 
-impl Told {
+impl ReportedToDriver {
     pub fn reason(&self) -> &anyhow::Error {
         &self.0
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ReportedToDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.0)
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for ReportedToDriver {}

@@ -19,7 +19,7 @@ pub struct RankMeasured {
     /// Forwards and backwards on this rank, the loss among them.
     pub computing: Duration,
     /// The most micro-batches whose activations it kept at one time.
-    pub most_kept: usize,
+    pub peak_activations: usize,
     /// In training steps, by the rank that they went to; without what is pushed and pulled.
     pub bytes_sent: Vec<u64>,
 }
@@ -29,14 +29,14 @@ pub struct RankMeasured {
 pub struct Worked {
     pub passing: Duration,
     pub computing: Duration,
-    pub most_kept: usize,
+    pub peak_activations: usize,
 }
 
 impl Worked {
     pub fn measured(self, mesh: &Mesh) -> RankMeasured {
-        let Worked { passing, computing, most_kept } = self;
+        let Worked { passing, computing, peak_activations } = self;
         let bytes_sent = mesh.context_bytes_sent();
-        RankMeasured { rank: mesh.rank(), passing, computing, most_kept, bytes_sent }
+        RankMeasured { rank: mesh.rank(), passing, computing, peak_activations, bytes_sent }
     }
 }
 
@@ -65,9 +65,9 @@ pub struct MeasuredPipeline {
     /// Were all stages alike and messages there at once.
     pub planned_bubble: f64,
     /// The most micro-batches whose activations a rank kept, by stage.
-    pub most_kept: Vec<usize>,
+    pub peak_activations: Vec<usize>,
     /// The limit that the schedule gives.
-    pub planned_kept: usize,
+    pub planned_peak_activations: usize,
 }
 
 impl Measured {
@@ -131,14 +131,14 @@ fn pipeline(training: &Training, plan: &Plan, ranks: &[RankMeasured]) -> Option<
         .filter(measured)
         .fold((0.0, 0.0), |sum, rank| (sum.0 + rank.computing.as_secs_f64(), sum.1 + 1.0));
     let available: f64 = sum / trainers * count;
-    let most_kept = |stage: &&[Rank]| {
-        let kept = ranks.iter().filter(|rank| stage.contains(&rank.rank)).map(|rank| rank.most_kept);
+    let peak_activations = |stage: &&[Rank]| {
+        let kept = ranks.iter().filter(|rank| stage.contains(&rank.rank)).map(|rank| rank.peak_activations);
         kept.max().unwrap_or(0)
     };
     Some(MeasuredPipeline {
         bubble: if available > 0.0 { (1.0 - computing / available).max(0.0) } else { 0.0 },
         planned_bubble: plan.timeline.bubble,
-        most_kept: stages.iter().map(most_kept).collect(),
-        planned_kept: plan.timeline.held,
+        peak_activations: stages.iter().map(peak_activations).collect(),
+        planned_peak_activations: plan.timeline.held,
     })
 }

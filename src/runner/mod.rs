@@ -1,6 +1,6 @@
-//! Running a job: launch, worker, the training step, evaluation, progress, metrics, the run folder.
+//! Running a job: launch, the life of a rank, the training step, evaluation, progress, metrics, the run folder.
 //!
-//! [`worker`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
+//! [`rank`] is the life of a rank and [`step`] one training step, each from top to bottom. What ranks say to one
 //! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
 
 pub mod agreement;
@@ -8,6 +8,7 @@ pub mod builtin;
 pub mod call_times;
 mod calls;
 pub mod collective_times;
+mod collectives_demo;
 pub mod devices;
 mod driver;
 mod evaluate;
@@ -15,7 +16,6 @@ pub mod fetch;
 pub mod inputs;
 mod interrupts;
 pub mod launch;
-mod ledger;
 pub mod libtorch;
 pub mod loader;
 mod measured;
@@ -23,8 +23,10 @@ pub mod metrics;
 pub mod model_files;
 pub mod one_process;
 pub mod progress;
+pub mod rank;
 pub mod rendezvous;
 pub mod run_folder;
+mod run_recorder;
 pub mod samples;
 mod saved_model;
 mod signals;
@@ -32,8 +34,6 @@ mod step;
 #[cfg(test)]
 mod testing;
 mod threads;
-mod tour;
 mod trace;
 mod trainer;
 mod training;
-pub mod worker;

@@ -1,4 +1,4 @@
-//! `model.safetensors`, as the keeper writes it: whole modules from its memory, sharded tables piece by piece as they
+//! `model.safetensors`, as the coordinator writes it: whole modules from its memory, sharded tables piece by piece as they
 //! come from their owners.
 
 use std::path::Path;

@@ -81,7 +81,7 @@ pub struct Stepped {
     pub passed: Duration,
     pub computed: Duration,
     /// The most micro-batches whose activations this rank kept at one time.
-    pub most_kept: usize,
+    pub peak_activations: usize,
 }
 
 impl Stepped {
@@ -125,7 +125,7 @@ impl Stepper {
             context: Some(&context),
             forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
         };
-        let (mut on_their_way, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let (mut in_flight, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
         let mut together = None;
         for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
             match action {
@@ -135,18 +135,18 @@ impl Stepper {
                         None => MicroBatch::start(&passage(nth), batches[nth].input.shallow_clone())?,
                     };
                     stepped.computed += started.computed();
-                    on_their_way.push_back(started);
+                    in_flight.push_back(started);
                 }
                 Action::Finish(nth) => {
                     let batch = &batches[nth];
-                    let started = on_their_way.pop_front().context("a micro-batch ends before it begins")?;
+                    let started = in_flight.pop_front().context("a micro-batch ends before it begins")?;
                     let (output, here) = started.finish(&passage(nth))?;
-                    let of_loss = Instant::now();
+                    let loss_began = Instant::now();
                     let computed = {
                         let _span = span(Activity::Loss);
                         self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?
                     };
-                    stepped.computed += here + of_loss.elapsed();
+                    stepped.computed += here + loss_began.elapsed();
                     stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
                     if !stepped.loss.is_finite() {
                         self.refuse(number, stepped.loss)?;
@@ -160,8 +160,8 @@ impl Stepper {
                         1.0 => computed.loss,
                         share => computed.loss.f_mul_scalar(share)?,
                     });
-                    let begun = if self.modules[0].remote().is_none() { on_their_way.len() } else { 0 };
-                    stepped.most_kept = stepped.most_kept.max(roots.len() + begun);
+                    let begun = if self.modules[0].remote().is_none() { in_flight.len() } else { 0 };
+                    stepped.peak_activations = stepped.peak_activations.max(roots.len() + begun);
                 }
                 Action::Backward(_) => {
                     let root = roots.pop_front().context("a backward comes before its forward")?;

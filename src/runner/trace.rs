@@ -1,4 +1,4 @@
-//! `--profile`: what all ranks recorded goes to the keeper, on the keeper's clock, and into the run folder as a Chrome
+//! `--profile`: what all ranks recorded goes to the coordinator, on the coordinator's clock, and into the run folder as a Chrome
 //! trace (the "Trace Event Format": open it in chrome://tracing or ui.perfetto.dev).
 
 use std::io::{self, Write};
@@ -9,35 +9,35 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::calls::trace::{Clock, Shown, Take};
-use super::ledger::KEEPER;
 use super::run_folder::{RunFolder, TRACE};
+use super::run_recorder::COORDINATOR;
 use crate::profile::{self, Recording};
 use crate::rpc::{CallError, Incoming, Mesh, Methods};
 use crate::topology::Rank;
 
-/// How often the keeper is asked for its time: the quickest answer tells it best.
+/// How often the coordinator is asked for its time: the quickest answer tells it best.
 const LOOKS_AT_CLOCK: usize = 9;
 
 /// Spans of one message: some 5 MB.
 const SPANS_OF_MESSAGE: usize = 50_000;
 
-/// Ranks whose messages the keeper waits for hold a bounded recording; so do those that it does not know.
+/// Ranks whose messages the coordinator waits for hold a bounded recording; so do those that it does not know.
 const MOST_MESSAGES: usize = 64;
 
-/// Part of what a rank has recorded.
+/// TracePart of what a rank has recorded.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct TracePart {
     rank: Rank,
     name: String,
-    /// What the rank's clock shows less than the keeper's, in microseconds.
+    /// What the rank's clock shows less than the coordinator's, in microseconds.
     behind_us: f64,
     recording: Recording,
 }
 
-/// The keeper's side.
+/// The coordinator's side.
 #[derive(Default)]
 pub struct Traces {
-    parts: Mutex<Vec<Part>>,
+    parts: Mutex<Vec<TracePart>>,
 }
 
 impl Traces {
@@ -76,13 +76,13 @@ impl Traces {
     }
 }
 
-fn events(to: &mut impl Write, parts: &[Part]) -> io::Result<()> {
+fn events(to: &mut impl Write, parts: &[TracePart]) -> io::Result<()> {
     let mut first = true;
     let mut write = |event: serde_json::Value| {
         let before = if std::mem::take(&mut first) { "{\"traceEvents\":[\n" } else { ",\n" };
         write!(to, "{before}{event}")
     };
-    for Part { rank, name, behind_us, recording } in parts {
+    for TracePart { rank, name, behind_us, recording } in parts {
         let meta = |what: &str, tid: usize, name: &str| json!({"ph": "M", "name": what, "pid": rank.0, "tid": tid, "args": {"name": name}});
         write(meta("process_name", 0, &format!("rank {rank}: {name}")))?;
         for (tid, thread) in recording.threads.iter().enumerate() {
@@ -104,12 +104,12 @@ fn round(micros: f64) -> f64 {
     (micros * 100.0).round() / 100.0
 }
 
-/// Sends what this rank has recorded to the keeper.
+/// Sends what this rank has recorded to the coordinator.
 ///
 /// # Errors
-/// When the keeper cannot take it.
+/// When the coordinator cannot take it.
 pub fn send(mesh: &Mesh, name: &str) -> Result<()> {
-    let behind_us = behind_keeper(mesh)?;
+    let behind_us = behind_coordinator(mesh)?;
     let Recording { threads, spans, left_out } = profile::stop();
     if left_out > 0 {
         tracing::warn!(
@@ -119,21 +119,21 @@ pub fn send(mesh: &Mesh, name: &str) -> Result<()> {
     }
     for spans in spans.chunks(SPANS_OF_MESSAGE) {
         let recording = Recording { threads: threads.clone(), spans: spans.to_vec(), left_out };
-        let part = Part { rank: mesh.rank(), name: name.to_owned(), behind_us, recording };
-        mesh.request(KEEPER, Take { part }).wait().context("the trace")?;
+        let part = TracePart { rank: mesh.rank(), name: name.to_owned(), behind_us, recording };
+        mesh.request(COORDINATOR, Take { part }).wait().context("the trace")?;
     }
     Ok(())
 }
 
-/// As Cristian's algorithm: the keeper's clock is taken to have been read in the middle of the quickest call.
-fn behind_keeper(mesh: &Mesh) -> Result<f64> {
-    if mesh.rank() == KEEPER {
+/// As Cristian's algorithm: the coordinator's clock is taken to have been read in the middle of the quickest call.
+fn behind_coordinator(mesh: &Mesh) -> Result<f64> {
+    if mesh.rank() == COORDINATOR {
         return Ok(0.0);
     }
     let mut best = (f64::INFINITY, 0.0);
     for _ in 0..LOOKS_AT_CLOCK {
         let before = profile::now_us();
-        let Shown { micros } = mesh.request(KEEPER, Clock {}).wait()?;
+        let Shown { micros } = mesh.request(COORDINATOR, Clock {}).wait()?;
         let after = profile::now_us();
         if after - before < best.0 {
             best = (after - before, micros - (before + after) / 2.0);
@@ -148,9 +148,9 @@ mod tests {
     use crate::profile::{Activity, Recorded};
 
     #[test]
-    fn spans_stand_on_the_keepers_clock() {
+    fn spans_stand_on_the_coordinators_clock() {
         let span = |start_us| Recorded { activity: Activity::Forward, thread: 0, start_us, took_us: 2.5 };
-        let part = |rank, behind_us| Part {
+        let part = |rank, behind_us| TracePart {
             rank: Rank(rank),
             name: "trainer".into(),
             behind_us,

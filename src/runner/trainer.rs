@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::driver::{Orders, References};
+use super::driver::{References, TrainRequests};
 use super::evaluate::evaluate;
 use super::inputs::BadJob;
-use super::ledger::{Recorder, TrainerEnd};
 use super::loader::Schedule;
 use super::measured::Worked;
 use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
 use super::progress::Training as Progress;
 use super::progress::{Reporter, Update};
+use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
@@ -42,17 +42,17 @@ pub struct Trainer<'a> {
 }
 
 impl Trainer<'_> {
-    /// Trains to the end, waits for the other trainers, and tells the keeper; the first trainer also evaluates. With
-    /// `orders` it begins when the driver says so.
+    /// Trains to the end, waits for the other trainers, and tells the coordinator; the first trainer also evaluates. With
+    /// `requests` it begins when the driver says so.
     ///
     /// # Errors
     /// When anything of that fails, here or on a rank that this one calls.
-    pub fn run(mut self, orders: Option<&Orders>) -> Result<Worked> {
-        let trained = match orders {
+    pub fn run(mut self, requests: Option<&TrainRequests>) -> Result<Worked> {
+        let trained = match requests {
             None => self.train(None)?,
-            Some(orders) => {
+            Some(requests) => {
                 self.doing("waiting for the driver");
-                orders.follow(self.mesh, |modules| self.train(Some(&modules)))?
+                requests.follow(self.mesh, |modules| self.train(Some(&modules)))?
             }
         };
         self.conclude(trained)
@@ -126,7 +126,7 @@ impl Trainer<'_> {
         Ok(worked)
     }
 
-    /// No owner waits for this trainer any more; and what the first trainer's replicas have become goes to the keeper.
+    /// No owner waits for this trainer any more; and what the first trainer's replicas have become goes to the coordinator.
     fn take_leave(&self, stepper: &Stepper, course: &Course) -> Result<()> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
@@ -143,7 +143,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// What the evaluation has pulled from servers goes to the keeper too, with the first trainer's running statistics.
+    /// What the evaluation has pulled from servers goes to the coordinator too, with the first trainer's running statistics.
     fn keep_pulled(&self, stepper: &Stepper, course: &Course) -> Result<()> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             if let Placed::Pulled(pulled) = module {
@@ -153,7 +153,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Hands the keeper what a module on this rank has become.
+    /// Hands the coordinator what a module on this rank has become.
     fn keep(&self, spec: &ModuleSpec, module: &Replica, course: &Course) -> Result<()> {
         for (tensor, value) in module.state()? {
             course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
@@ -284,7 +284,7 @@ struct Course {
     epoch: u32,
     loss: f64,
     throughput: Throughput,
-    recorder: Recorder,
+    recorder: RecordSender,
     /// Since the last record.
     staleness: Mean,
     samples_per_s: f64,
@@ -312,7 +312,7 @@ impl Course {
             epoch: 1,
             loss: f64::NAN,
             throughput: Throughput::start(now),
-            recorder: Recorder::new(mesh.clone()),
+            recorder: RecordSender::new(mesh.clone()),
             staleness: Mean::default(),
             samples_per_s: 0.0,
             startup_seconds: (now - started).as_secs_f64(),
@@ -349,7 +349,7 @@ impl Course {
         (self.epoch, self.loss) = (epoch + 1, stepped.loss);
         self.worked.passing += stepped.passed;
         self.worked.computing += stepped.computed;
-        self.worked.most_kept = self.worked.most_kept.max(stepped.most_kept);
+        self.worked.peak_activations = self.worked.peak_activations.max(stepped.peak_activations);
         self.staleness.sum += stepped.staleness as f64;
         self.staleness.count += 1;
         self.epoch_loss.sum += stepped.loss * samples as f64;

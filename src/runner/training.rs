@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::driver::{self, Orders};
-use super::ledger::{self, Ledger};
+use super::driver::{self, TrainRequests};
 use super::measured::Worked;
 use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
+use super::run_recorder::{self, RunRecorder};
 use super::saved_model;
 use super::threads;
 use super::trace::{self, Traces};
@@ -35,14 +35,14 @@ pub struct TrainingRank<'a> {
     /// What this rank's modules are split over.
     devices: Vec<tch::Device>,
     /// A trainer's, in a job that another rank drives.
-    orders: Option<Arc<Orders>>,
-    /// The keeper's.
-    kept: Option<(RunFolder, Arc<Ledger>)>,
+    requests: Option<Arc<TrainRequests>>,
+    /// The coordinator's.
+    kept: Option<(RunFolder, Arc<RunRecorder>)>,
     traces: Arc<Traces>,
 }
 
 impl<'a> TrainingRank<'a> {
-    /// Registers what this rank answers in `methods`. Its modules are split over `devices`; `folder` is the keeper's.
+    /// Registers what this rank answers in `methods`. Its modules are split over `devices`; `folder` is the coordinator's.
     ///
     /// # Errors
     /// When the run folder cannot be written.
@@ -64,16 +64,16 @@ impl<'a> TrainingRank<'a> {
         ranges.register(&autograd, methods);
         let traces = Arc::new(Traces::default());
         let keep = |folder: RunFolder| {
-            let ledger = Ledger::open(&folder, training)?;
-            ledger.register(methods);
+            let recorder = RunRecorder::open(&folder, training)?;
+            recorder.register(methods);
             traces.register(methods);
-            Ok::<_, anyhow::Error>((folder, ledger))
+            Ok::<_, anyhow::Error>((folder, recorder))
         };
         let kept = folder.map(keep).transpose()?;
         let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
-        let orders = driver.map(|driver| Orders::new(driver.ranks[0]));
-        if let Some(orders) = &orders {
-            orders.register(methods);
+        let requests = driver.map(|driver| TrainRequests::new(driver.ranks[0]));
+        if let Some(requests) = &requests {
+            requests.register(methods);
         }
         Ok(TrainingRank {
             job,
@@ -84,7 +84,7 @@ impl<'a> TrainingRank<'a> {
             shards,
             ranges,
             devices,
-            orders,
+            requests,
             kept,
             traces,
         })
@@ -131,7 +131,7 @@ impl<'a> TrainingRank<'a> {
         let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
             let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
-            trainer.run(self.orders.as_deref())?
+            trainer.run(self.requests.as_deref())?
         } else if self.training.train.is_driver(self.rank) {
             driver::drive(self.training, &self.autograd, mesh, reporter)?;
             mesh.barrier("trained").wait()?;
@@ -141,13 +141,13 @@ impl<'a> TrainingRank<'a> {
             self.serve(mesh, reporter)?;
             self.served()
         };
-        ledger::tell(mesh, worked.measured(mesh))?;
+        run_recorder::send_measured(mesh, worked.measured(mesh))?;
         if self.training.log.profile {
             trace::send(mesh, &self.job.role_of(self.rank).name)?;
         }
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
-        self.kept.as_ref().map(|(folder, ledger)| self.keep(mesh, folder, ledger)).transpose()
+        self.kept.as_ref().map(|(folder, recorder)| self.keep(mesh, folder, recorder)).transpose()
     }
 
     /// The calls of others do the work; this thread shows how it goes until the trainers are done.
@@ -187,17 +187,17 @@ impl<'a> TrainingRank<'a> {
 
     fn served(&self) -> Worked {
         let work = self.modules.hosted().into_iter().map(|module| module.work());
-        work.fold(Worked::default(), |sum, (computing, most_kept)| Worked {
+        work.fold(Worked::default(), |sum, (computing, peak_activations)| Worked {
             passing: Duration::ZERO,
             computing: sum.computing + computing,
-            most_kept: sum.most_kept.max(most_kept),
+            peak_activations: sum.peak_activations.max(peak_activations),
         })
     }
 
-    /// The keeper's last duty: the model and the summary into the run folder.
-    fn keep(&self, mesh: &Mesh, folder: &RunFolder, ledger: &Ledger) -> Result<Summary> {
+    /// The coordinator's last duty: the model and the summary into the run folder.
+    fn keep(&self, mesh: &Mesh, folder: &RunFolder, recorder: &RunRecorder) -> Result<Summary> {
         mesh.doing("writing the run folder");
-        let mut tensors = ledger.take_tensors();
+        let mut tensors = recorder.take_tensors();
         for spec in self.training.modules.iter().filter(|module| module.placement == Placement::Remote) {
             let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
             let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
@@ -205,7 +205,7 @@ impl<'a> TrainingRank<'a> {
         }
         let tables = saved_model::tables(self.training, &self.autograd)?;
         folder.write_with(run_folder::MODEL, |path| saved_model::write(path, tensors, tables))?;
-        let summary = ledger.summary(self.job, self.training);
+        let summary = recorder.summary(self.job, self.training);
         folder.write_summary(&summary)?;
         self.traces.write(folder)?;
         Ok(summary)

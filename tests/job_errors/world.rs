@@ -169,11 +169,11 @@ fn two_ways_to_rank_0_have_to_agree() {
     "#);
 }
 
-/// A tour has no section of a training job.
+/// The collectives demo has no section of a training job.
 const TOUR: &str = "[cluster]\nworld_size = 4\n[roles]\nrank = \"rest\"\n[collectives]\ngroup = [0, 2]\n";
 
 #[test]
-fn a_tour_visits_groups_that_have_somebody_to_send_to() {
+fn the_demo_has_groups_that_have_somebody_to_send_to() {
     sound(TOUR, &[], &[]);
     insta::assert_snapshot!(said(load(TOUR, &[], &["collectives.group=[0]"])), @r"
     error: job `x.toml`: `collectives.group` = [0] is not a valid group

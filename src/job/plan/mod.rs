@@ -2,12 +2,12 @@
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 
+mod collectives;
 mod draw;
 mod links;
 mod ranges;
 mod shards;
 mod show;
-mod tour;
 
 pub use ranges::RangePlan;
 pub use shards::ShardPlan;
@@ -23,8 +23,8 @@ use super::size::{self, ModuleSize};
 use super::split;
 use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use crate::topology::{Device, Rank, Role};
+pub use collectives::{CollectivesPlan, collectives_plan};
 use links::links;
-pub use tour::{TourPlan, tour_plan};
 
 /// All bytes are those of one step of one trainer, unless they say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]

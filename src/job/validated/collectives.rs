@@ -1,4 +1,4 @@
-//! A tour of the collective operations: what each rank has before and after.
+//! The collectives demo: what each rank has before and after.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::topology::Rank;
 pub struct Collectives {
     /// In this order.
     pub show: Vec<Operation>,
-    /// The ranks of the group that is made for the tour; it takes place in the whole world and in this group.
+    /// The ranks of the group that is made for the demo; it takes place in the whole world and in this group.
     pub group: Option<Vec<Rank>>,
     /// For the operations that reduce.
     pub reduce: Vec<Reduction>,

@@ -108,7 +108,7 @@ impl Job {
         self.roles.iter().find(|role| role.ranks.contains(&rank)).expect("roles cover the world")
     }
 
-    /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the tour. Parameters that
+    /// Whether a rank has tensors of its own to compute with or to send: modules, or those of the demo. Parameters that
     /// trainers pull and rows of a table are no such: their servers compute no module.
     pub fn holds_tensors(&self, rank: Rank) -> bool {
         match &self.work {

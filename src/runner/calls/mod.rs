@@ -2,7 +2,7 @@
 //! the reply of each of its calls. Callers and callees share them.
 
 pub(super) mod bench;
+pub(super) mod collectives_demo;
 pub(super) mod driver;
 pub(super) mod record;
-pub(super) mod tour;
 pub(super) mod trace;

@@ -3,9 +3,9 @@
 use tch::Tensor;
 
 use crate::rpc::{Json, call};
-use crate::runner::ledger::TrainerEnd;
 use crate::runner::measured::RankMeasured;
 use crate::runner::metrics::StepRecord;
+use crate::runner::run_recorder::TrainerEnd;
 
 call! {
     /// A logged step.

@@ -61,7 +61,7 @@ impl Supervisor {
         runtime.block_on(async {
             let (sender, events) = mpsc::channel(QUEUED);
             let mut children = self.children;
-            let signals = Incoming::new()?;
+            let signals = HandledSignals::new()?;
             read_all(&mut children, &sender)?;
             drop(sender); // the readers' clones tell when all pipes are closed
             let mut watch = Watch::new(children, board, grace);
@@ -72,7 +72,7 @@ impl Supervisor {
 }
 
 /// The signals that the parent handles.
-struct Incoming {
+struct HandledSignals {
     child: Signals,
     stop: Stop,
 }
@@ -83,15 +83,15 @@ struct Stop {
     hangup: Option<Signals>,
 }
 
-impl Incoming {
-    fn new() -> io::Result<Incoming> {
+impl HandledSignals {
+    fn new() -> io::Result<HandledSignals> {
         let stop = Stop {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             // Under nohup the job outlives its terminal.
             hangup: if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) },
         };
-        Ok(Incoming { child: signal(SignalKind::child())?, stop })
+        Ok(HandledSignals { child: signal(SignalKind::child())?, stop })
     }
 }
 
@@ -139,8 +139,8 @@ impl Watch<'_> {
         }
     }
 
-    async fn run(&mut self, mut events: mpsc::Receiver<Event>, signals: Incoming) {
-        let Incoming { mut child, mut stop } = signals;
+    async fn run(&mut self, mut events: mpsc::Receiver<Event>, signals: HandledSignals) {
+        let HandledSignals { mut child, mut stop } = signals;
         let mut silent = false;
         let mut drained_by = None;
         loop {

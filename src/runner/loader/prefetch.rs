@@ -88,7 +88,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
     {
         assert!(!fetchers.is_empty(), "a prefetcher needs a fetcher");
         let schedule = Arc::new(schedule);
-        let orders = Arc::new(Orders::default());
+        let orders = Arc::new(EpochOrders::default());
         let lanes = fetchers.len();
         // A thread holds one batch in its hand while the channel is full.
         let queued = depth.div_ceil(lanes).max(1) - 1;
@@ -200,7 +200,7 @@ impl<T, E> Drop for Prefetcher<T, E> {
 fn fetch_all<T, E>(
     steps: impl Iterator<Item = u64>,
     schedule: &Schedule,
-    orders: &Orders,
+    orders: &EpochOrders,
     mut fetch: impl FnMut(&[u64]) -> Result<T, E>,
     give: &SyncSender<Result<T, E>>,
 ) {
@@ -216,11 +216,11 @@ fn fetch_all<T, E>(
 
 /// The permutations in use, shared by the threads: one may be an epoch ahead of another.
 #[derive(Default)]
-struct Orders {
+struct EpochOrders {
     recent: Mutex<VecDeque<(u32, Arc<EpochOrder>)>>,
 }
 
-impl Orders {
+impl EpochOrders {
     const KEPT: usize = 2;
 
     fn plan(&self, schedule: &Schedule, step: u64) -> Planned {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
+use super::collectives_demo::{self, Collector, Demo};
 use super::devices;
-use super::driver::Told;
+use super::driver::ReportedToDriver;
 use super::inputs::BadJob;
 use super::metrics::Summary;
 use super::progress::Reporter;
 use super::run_folder::RunFolder;
 use super::signals::{self, Signals};
-use super::tour::{self, Guide, Tour};
 use super::training::TrainingRank;
 use crate::job::{Collectives, Job, Payload, Work};
 use crate::parallel::Groups;
@@ -38,7 +38,7 @@ pub struct RankStart<'a> {
     pub token: Option<String>,
     /// The data folder.
     pub data_root: PathBuf,
-    /// The keeper's.
+    /// The coordinator's.
     pub folder: Option<RunFolder>,
     pub reporter: Reporter,
     /// When the command started.
@@ -67,7 +67,7 @@ pub enum RankError {
 impl RankError {
     /// This rank's own failure.
     fn own(error: anyhow::Error) -> RankError {
-        let told = error.downcast_ref::<Told>().map(Told::reason);
+        let told = error.downcast_ref::<ReportedToDriver>().map(ReportedToDriver::reason);
         match told.unwrap_or(&error).is::<BadJob>() {
             true => RankError::BadJob(error),
             false => RankError::Failed(error),
@@ -75,27 +75,27 @@ impl RankError {
     }
 }
 
-/// What the run came to, from the keeper.
+/// What the run came to, from the coordinator.
 pub enum Report {
     Trained(Box<Summary>),
-    Toured(Tour),
+    Demo(Demo),
 }
 
-/// Runs one rank to its end. The keeper returns the run's report.
+/// Runs one rank to its end. The coordinator returns the run's report.
 ///
 /// # Errors
 /// Why it ended early; the other ranks have been told.
 pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     // Before any thread, so that every thread leaves signals to the one that waits for them.
     let signals = Signals::watch()?;
-    let mut worker = Worker::join(start)?;
-    signals.joined(worker.mesh.clone());
-    let _ended = last_resort(&worker.mesh, worker.start.stuck)?;
-    let done = worker.work().and_then(|report| {
-        worker.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
+    let mut rank = JoinedRank::join(start)?;
+    signals.joined(rank.mesh.clone());
+    let _ended = last_resort(&rank.mesh, rank.start.stuck)?;
+    let done = rank.work().and_then(|report| {
+        rank.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
         Ok(report)
     });
-    done.map_err(|error| worker.end_early(error, &signals))
+    done.map_err(|error| rank.end_early(error, &signals))
 }
 
 /// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been told.
@@ -119,36 +119,36 @@ fn last_resort(mesh: &Mesh, stuck: fn(RankError) -> !) -> Result<Sender<()>> {
 const VERDICT: Duration = Duration::from_secs(1);
 
 /// A rank that has joined.
-struct Worker<'a> {
+struct JoinedRank<'a> {
     start: RankStart<'a>,
     mesh: Mesh,
     groups: Arc<Groups>,
-    part: Part<'a>,
+    duty: Duty<'a>,
 }
 
-/// What the rank does in its job.
-enum Part<'a> {
+/// What a rank does in its job.
+enum Duty<'a> {
     Training(TrainingRank<'a>),
-    Tour(&'a Collectives, Arc<Guide>),
+    Demo(&'a Collectives, Arc<Collector>),
 }
 
-impl<'a> Worker<'a> {
+impl<'a> JoinedRank<'a> {
     /// Registers what this rank answers, then meets the others.
-    fn join(mut start: RankStart<'a>) -> Result<Worker<'a>, RankError> {
+    fn join(mut start: RankStart<'a>) -> Result<JoinedRank<'a>, RankError> {
         let job = start.job;
         let mut methods = Methods::new();
         let devices = devices::of_rank(job, start.rank, start.local_rank);
         let groups = Groups::new(&job.cluster, devices[0]);
         groups.register(&mut methods);
-        let part = match &job.work {
+        let duty = match &job.work {
             Work::Train(training) => {
                 let folder = start.folder.clone();
-                Part::Training(TrainingRank::new(job, training, start.rank, devices, folder, &mut methods)?)
+                Duty::Training(TrainingRank::new(job, training, start.rank, devices, folder, &mut methods)?)
             }
-            Work::Collectives(tour) => {
-                let guide = Guide::new();
-                guide.register(&mut methods);
-                Part::Tour(tour, guide)
+            Work::Collectives(demo) => {
+                let collector = Collector::new();
+                collector.register(&mut methods);
+                Duty::Demo(demo, collector)
             }
         };
         match job.cluster.world_size.0 {
@@ -157,24 +157,31 @@ impl<'a> Worker<'a> {
             ranks => start.reporter.doing(format!("waiting for {} other ranks", ranks - 1)),
         }
         let mesh = Mesh::join(mesh_config(&mut start), methods)?;
-        if let Part::Training(training) = &part {
+        if let Duty::Training(training) = &duty {
             training.bind(mesh.clone());
         }
-        Ok(Worker { start, mesh, groups, part })
+        Ok(JoinedRank { start, mesh, groups, duty })
     }
 
     fn work(&mut self) -> Result<Option<Report>> {
-        let Worker { start, mesh, groups, part } = self;
-        match part {
-            Part::Training(training) => {
+        let JoinedRank { start, mesh, groups, duty } = self;
+        match duty {
+            Duty::Training(training) => {
                 let summary =
                     training.run(mesh, groups, &start.data_root, &mut start.reporter, start.started)?;
                 Ok(summary.map(|summary| Report::Trained(Box::new(summary))))
             }
-            Part::Tour(collectives, guide) => {
+            Duty::Demo(collectives, collector) => {
                 let cluster = &start.job.cluster;
-                let tour = tour::run(collectives, cluster, mesh, groups, guide, &mut start.reporter)?;
-                Ok(tour.map(Report::Toured))
+                let demo = collectives_demo::run(
+                    collectives,
+                    cluster,
+                    mesh,
+                    groups,
+                    collector,
+                    &mut start.reporter,
+                )?;
+                Ok(demo.map(Report::Demo))
             }
         }
     }
@@ -193,9 +200,11 @@ impl<'a> Worker<'a> {
                 RankError::Interrupted
             }
             // The driver has ended the job because of this very error.
-            Some(lost) if lost.cause == Cause::Aborted && error.is::<Told>() => RankError::own(error),
+            Some(lost) if lost.cause == Cause::Aborted && error.is::<ReportedToDriver>() => {
+                RankError::own(error)
+            }
             Some(lost) => {
-                if let Part::Training(training) = &self.part {
+                if let Duty::Training(training) = &self.duty {
                     training.forget(lost.rank);
                 }
                 RankError::Lost(lost)

@@ -8,7 +8,7 @@ use super::super::validated::{Collectives, Job, Operation, Reduction};
 use crate::topology::Rank;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TourPlan {
+pub struct CollectivesPlan {
     pub job: String,
     pub world_size: u32,
     pub operations: Vec<Operation>,
@@ -17,17 +17,17 @@ pub struct TourPlan {
     pub group: Option<Vec<Rank>>,
 }
 
-pub fn tour_plan(job: &Job, tour: &Collectives) -> TourPlan {
-    TourPlan {
+pub fn collectives_plan(job: &Job, demo: &Collectives) -> CollectivesPlan {
+    CollectivesPlan {
         job: job.name.clone(),
         world_size: job.cluster.world_size.0,
-        operations: tour.show.clone(),
-        reductions: tour.reduce.clone(),
-        group: tour.group.clone(),
+        operations: demo.show.clone(),
+        reductions: demo.reduce.clone(),
+        group: demo.group.clone(),
     }
 }
 
-impl fmt::Display for TourPlan {
+impl fmt::Display for CollectivesPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "job {}", self.job)?;
         write!(f, "  {} operations among {} ranks", self.operations.len(), self.world_size)?;

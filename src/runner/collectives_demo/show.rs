@@ -1,8 +1,8 @@
-//! The tour for a person's eyes.
+//! The demo for a person's eyes.
 
 use std::fmt;
 
-use super::{Stop, Tour};
+use super::{Demo, Shown};
 use crate::job::{Operation, Reduction};
 
 /// The operation's name, with its reduction: `all_reduce, sum`.
@@ -14,19 +14,19 @@ pub(super) fn title(operation: Operation, reduction: Option<Reduction>) -> Strin
     }
 }
 
-impl fmt::Display for Tour {
+impl fmt::Display for Demo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, stop) in self.stops.iter().enumerate() {
+        for (number, shown) in self.operations.iter().enumerate() {
             if number > 0 {
                 f.write_str("\n\n")?;
             }
-            stop.fmt(f)?;
+            shown.fmt(f)?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = self.ranks.iter().map(|seen| seen.rank.to_string()).collect::<Vec<_>>().join(" ");
         write!(f, "{} (ranks {ranks})", title(self.operation, self.reduction))?;

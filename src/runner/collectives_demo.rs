@@ -1,4 +1,4 @@
-//! A tour of the collective operations: what each rank has before one, and after.
+//! The collectives demo: what each rank has before one, and after.
 
 pub(super) mod show;
 
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::calls;
-use super::ledger::KEEPER;
 use super::progress::Reporter;
+use super::run_recorder::COORDINATOR;
 use crate::job::{Cluster, Collectives, Operation, Reduction};
 use crate::parallel::Groups;
 use crate::rpc::{CallError, Json, Mesh, Methods};
@@ -19,48 +19,48 @@ use crate::topology::Rank;
 
 /// What all ranks have seen, in the order of the job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tour {
-    pub stops: Vec<Stop>,
+pub struct Demo {
+    pub operations: Vec<Shown>,
 }
 
 /// One operation in one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Stop {
+pub struct Shown {
     pub operation: Operation,
     /// For an operation that reduces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
     /// Of the group, in its order.
-    pub ranks: Vec<Seen>,
+    pub ranks: Vec<RankView>,
 }
 
 /// What one rank had and has: a list of numbers for each tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct RankView {
     pub rank: Rank,
     pub before: Vec<Vec<f64>>,
     pub after: Vec<Vec<f64>>,
 }
 
-/// The keeper's collection of what each rank has seen: for each rank all its stops.
+/// The coordinator's collection of what each rank has seen: for each rank all its operations.
 #[derive(Default)]
-pub struct Guide(Mutex<Vec<Vec<Option<Seen>>>>);
+pub struct Collector(Mutex<Vec<Vec<Option<RankView>>>>);
 
-impl Guide {
-    pub fn new() -> Arc<Guide> {
+impl Collector {
+    pub fn new() -> Arc<Collector> {
         Arc::default()
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        let guide = self.clone();
-        methods.serve(move |_, calls::tour::Seen { stops: Json(seen) }| {
-            guide.0.lock().expect("nobody panics adding a rank's part").push(seen);
+        let collector = self.clone();
+        methods.serve(move |_, calls::collectives_demo::Seen { operations: Json(seen) }| {
+            collector.0.lock().expect("nobody panics adding a rank's part").push(seen);
             std::future::ready(Ok::<_, CallError>(()))
         });
     }
 }
 
-/// The whole tour on this rank. The keeper has the result.
+/// The whole demo, on this rank. The coordinator has the result.
 ///
 /// # Errors
 /// When an operation fails, here or on another rank.
@@ -69,9 +69,9 @@ pub fn run(
     cluster: &Cluster,
     mesh: &Mesh,
     groups: &Groups,
-    guide: &Guide,
+    collector: &Collector,
     reporter: &mut Reporter,
-) -> Result<Option<Tour>> {
+) -> Result<Option<Demo>> {
     let world: Vec<Rank> = cluster.world_size.ranks().collect();
     let all = groups.join(mesh, "world", &world)?;
     let some = match &job.group {
@@ -79,34 +79,34 @@ pub fn run(
         Some(ranks) => all.subgroup(&ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())?,
         None => None,
     };
-    let own = |operation, reduction| -> Result<Vec<Option<Seen>>> {
-        let visited = |group: &ProcessGroup| {
-            visit(group, mesh.rank(), operation, reduction, job)
+    let own = |operation, reduction| -> Result<Vec<Option<RankView>>> {
+        let in_group = |group: &ProcessGroup| {
+            show_one(group, mesh.rank(), operation, reduction, job)
                 .with_context(|| show::title(operation, reduction))
         };
-        let in_world = visited(&all)?;
+        let in_world = in_group(&all)?;
         match &job.group {
-            Some(_) => Ok(vec![in_world, some.as_ref().map(visited).transpose()?.flatten()]),
+            Some(_) => Ok(vec![in_world, some.as_ref().map(in_group).transpose()?.flatten()]),
             None => Ok(vec![in_world]),
         }
     };
     let mut seen = Vec::new();
-    for (operation, reduction) in stops(job) {
+    for (operation, reduction) in operations(job) {
         let title = show::title(operation, reduction);
         mesh.doing(&title);
         reporter.doing(title);
         seen.extend(own(operation, reduction)?);
     }
-    let stops = seen.len();
-    mesh.request(KEEPER, calls::tour::Seen { stops: Json(seen) }).wait()?;
-    // When everyone is here, the keeper has all of it.
-    mesh.barrier("toured").wait()?;
-    reporter.done(format!("{stops} operations"));
-    Ok((mesh.rank() == KEEPER).then(|| collect(job, guide)))
+    let operations = seen.len();
+    mesh.request(COORDINATOR, calls::collectives_demo::Seen { operations: Json(seen) }).wait()?;
+    // When everyone is here, the coordinator has all of it.
+    mesh.barrier("collectives shown").wait()?;
+    reporter.done(format!("{operations} operations"));
+    Ok((mesh.rank() == COORDINATOR).then(|| collect(job, collector)))
 }
 
 /// The operations, each reduction by itself.
-fn stops(job: &Collectives) -> Vec<(Operation, Option<Reduction>)> {
+fn operations(job: &Collectives) -> Vec<(Operation, Option<Reduction>)> {
     let reductions = |operation: &Operation| match operation {
         Operation::Reduce | Operation::AllReduce | Operation::ReduceScatter => {
             job.reduce.iter().copied().map(Some).collect()
@@ -119,27 +119,27 @@ fn stops(job: &Collectives) -> Vec<(Operation, Option<Reduction>)> {
         .collect()
 }
 
-fn collect(job: &Collectives, guide: &Guide) -> Tour {
-    let parts = std::mem::take(&mut *guide.0.lock().expect("nobody panics adding a rank's part"));
+fn collect(job: &Collectives, collector: &Collector) -> Demo {
+    let parts = std::mem::take(&mut *collector.0.lock().expect("nobody panics adding a rank's part"));
     let groups = if job.group.is_some() { 2 } else { 1 };
-    let visits = stops(job).into_iter().flat_map(|stop| vec![stop; groups]).enumerate();
-    let stop = |(number, (operation, reduction)): (usize, _)| {
-        let mut ranks: Vec<Seen> =
+    let groups_of_operations = operations(job).into_iter().flat_map(|shown| vec![shown; groups]).enumerate();
+    let shown = |(number, (operation, reduction)): (usize, _)| {
+        let mut ranks: Vec<RankView> =
             parts.iter().filter_map(|part| part.get(number).cloned().flatten()).collect();
         ranks.sort_by_key(|seen| seen.rank);
-        Stop { operation, reduction, ranks }
+        Shown { operation, reduction, ranks }
     };
-    Tour { stops: visits.map(stop).filter(|stop| !stop.ranks.is_empty()).collect() }
+    Demo { operations: groups_of_operations.map(shown).filter(|shown| !shown.ranks.is_empty()).collect() }
 }
 
 /// One operation as this rank sees it. `None`: it takes no part in it.
-fn visit(
+fn show_one(
     group: &ProcessGroup,
     rank: Rank,
     operation: Operation,
     reduction: Option<Reduction>,
     job: &Collectives,
-) -> Result<Option<Seen>> {
+) -> Result<Option<RankView>> {
     let at = Place { group, job, root: job.root };
     let op = reduction.map_or(ReduceOp::Sum, reduce_op);
     let mine = at.own()?;
@@ -187,7 +187,7 @@ fn visit(
             (numbers(&parts)?, numbers(&came)?)
         }
     };
-    Ok(Some(Seen { rank, before, after }))
+    Ok(Some(RankView { rank, before, after }))
 }
 
 /// This rank in a group.

@@ -19,7 +19,7 @@ use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 
 /// The rank that keeps the run folder.
-pub const KEEPER: Rank = Rank(0);
+pub const COORDINATOR: Rank = Rank(0);
 
 /// What a trainer tells at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,8 +31,8 @@ pub struct TrainerEnd {
     pub eval: Option<EvalResult>,
 }
 
-/// The keeper's side.
-pub struct Ledger {
+/// The coordinator's side.
+pub struct RunRecorder {
     /// How large the job's TorchScript is, by file.
     scripts: BTreeMap<PathBuf, ModuleSize>,
     metrics: Mutex<MetricsFile>,
@@ -42,11 +42,11 @@ pub struct Ledger {
     tensors: Mutex<Vec<(String, Tensor)>>,
 }
 
-impl Ledger {
+impl RunRecorder {
     /// # Errors
     /// When the metrics file cannot be opened.
-    pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<Ledger>> {
-        Ok(Arc::new(Ledger {
+    pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<RunRecorder>> {
+        Ok(Arc::new(RunRecorder {
             // What cannot be loaded ends the job where it is placed, with the reason.
             scripts: model_files::script_sizes(training).unwrap_or_default(),
             metrics: Mutex::new(folder.metrics()?),
@@ -57,14 +57,14 @@ impl Ledger {
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        let ledger = self.clone();
-        methods.serve(move |_, call| std::future::ready(ledger.record(call)));
-        let ledger = self.clone();
-        methods.serve(move |_, call| std::future::ready(ledger.report(call)));
-        let ledger = self.clone();
-        methods.serve(move |_, call| std::future::ready(ledger.keep(call)));
-        let ledger = self.clone();
-        methods.serve(move |_, call| std::future::ready(ledger.note(call)));
+        let recorder = self.clone();
+        methods.serve(move |_, call| std::future::ready(recorder.record(call)));
+        let recorder = self.clone();
+        methods.serve(move |_, call| std::future::ready(recorder.report(call)));
+        let recorder = self.clone();
+        methods.serve(move |_, call| std::future::ready(recorder.keep(call)));
+        let recorder = self.clone();
+        methods.serve(move |_, call| std::future::ready(recorder.note(call)));
     }
 
     /// The tensors of all replicas, by their names in the model's file.
@@ -109,48 +109,48 @@ impl Ledger {
     }
 }
 
-/// Reports to the keeper what this rank has measured.
+/// Reports to the coordinator what this rank has measured.
 ///
 /// # Errors
-/// When the keeper cannot take it.
-pub fn tell(mesh: &Mesh, measured: RankMeasured) -> Result<()> {
-    Ok(mesh.request(KEEPER, calls::record::Measured { measured: Json(measured) }).wait()?)
+/// When the coordinator cannot take it.
+pub fn send_measured(mesh: &Mesh, measured: RankMeasured) -> Result<()> {
+    Ok(mesh.request(COORDINATOR, calls::record::Measured { measured: Json(measured) }).wait()?)
 }
 
 /// A trainer's side.
-pub struct Recorder {
+pub struct RecordSender {
     mesh: Mesh,
     /// One record is on its way while the next steps run; not more.
     sent: Option<PendingReply<()>>,
 }
 
-impl Recorder {
-    pub fn new(mesh: Mesh) -> Recorder {
-        Recorder { mesh, sent: None }
+impl RecordSender {
+    pub fn new(mesh: Mesh) -> RecordSender {
+        RecordSender { mesh, sent: None }
     }
 
     /// # Errors
-    /// When the keeper could not write the previous record.
+    /// When the coordinator could not write the previous record.
     pub fn record(&mut self, record: StepRecord) -> Result<()> {
         self.settle()?;
-        self.sent = Some(self.mesh.request(KEEPER, Record { step: Json(record) }));
+        self.sent = Some(self.mesh.request(COORDINATOR, Record { step: Json(record) }));
         Ok(())
     }
 
     /// Hands a tensor of the trained model over.
     ///
     /// # Errors
-    /// When the keeper cannot take it.
+    /// When the coordinator cannot take it.
     pub fn keep(&self, name: String, tensor: Tensor) -> Result<()> {
         let tensor = tensor.f_to_device(tch::Device::Cpu)?;
-        Ok(self.mesh.request(KEEPER, Keep { name, tensor }).wait()?)
+        Ok(self.mesh.request(COORDINATOR, Keep { name, tensor }).wait()?)
     }
 
     /// # Errors
-    /// When the keeper could not write a record or take the report.
+    /// When the coordinator could not write a record or take the report.
     pub fn report(mut self, end: TrainerEnd) -> Result<()> {
         self.settle()?;
-        Ok(self.mesh.request(KEEPER, Report { end: Json(end) }).wait()?)
+        Ok(self.mesh.request(COORDINATOR, Report { end: Json(end) }).wait()?)
     }
 
     fn settle(&mut self) -> Result<()> {
