@@ -28,12 +28,12 @@ fn all_errors_of_a_job_are_said_at_once() {
       hint: write it as KEY=VALUE, for example train.epochs=3
     error: job `digits_ps.toml (built in)`: `data.train`: the value is not valid TOML: unclosed array, expected `]`
       from: option --set data.train=[
-    error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
-      from: option --set train.consistency=ssp
-      hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
     error: job `digits_ps.toml (built in)`: unknown key `train.epoch`
       from: option --set train.epoch=1
       hint: did you mean `epochs`?
+    error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
+      from: option --set train.consistency=ssp
+      hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
     error: job `digits_ps.toml (built in)`: `optimizer.lr` = -1 is not above 0
       from: option --set optimizer.lr=-1
       hint: use a number above 0
@@ -78,7 +78,16 @@ fn check_finds_data_that_are_not_there() {
     assert!(
         unfit(&["data.root=nowhere"]).contains("`data.root` = \"nowhere\": the data folder is not there")
     );
-    insta::assert_snapshot!(unfit(&["data.root=data"]), @"");
+    insta::assert_snapshot!(unfit(&["data.root=data"]), @r#"
+    error: job `job.toml`: `data.train.images` = "train-images-idx3-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.train.labels` = "train-labels-idx1-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.test.images` = "t10k-images-idx3-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.test.labels` = "t10k-labels-idx1-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    "#);
     assert!(unfit(&["data.input=pixels"]).contains("`data.input` = \"pixels\" is no field of the data"));
 }
 
@@ -87,7 +96,10 @@ fn check_finds_a_loss_that_is_not_there_or_does_not_fit() {
     assert!(unfit(&["loss.plugin=mine.wasm"]).contains("`loss.plugin` = \"mine.wasm\" cannot be read"));
     let said = unfit(&["loss.plugin=empty.wasm"]);
     assert!(said.contains("error: job `job.toml`: `loss`: `empty.wasm` is"), "{said}");
-    insta::assert_snapshot!(unfit(&["loss.plugin=mse"]), @"");
+    insta::assert_snapshot!(unfit(&["loss.plugin=mse"]), @r"
+    error: job `job.toml`: `data.train`: the loss of the first samples: plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 10]: they should have one shape
+    error: job `job.toml`: `data.test`: the loss of the first samples: plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 10]: they should have one shape
+    ");
 }
 
 #[test]
