@@ -20,6 +20,7 @@ setup:
 
 lint: setup
 	cargo fmt --all --check
+	rustfmt --edition 2024 --check src/optimizers/*.rs # modules of a macro, which cargo fmt does not see
 	cargo clippy --workspace --lib --bins --quiet -- -D warnings
 	cargo clippy --workspace --tests --quiet -- -D warnings -A clippy::unwrap_used
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet

@@ -10,6 +10,7 @@ mod config;
 mod human;
 pub mod job;
 pub mod model;
+pub mod optimizers;
 pub mod parallel;
 pub mod plugin;
 pub mod profile;

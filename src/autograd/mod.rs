@@ -1,6 +1,5 @@
 //! Distributed autograd: contexts, and one backward over the graphs of many ranks. Knows of ranks, calls and tensors;
-//! not of models, jobs or plug-ins. Beside it stands the [`optimizer`], which knows nothing of all that: it takes its
-//! options as a job gives them, and says what libtorch says as `model` does.
+//! not of models, jobs or plug-ins.
 //!
 //! # How a graph crosses ranks
 //!
@@ -56,7 +55,6 @@ mod contexts;
 mod engine;
 mod flow;
 mod local;
-pub mod optimizer;
 mod pass;
 mod service;
 mod sparse;

@@ -76,7 +76,7 @@ impl<V: Values + Copy> Key<V> {
 }
 
 impl<V> Key<V> {
-    pub(super) fn values(&self) -> &V {
+    pub fn values(&self) -> &V {
         &self.values
     }
 }

@@ -107,7 +107,7 @@ impl Number {
         Number { high: Bound::Excluding(high), ..self }
     }
 
-    fn contains(self, number: f64) -> bool {
+    pub fn contains(self, number: f64) -> bool {
         let high_enough = match self.low {
             Bound::None => true,
             Bound::Including(low) => number >= low,

@@ -3,8 +3,9 @@
 
 use figment::value::{Dict, Value};
 
-use super::parse::{cluster, collectives, data, modules, optimizers, pipeline, pull_push, replicas, train};
+use super::parse::{cluster, collectives, data, modules, pipeline, pull_push, replicas, train};
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, keys, text};
+use crate::optimizers;
 
 pub const NAME: Key<By<String>> = key("name", by(name, || Kind::Str))
     .needed_at_times("\"my_job\"")

@@ -7,7 +7,6 @@
 
 mod keys;
 pub mod layer;
-pub mod optimizer;
 mod parse;
 pub mod pipeline;
 mod plan;

@@ -1,7 +1,6 @@
 //! How many parameters and bytes a layer has, as PyTorch makes it.
 
 use super::layer::{Conv, Layer, LayerOp, Lstm};
-use super::optimizer::OptimizerSpec;
 use super::shape::Signal;
 
 /// How large a module is. Of TorchScript only libtorch can tell.
@@ -96,19 +95,6 @@ pub fn largest_tensor_bytes(op: &LayerOp) -> u64 {
         op => parameters(op),
     };
     elements.saturating_mul(BYTES_PER_PARAMETER)
-}
-
-/// Tensors of the size of a parameter that an optimizer keeps for it.
-pub fn optimizer_tensors(optimizer: &OptimizerSpec) -> u64 {
-    match optimizer {
-        OptimizerSpec::Sgd { momentum, .. } => u64::from(*momentum != 0.0),
-        OptimizerSpec::Adam { amsgrad, .. } | OptimizerSpec::AdamW { amsgrad, .. } => 2 + u64::from(*amsgrad),
-        OptimizerSpec::Adagrad { .. } => 1,
-        OptimizerSpec::Adadelta { .. } | OptimizerSpec::Adamax { .. } | OptimizerSpec::Rprop { .. } => 2,
-        OptimizerSpec::RmsProp { momentum, centered, .. } => {
-            1 + u64::from(*momentum > 0.0) + u64::from(*centered)
-        }
-    }
 }
 
 fn total(layers: &[Layer], of: fn(&LayerOp) -> u64) -> u64 {

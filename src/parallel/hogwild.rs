@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use tch::Tensor;
 
 use super::{Applied, Gradients};
-use crate::autograd::optimizer::Optimizer;
+use crate::optimizers::Optimizer;
 use crate::topology::Rank;
 
 pub(super) struct Hogwild {
@@ -75,21 +75,21 @@ impl Hogwild {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::optimizer::OptimizerSpec;
+    use crate::optimizers::{Adam, OptimizerSpec};
 
     /// H-2
     #[test]
     fn what_one_trainer_remembers_moves_nothing_for_another() {
         let parameter = Tensor::from_slice(&[1.0f32]);
         let hogwild = Hogwild::new(vec![parameter.shallow_clone()], &[Rank(1), Rank(2)]);
-        let adam = OptimizerSpec::Adam {
+        let adam = OptimizerSpec::Adam(Adam {
             lr: 0.1,
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 0.0,
             amsgrad: false,
             maximize: false,
-        };
+        });
         hogwild.set_optimizer(|tensors| Ok(Optimizer::new(adam.clone(), tensors)?)).unwrap();
         let step = |rank: u32, gradient: f32| {
             let gradients = vec![Some(Tensor::from_slice(&[gradient]))];

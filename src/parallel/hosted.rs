@@ -15,10 +15,9 @@ use super::versioned::Snapshot;
 use super::weights::{Given, Weights};
 use super::{Applied, Gradients, leaf};
 use crate::autograd::ContextState;
-use crate::autograd::optimizer::Optimizer;
-use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
+use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Result, bail};
 
 use super::Applied;
-use crate::job::optimizer::OptimizerSpec;
+use crate::optimizers::OptimizerSpec;
 use crate::rpc::{Mesh, RRef};
 
 /// Objects by name, each made once for the whole world.

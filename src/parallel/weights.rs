@@ -12,8 +12,8 @@ use super::Gradients;
 use super::averaging::{flatten, unflatten};
 use super::ordered::Updated;
 use super::versioned::{Snapshot, Versioned};
-use crate::autograd::optimizer::Optimizer;
 use crate::model::{Module, Statistics};
+use crate::optimizers::Optimizer;
 
 pub(super) struct Weights {
     module: Arc<Module>,

@@ -10,9 +10,9 @@ use super::loader::{Batch, Schedule};
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
 use super::threads;
-use crate::autograd::optimizer::Optimizer;
 use crate::job::Training;
 use crate::model::{Mode, Module};
+use crate::optimizers::Optimizer;
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
 

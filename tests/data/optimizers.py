@@ -3,20 +3,22 @@
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/optimizers.py
 
-writes optimizers.safetensors (gradients and parameters) and optimizers.json (each case's options, as a job's
-`OptimizerSpec`) beside this file.
+writes into optimizers/ beside this file: given.safetensors (start and gradients, which all share), and for each optimizer
+NAME.safetensors (parameters after each step, and the state that it ends with) and NAME.json (each case's options, as a job's `OptimizerSpec`). With names
+of optimizers behind it, it writes these only.
 
 All cases start from the same two parameters and see the same 20 gradients of each; the second parameter gets none at
 steps 4 and 5. Each is run in float32, and in float64, where another order of operations would still be seen.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-HERE = Path(__file__).parent
+FIGURES = Path(__file__).parent / "optimizers"
 STEPS = 20
 SKIPPED = [4, 5]
 SHAPES = [(3, 4), (5,)]
@@ -145,44 +147,56 @@ def run(optimizer, options, start, grads):
             param.grad = grad
         optimizer.step()
         path.append([param.detach().clone() for param in params])
-    return [torch.stack(values) for values in zip(*path)]
+    state = {
+        f"state/{at}/{slot}": value
+        for at, slots in optimizer.state_dict()["state"].items()
+        for slot, value in slots.items()
+        if value is not None
+    }
+    return {**{str(at): torch.stack(values) for at, values in enumerate(zip(*path))}, **state}
 
 
-def main():
+def main(wanted):
     torch.set_num_threads(1)
     start, grads, sparse_start, rows, values = draw()
-    tensors, specs = {}, {}
+    given = {"sparse/start": sparse_start, "sparse/rows": torch.stack(rows), "sparse/values": torch.stack(values)}
     for at, value in enumerate(start):
-        tensors[f"start/{at}"] = value
-        tensors[f"grads/{at}"] = torch.stack([step[at] for step in grads])
-    tensors["sparse/start"], tensors["sparse/rows"] = sparse_start, torch.stack(rows)
-    tensors["sparse/values"] = torch.stack(values)
-    for kind, dtype in [("f32", torch.float32), ("f64", torch.float64)]:
-        cast = [[value.to(dtype) for value in step] for step in grads]
-        for skipped in SKIPPED:
-            cast[skipped - 1][1] = None
-        for name, (optimizer, defaults, variants) in OPTIMIZERS.items():
+        given[f"start/{at}"] = value
+        given[f"grads/{at}"] = torch.stack([step[at] for step in grads])
+    FIGURES.mkdir(exist_ok=True)
+    save("given", given)
+    for name, (optimizer, defaults, variants) in OPTIMIZERS.items():
+        if wanted and name not in wanted:
+            continue
+        tensors, specs = {}, {}
+        for kind, dtype in [("f32", torch.float32), ("f64", torch.float64)]:
+            cast = [[value.to(dtype) for value in step] for step in grads]
+            for skipped in SKIPPED:
+                cast[skipped - 1][1] = None
             cases = {"default": {}, "maximize": dict(maximize=True), **variants}
             for case, changes in cases.items():
                 options = {**defaults, **changes}
-                specs[f"{name}/{case}"] = {"type": name, **options}
-                path = run(optimizer, options, [value.to(dtype) for value in start], cast)
-                for at, values_of in enumerate(path):
-                    tensors[f"{name}/{case}/{kind}/{at}"] = values_of
-        for name, changes in SPARSE.items():
-            optimizer, defaults, _ = OPTIMIZERS[name]
+                specs[case] = {"type": name, **options}
+                figures = run(optimizer, options, [value.to(dtype) for value in start], cast)
+                tensors.update({f"{case}/{kind}/{key}": value for key, value in figures.items()})
             for case, extra in {"sparse": {}, "sparse_maximize": dict(maximize=True)}.items():
-                options = {**defaults, **changes, **extra}
-                specs[f"{name}/{case}"] = {"type": name, **options}
+                if name not in SPARSE:
+                    continue
+                options = {**defaults, **SPARSE[name], **extra}
+                specs[case] = {"type": name, **options}
                 sparse = [
                     [torch.sparse_coo_tensor(row[None], value.to(dtype), SPARSE_SHAPE)]
                     for row, value in zip(rows, values)
                 ]
-                (path,) = run(optimizer, options, [sparse_start.to(dtype)], sparse)
-                tensors[f"{name}/{case}/{kind}/0"] = path
-    save_file({key: value.contiguous() for key, value in tensors.items()}, HERE / "optimizers.safetensors")
-    (HERE / "optimizers.json").write_text(json.dumps(specs, indent=1) + "\n")
+                figures = run(optimizer, options, [sparse_start.to(dtype)], sparse)
+                tensors.update({f"{case}/{kind}/{key}": value for key, value in figures.items()})
+        save(name, tensors)
+        (FIGURES / f"{name}.json").write_text(json.dumps(specs, indent=1) + "\n")
+
+
+def save(name, tensors):
+    save_file({key: value.contiguous() for key, value in tensors.items()}, FIGURES / f"{name}.safetensors")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -121,6 +121,7 @@ fn missing_keys_are_met_with_an_example() {
     "#);
     insta::assert_snapshot!(replaced("type = \"sgd\"", ""), @r#"
     error: job `x.toml`: `optimizer.type` is missing
+      from: x.toml, line 22
       hint: for example type = "sgd"
     "#);
     insta::assert_snapshot!(replaced("input = [1, 8, 8]", ""), @r"

@@ -267,8 +267,7 @@ fn the_tutorials_network_trains_as_it_does_in_pytorch() {
     let optimizer = serde_json::json!({"type": "sgd", "lr": 0.03, "momentum": 0.0, "dampening": 0.0,
         "weight_decay": 0.0, "nesterov": false, "maximize": false});
     let mut optimizer =
-        pstrain::autograd::optimizer::Optimizer::new(serde_json::from_value(optimizer).unwrap(), &params)
-            .unwrap();
+        pstrain::optimizers::Optimizer::new(serde_json::from_value(optimizer).unwrap(), &params).unwrap();
     for (step, wanted) in figures.losses.iter().enumerate() {
         let leaves: Vec<Tensor> = params.iter().map(|p| p.detach().set_requires_grad(true)).collect();
         let y = module.forward(&leaves, &[x.shallow_clone()], Mode::EVAL).unwrap();

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use pstrain::autograd::Autograd;
-use pstrain::job::optimizer::OptimizerSpec;
 use pstrain::job::{Consistency, Filter, ModuleSpec};
 use pstrain::model::Module;
+use pstrain::optimizers::{OptimizerSpec, Sgd};
 use pstrain::parallel::{DistributedOptimizer, Forward, Pulled, RangeServer, Traffic};
 use pstrain::rpc::{Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
@@ -24,7 +24,7 @@ fn spec() -> ModuleSpec {
 
 fn sgd(lr: f64) -> OptimizerSpec {
     let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
-    OptimizerSpec::Sgd { lr, momentum, dampening, weight_decay, nesterov: false, maximize: false }
+    OptimizerSpec::Sgd(Sgd { lr, momentum, dampening, weight_decay, nesterov: false, maximize: false })
 }
 
 /// Three ranks, of which the last trains.

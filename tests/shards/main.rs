@@ -16,9 +16,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pstrain::autograd::{Autograd, Context};
-use pstrain::job::optimizer::OptimizerSpec;
 use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
 use pstrain::model;
+use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{DistributedOptimizer, Parameters, Piece, ShardServer, ShardedModule};
 use pstrain::rpc::{Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;

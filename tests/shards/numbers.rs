@@ -1,5 +1,7 @@
 //! The same numbers as one process's, however many owners there are.
 
+use pstrain::optimizers::{Adagrad, Adam};
+
 use super::*;
 
 /// Different rows that the samples may ask for.
@@ -131,13 +133,13 @@ fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
             if padded {
                 let _ = gradient.select(0, 0).zero_();
             }
-            let change = match *optimizer {
-                OptimizerSpec::Sgd { lr, .. } => &gradient * lr,
-                OptimizerSpec::Adagrad { lr, lr_decay, eps, .. } => {
+            let change = match optimizer {
+                OptimizerSpec::Sgd(options) => &gradient * options.lr,
+                &OptimizerSpec::Adagrad(Adagrad { lr, lr_decay, eps, .. }) => {
                     sums += &gradient * &gradient;
                     &gradient / (sums.sqrt() + eps) * (lr / (1.0 + (count - 1.0) * lr_decay))
                 }
-                OptimizerSpec::Adam { lr, betas: [first, second], eps, .. } => {
+                &OptimizerSpec::Adam(Adam { lr, betas: [first, second], eps, .. }) => {
                     // An empty place of a bag touches no row; its gradient is zero, as is that of the row it stands for here.
                     let touched = touched * gradient.abs().amax([1].as_slice(), true).gt(0.0);
                     means += (&gradient - &means) * (1.0 - first) * &touched;

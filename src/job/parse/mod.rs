@@ -8,7 +8,6 @@ pub(super) mod collectives;
 pub mod data;
 mod layers;
 pub(super) mod modules;
-pub(super) mod optimizers;
 pub(super) mod pipeline;
 mod places;
 pub(super) mod pull_push;
@@ -24,6 +23,7 @@ use super::size;
 use super::validated::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
+use crate::optimizers;
 use crate::topology::{Rank, Role};
 
 pub(super) struct Read {
@@ -106,7 +106,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(root.open(&keys::LOSS));
-    let optimizer = optimizers::read(optimizers::table(root));
+    let optimizer = optimizers::read(&optimizers::section(root));
     let eval = train::read_eval(root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));

@@ -5,8 +5,9 @@ use super::super::shape::Signal;
 use super::super::shards::{self, Cut};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
-use super::{cluster, modules, optimizers, starts, train};
+use super::{cluster, modules, starts, train};
 use crate::config::{Item, Table};
+use crate::optimizers;
 use crate::topology::Role;
 
 /// Where the module's rows are: on ranks that the trainers call.
@@ -62,7 +63,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
     for module in job.modules.iter().filter(cut) {
         let name = &module.name;
         if let (Some(why), Some(item)) =
-            (job.optimizer.refuses_rows(), root.section(&optimizers::OPTIMIZER).get("type"))
+            (job.optimizer.refuses_rows(), root.section(&optimizers::OPTIMIZER).item(&optimizers::TYPE))
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");

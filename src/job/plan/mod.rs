@@ -41,7 +41,7 @@ pub struct Plan {
     pub consistency: Consistency,
     /// Steps from one synchronisation to the next, of modules that trainers compute.
     pub local_steps: u32,
-    pub optimizer: super::optimizer::OptimizerSpec,
+    pub optimizer: crate::optimizers::OptimizerSpec,
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
     pub links: Vec<Link>,
@@ -259,7 +259,7 @@ fn device_plans(
 ) -> Vec<DevicePlan> {
     // A trainer has an optimizer of its own only for steps between two synchronisations.
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
-    let tensors = if updated { size::optimizer_tensors(&job.optimizer) } else { 0 };
+    let tensors = if updated { job.optimizer.tensors_per_parameter() } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     let mut add = |device: Device, parameters: u64, parameter_bytes: u64, buffer_bytes: u64| {
         let empty =

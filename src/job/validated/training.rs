@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::optimizer::OptimizerSpec;
 use super::{Data, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush, Replicas};
+use crate::optimizers::OptimizerSpec;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -131,7 +131,7 @@ impl Training {
     pub fn optimizer_in_force(&self) -> OptimizerSpec {
         let mut optimizer = self.optimizer.clone();
         if self.train.scale_lr && self.rounds() {
-            *optimizer.lr_mut() *= self.train.trainers.ranks.len() as f64;
+            optimizer.set_lr(optimizer.lr() * self.train.trainers.ranks.len() as f64);
         }
         optimizer
     }
@@ -216,7 +216,7 @@ mod tests {
             let job = load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
             let job = job.training().unwrap();
             assert_eq!(job.train.trainers.ranks.len(), 2);
-            (*job.optimizer_in_force().lr_mut(), *job.optimizer.clone().lr_mut())
+            (job.optimizer_in_force().lr(), job.optimizer.lr())
         };
         let near = |a: f64, b: f64| (a - b).abs() < 1e-12;
         let (scaled, plain) = lr(&["train.scale_lr=true", "train.consistency=bsp"]);

@@ -1,6 +1,6 @@
 //! The optimizer of hosted modules.
 
-use crate::job::optimizer::OptimizerSpec;
+use crate::optimizers::OptimizerSpec;
 use crate::rpc::{Json, RRef, body, call};
 
 call! {

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::job::optimizer::OptimizerSpec;
+use crate::optimizers::OptimizerSpec;
 use crate::rpc::{Body, CallError, Field, Fields, Json, RRef, Value, body, call};
 
 call! {

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::optimizer::Stepped;
-use crate::job::optimizer::OptimizerSpec;
+use crate::optimizers::OptimizerSpec;
 use crate::rpc::{Json, RRef, body, call};
 
 call! {

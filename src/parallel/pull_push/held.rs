@@ -13,10 +13,9 @@ use tch::{Device, Kind, Tensor};
 use super::changes::Changes;
 use super::filter::{decode, encode};
 use super::segments::{gather, marked_length, segments, spread};
-use crate::autograd::optimizer::Optimizer;
-use crate::job::optimizer::OptimizerSpec;
 use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
+use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::hogwild::Hogwild;
 use crate::parallel::made::{Chosen, Tally};
@@ -279,6 +278,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::optimizers::Sgd;
 
     const TRAINERS: [Rank; 3] = [Rank(1), Rank(2), Rank(3)];
     const LENGTHS: [i64; 4] = [300, 7, 1, 64];
@@ -288,15 +288,8 @@ mod tests {
         let holding = Holding { trainers: TRAINERS.to_vec(), consistency, filter };
         let range = HeldRange::new("net", values.into(), &holding);
         let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
-        let sgd = OptimizerSpec::Sgd {
-            lr: 0.1,
-            momentum,
-            dampening,
-            weight_decay,
-            nesterov: false,
-            maximize: false,
-        };
-        range.set_optimizer(&sgd).unwrap();
+        let sgd = Sgd { lr: 0.1, momentum, dampening, weight_decay, nesterov: false, maximize: false };
+        range.set_optimizer(&OptimizerSpec::Sgd(sgd)).unwrap();
         range
     }
 

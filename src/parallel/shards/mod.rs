@@ -15,7 +15,6 @@
 mod asked;
 mod initial;
 mod listing;
-mod rule;
 mod server;
 mod shard;
 mod sharded_module;

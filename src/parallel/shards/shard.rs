@@ -7,9 +7,9 @@ use tch::{Kind, Tensor};
 
 use super::table::{Given, Gradients, Ids, Place, Table};
 use crate::autograd::ContextState;
-use crate::job::optimizer::OptimizerSpec;
 use crate::job::shards::{Cut, TableSpec, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
+use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
 use crate::parallel::made::{Chosen, Tally};
 use crate::parallel::ordered::{Ordered, Updated as _};

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
-use super::rule::Rule;
-use crate::job::optimizer::OptimizerSpec;
 use crate::job::shards::TableSpec;
+use crate::optimizers::{OptimizerSpec, RowOptimizer};
 use crate::parallel::ordered::Updated;
 use crate::parallel::weights::weights;
 
@@ -20,7 +19,7 @@ pub(super) struct Table {
     /// Row after row. Of a range all are there from the start, but memory is taken when a row is made.
     numbers: Vec<f32>,
     initial: Initial,
-    rule: Option<Rule>,
+    optimizer: Option<RowOptimizer>,
     version: u64,
 }
 
@@ -92,13 +91,15 @@ impl Table {
 
     fn new(spec: &TableSpec, places: Places, numbers: Vec<f32>, seed: u64) -> Table {
         let initial = Initial::new(seed, spec.padding);
-        Table { dim: spec.dim as usize, places, numbers, initial, rule: None, version: 0 }
+        Table { dim: spec.dim as usize, places, numbers, initial, optimizer: None, version: 0 }
     }
 
     /// # Errors
     /// The optimizer cannot update single rows.
     pub fn set_optimizer(&mut self, spec: &OptimizerSpec) -> Result<()> {
-        self.rule = Some(Rule::new(spec, self.numbers.len())?);
+        let optimizer = RowOptimizer::new(spec.clone(), self.numbers.len());
+        let refused = |why| anyhow!("{}{why} cannot update single rows", spec.name());
+        self.optimizer = Some(optimizer.map_err(refused)?);
         Ok(())
     }
 
@@ -199,8 +200,8 @@ impl Table {
                 let place = places.len() as Place;
                 places.insert(id, place);
                 self.numbers.resize(self.numbers.len() + self.dim, 0.0);
-                if let Some(rule) = &mut self.rule {
-                    rule.grow(self.numbers.len());
+                if let Some(optimizer) = &mut self.optimizer {
+                    optimizer.grow(self.numbers.len());
                 }
                 place
             }
@@ -232,8 +233,8 @@ impl Updated for Table {
 
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
     fn update(&mut self, given: Vec<Given>) -> Result<()> {
-        let mut rule = self.rule.take().context("no optimizer was made for this module")?;
-        let mut step = rule.begin();
+        let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
+        let mut step = optimizer.begin();
         let padding = self.padding();
         let weights = weights(given.iter().map(|given| given.samples));
         let trainers = given.len() as f32;
@@ -262,7 +263,7 @@ impl Updated for Table {
             let range = self.range(place);
             step.row(range.start, &mut self.numbers[range], &sum);
         }
-        self.rule = Some(rule);
+        self.optimizer = Some(optimizer);
         self.version += 1;
         Ok(())
     }

@@ -29,3 +29,8 @@ pub(super) fn average_square(average: &mut Tensor, x: &Tensor, weight: f64) -> R
 fn scalar(value: f64, like: &Tensor) -> Result<Tensor, TchError> {
     Tensor::f_full([] as [i64; 0], value, (like.f_kind()?, like.device()))
 }
+
+/// `beta` to the power of `step`.
+pub(super) fn power(beta: f64, step: u64) -> f64 {
+    beta.powf(step as f64)
+}

@@ -1,0 +1,177 @@
+//! The optimizers of `torch.optim` that a job can name, with PyTorch's option names, defaults and numbers.
+//!
+//! One file for each says everything of it: its options as keys of a job, how they go together, what it remembers of a
+//! parameter, whether it takes sparse gradients or single rows of a table, and its update. One line below adds it.
+//! [`Optimizer`] runs any of them and gives its state as named tensors; [`RowOptimizer`] runs those that can on the rows
+//! of a table. Nothing here knows of ranks, contexts or jobs.
+//!
+//! Updates run at the owner of the parameters, in place and without recording. Each follows `_single_tensor_*` of torch
+//! 2.11 operation by operation where libtorch's bindings allow; where they lack a factor (`alpha=`, `value=`) it is
+//! applied by another operation, which changes the last bit at most. Libtorch's fused kernels are not used: they compute
+//! the last few elements of a tensor by other instructions, so the bits would depend on how parameters are cut.
+//!
+//! Invariants:
+//!
+//! * O-1: One [`Optimizer`] is used by one thread. Several may update the same parameters at the same time, without
+//!   locks, which is what Hogwild is; each with its own state.
+//! * O-2: A parameter without a gradient is not touched, nor is its state or its count of steps.
+//! * O-3: A tensor of a state that somebody holds is never written.
+
+mod error;
+mod ops;
+mod optimizer;
+mod options;
+mod rows;
+mod rule;
+mod state;
+
+pub use error::OptimizerError;
+pub use optimizer::Optimizer;
+pub use rows::{RowOptimizer, RowStep};
+pub use rule::{RowRule, Slot};
+pub use state::{NamedSlot, ParameterSlots};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{AnyKey, ByHand, Key, Kind, Str, Table, by_hand, key, string};
+use options::Options;
+use rule::{Impossible, UpdateRule};
+
+/// Makes of a line `file::Type` the module, the variant of [`OptimizerSpec`] and the entry of [`OPTIMIZERS`]. A job names
+/// an optimizer as its file is called.
+macro_rules! optimizers {
+    ($($file:ident::$Type:ident,)*) => {
+        $(mod $file;)*
+        $(pub use $file::$Type;)*
+
+        /// What updates the parameters, at their owner. Travels in calls as JSON.
+        ///
+        /// Every option means what it means in `torch.optim`; the defaults are PyTorch's.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "type", rename_all = "lowercase")]
+        pub enum OptimizerSpec {
+            $($Type($Type),)*
+        }
+
+        /// All optimizers that a job can name.
+        pub static OPTIMIZERS: &[OptimizerEntry] = &[$(OptimizerEntry {
+            name: stringify!($file),
+            doc: <$Type as Options>::DOC,
+            keys: <$Type as Options>::KEYS,
+            read: |table| Some(OptimizerSpec::$Type(<$Type as Options>::read(table)?)),
+        },)*];
+
+        impl OptimizerSpec {
+            /// The type as a job names it.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(OptimizerSpec::$Type(_) => stringify!($file),)*
+                }
+            }
+
+            /// The learning rate.
+            pub fn lr(&self) -> f64 {
+                match self {
+                    $(OptimizerSpec::$Type(options) => options.lr,)*
+                }
+            }
+
+            pub fn set_lr(&mut self, lr: f64) {
+                match self {
+                    $(OptimizerSpec::$Type(options) => options.lr = lr,)*
+                }
+            }
+
+            /// Whether it climbs instead of descending.
+            fn maximizes(&self) -> bool {
+                match self {
+                    $(OptimizerSpec::$Type(options) => options.maximize,)*
+                }
+            }
+
+            fn rule(&self) -> &dyn UpdateRule {
+                match self {
+                    $(OptimizerSpec::$Type(options) => options,)*
+                }
+            }
+
+            /// Options may have come from another rank.
+            fn check(&self) -> Result<(), Impossible> {
+                match self {
+                    $(OptimizerSpec::$Type(options) => options.check_ranges()?,)*
+                }
+                self.rule().conflict()
+            }
+        }
+    };
+}
+
+optimizers! {
+    sgd::Sgd,
+    adam::Adam,
+    adamw::AdamW,
+    adagrad::Adagrad,
+    adadelta::Adadelta,
+    adamax::Adamax,
+    rmsprop::RmsProp,
+    rprop::Rprop,
+}
+
+/// What a job can say of an optimizer.
+pub struct OptimizerEntry {
+    /// Its `type`.
+    pub name: &'static str,
+    /// One line of meaning.
+    pub doc: &'static str,
+    /// Beside `type`.
+    pub keys: &'static [&'static dyn AnyKey],
+    read: fn(&Table<'_>) -> Option<OptimizerSpec>,
+}
+
+/// The section of a job.
+pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Named("optimizer")))
+    .needed_at_times("{ type = \"sgd\" }")
+    .doc("How parameters are updated.");
+/// Names the optimizer.
+pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
+
+/// The section, or an empty one.
+pub fn section<'a>(root: &Table<'a>) -> Table<'a> {
+    root.item(&OPTIMIZER).and_then(|item| item.table()).unwrap_or_else(|| root.section(&OPTIMIZER))
+}
+
+/// An optimizer as a job writes it. `None`: what is wrong has been reported.
+pub fn read(table: &Table<'_>) -> Option<OptimizerSpec> {
+    let names: Vec<_> = OPTIMIZERS.iter().map(|entry| (entry.name, entry)).collect();
+    let entry = table.need_item(&TYPE)?.choice(&names)?;
+    let spec = (entry.read)(table);
+    table.only(&[&[&TYPE as &dyn AnyKey], entry.keys].concat());
+    let spec = spec?;
+    if let Err(Impossible { option, problem, hint, .. }) = spec.rule().conflict() {
+        // A default that does not go with what was written is shown as if it had been written.
+        match entry.keys.iter().find(|key| key.name() == option).and_then(|key| table.item(*key)) {
+            Some(item) => item.wrong(problem, hint),
+            None => table.missing(&option, hint),
+        }
+        return None;
+    }
+    Some(spec)
+}
+
+impl OptimizerSpec {
+    /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
+    pub fn refuses_sparse(&self) -> Option<&'static str> {
+        self.rule().refuses_sparse()
+    }
+
+    /// Why it cannot update single rows of a table, the others left as they are, if so: what stands behind the name in a
+    /// message.
+    pub fn refuses_rows(&self) -> Option<&'static str> {
+        self.rule().rows().err()
+    }
+
+    /// Tensors of the size of a parameter that are kept for it.
+    pub fn tensors_per_parameter(&self) -> u64 {
+        self.rule().slots().iter().filter(|slot| slot.per_element).count() as u64
+    }
+}

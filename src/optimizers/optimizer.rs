@@ -1,0 +1,118 @@
+//! What updates parameters by their gradients, whichever rule it follows.
+
+use std::sync::Arc;
+
+use c10d::torch_message;
+use tch::{Kind, TchError, Tensor, no_grad};
+
+use super::rule::{Impossible, Slot, Update};
+use super::{OptimizerError, OptimizerSpec};
+
+/// An optimizer for some parameters, with its state.
+#[derive(Debug)]
+pub struct Optimizer {
+    pub(super) spec: OptimizerSpec,
+    pub(super) slots: Vec<Slot>,
+    /// One for each parameter, in the order in which they were given.
+    pub(super) states: Vec<ParameterState>,
+}
+
+/// What it remembers of one parameter.
+#[derive(Debug)]
+pub(super) struct ParameterState {
+    /// In the order of the slots.
+    pub tensors: Vec<Tensor>,
+    /// Taken so far.
+    pub steps: u64,
+    /// Cloned into each snapshot of the present tensors: more than one holder means that somebody reads them.
+    pub readers: Arc<()>,
+}
+
+impl Optimizer {
+    /// An optimizer for `params` (dense, f32 or f64), with its state made at once.
+    ///
+    /// # Errors
+    /// An option that PyTorch refuses too; a parameter that is sparse or of another dtype.
+    pub fn new(spec: OptimizerSpec, params: &[Tensor]) -> Result<Optimizer, OptimizerError> {
+        let optimizer = spec.name();
+        spec.check().map_err(|problem| impossible(optimizer, problem))?;
+        let slots = spec.rule().slots();
+        let state = |(index, param): (usize, &Tensor)| {
+            let kind = param.kind();
+            if param.is_sparse() || !matches!(kind, Kind::Float | Kind::Double) {
+                let what = if param.is_sparse() { "sparse".into() } else { format!("of {kind:?}") };
+                return Err(OptimizerError::Parameter { optimizer, index, what });
+            }
+            ParameterState::new(&slots, param).map_err(|error| torch(optimizer, index, &error))
+        };
+        let states = params.iter().enumerate().map(state).collect::<Result<_, _>>()?;
+        Ok(Optimizer { spec, slots, states })
+    }
+
+    /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`]. No gradient: the
+    /// parameter is skipped (O-2).
+    ///
+    /// # Errors
+    /// Another number of tensors, a gradient of another shape, a sparse gradient where the rule takes none. What came
+    /// before the failing parameter has been updated.
+    pub fn step(&mut self, params: &[Tensor], grads: &[Option<Tensor>]) -> Result<(), OptimizerError> {
+        let optimizer = self.spec.name();
+        for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
+            if got != self.states.len() {
+                return Err(OptimizerError::Count { optimizer, what, wanted: self.states.len(), got });
+            }
+        }
+        for (index, (param, grad)) in params.iter().zip(grads).enumerate() {
+            let Some(grad) = grad else { continue };
+            if grad.size() != param.size() {
+                let (wanted, got) = (param.size(), grad.size());
+                return Err(OptimizerError::Shape { optimizer, index, what: "gradient".into(), wanted, got });
+            }
+            if let Some(why) = grad.is_sparse().then(|| self.spec.rule().refuses_sparse()).flatten() {
+                return Err(OptimizerError::Sparse { optimizer, index, why });
+            }
+            no_grad(|| self.update(index, param, grad)).map_err(|error| torch(optimizer, index, &error))?;
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, index: usize, param: &Tensor, grad: &Tensor) -> Result<(), TchError> {
+        let state = &mut self.states[index];
+        state.leave_to_readers()?;
+        state.steps += 1;
+        let grad = if self.spec.maximizes() { grad.f_neg()? } else { grad.shallow_clone() };
+        let (slots, step) = (state.tensors.as_mut_slice(), state.steps);
+        self.spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step })
+    }
+}
+
+impl ParameterState {
+    pub fn new(slots: &[Slot], param: &Tensor) -> Result<ParameterState, TchError> {
+        let first = |slot: &Slot| match slot.per_element {
+            true => no_grad(|| param.f_full_like(slot.first)),
+            false => Tensor::f_full([] as [i64; 0], slot.first, (Kind::Float, tch::Device::Cpu)),
+        };
+        let tensors = slots.iter().map(first).collect::<Result<_, _>>()?;
+        Ok(ParameterState { tensors, steps: 0, readers: Arc::new(()) })
+    }
+
+    /// Where somebody still reads the tensors, they are theirs from now on, and the next step writes copies.
+    fn leave_to_readers(&mut self) -> Result<(), TchError> {
+        // Unlike the count this also orders what the last reader did before what is written now.
+        if Arc::get_mut(&mut self.readers).is_none() {
+            let copies = self.tensors.iter().map(Tensor::f_detach_copy).collect::<Result<_, _>>();
+            self.tensors = copies?;
+            self.readers = Arc::new(());
+        }
+        Ok(())
+    }
+}
+
+fn impossible(optimizer: &'static str, impossible: Impossible) -> OptimizerError {
+    let Impossible { option, value, problem, hint } = impossible;
+    OptimizerError::Option { optimizer, option, value, problem, hint }
+}
+
+pub(super) fn torch(optimizer: &'static str, index: usize, error: &TchError) -> OptimizerError {
+    OptimizerError::Torch { optimizer, index, message: torch_message(error) }
+}

@@ -1,0 +1,83 @@
+//! What an optimizer says of itself in its file.
+
+use std::fmt::Debug;
+
+use tch::{TchError, Tensor};
+
+/// An optimizer by its options, which are the fields of the type. Nothing has a default: each says everything.
+pub trait UpdateRule: Debug {
+    /// Whether the options go together; each by itself is in its range.
+    ///
+    /// # Errors
+    /// The option that does not fit the others.
+    fn conflict(&self) -> Result<(), Impossible>;
+
+    /// What it remembers of each parameter, beside the number of steps.
+    fn slots(&self) -> Vec<Slot>;
+
+    /// Does the state of PyTorch's optimizer have a `step`?
+    fn counts_steps(&self) -> bool;
+
+    /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
+    fn refuses_sparse(&self) -> Option<&'static str>;
+
+    /// How it updates single rows of a table, the others left as they are.
+    ///
+    /// # Errors
+    /// Why it cannot: what stands behind the name in a message.
+    fn rows(&self) -> Result<&dyn RowRule, &'static str>;
+
+    /// One step of one parameter, in place and element by element: how parameters are cut over servers changes no bit.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    fn update(&self, update: Update<'_>) -> Result<(), TchError>;
+}
+
+/// A tensor that an optimizer keeps for each parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slot {
+    /// As in PyTorch's `state_dict`.
+    pub name: &'static str,
+    /// Its value before the first step.
+    pub first: f64,
+    /// One number for each of the parameter, and not one for all.
+    pub per_element: bool,
+}
+
+/// One number for each of the parameter, all the same before the first step.
+pub(super) fn each(name: &'static str, first: f64) -> Slot {
+    Slot { name, first, per_element: true }
+}
+
+/// One parameter in one step.
+pub struct Update<'a> {
+    pub param: Tensor,
+    /// Negated where the job maximizes. Of the parameter's shape.
+    pub grad: Tensor,
+    /// In the order of [`UpdateRule::slots`].
+    pub slots: &'a mut [Tensor],
+    /// Counted from 1.
+    pub step: u64,
+}
+
+/// Updates of single rows, by PyTorch's rules for sparse gradients, on plain numbers: rows that nobody has used are not
+/// even in memory. Slots are those of the rule.
+pub trait RowRule {
+    /// What a row moves by in this step for each unit that [`RowRule::row`] finds; steps count from 1.
+    fn rate(&self, step: u64) -> f64;
+
+    /// Updates `row`, against `gradient`. What is remembered of the row starts at `at` in each of `slots`.
+    fn row(&self, rate: f32, row: &mut [f32], gradient: &[f32], slots: &mut [Vec<f32>], at: usize);
+}
+
+/// An option that is not possible.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Impossible {
+    /// As it is written: `betas[1]`.
+    pub option: String,
+    pub value: String,
+    /// Completes "OPTION = VALUE ...".
+    pub problem: String,
+    pub hint: String,
+}
