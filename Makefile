@@ -9,6 +9,7 @@ run: build
 
 test: build
 	cargo test --workspace --quiet
+	scripts/test-mpi --if-built
 	scripts/test-plugins
 
 build: setup
@@ -21,8 +22,7 @@ setup:
 lint: setup
 	cargo fmt --all --check
 	rustfmt --edition 2024 --check src/optimizers/*.rs # modules of a macro, which cargo fmt does not see
-	cargo clippy --workspace --lib --bins --quiet -- -D warnings
-	cargo clippy --workspace --tests --quiet -- -D warnings -A clippy::unwrap_used
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
 	cd plugins && cargo fmt --all --check
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings

@@ -4,7 +4,7 @@
     env/bin/python tests/data/layers.py
 
 writes layers.safetensors, layers.json and conv_net.json beside this file. Each case of CASES stands in
-tests/model_layers.rs under the same name, and builds the same layers there.
+tests/it/model/layers/cases.rs under the same name, and builds the same layers there.
 """
 
 import json

@@ -8,15 +8,16 @@
 //! The argument is the communication hook: `none`, `fp16`, `bf16`, or `unused` for a model of which each rank leaves a
 //! part unused. Every rank prints the same: for each step and parameter the sum and the norm of the gradient.
 
-#[path = "../tests/reducer_support/mod.rs"]
-mod reducer_support;
+#[path = "../tests/it/small_model.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "the tests use more of it, and fail by panicking")]
+mod small_model;
 
 use std::env;
 use std::error::Error;
 
 use c10d::reducer::{Hook, Reducer, ReducerOptions};
 use c10d::{Options, ProcessGroup, rendezvous};
-use reducer_support::{Batch, Mlp};
+use small_model::{Batch, Mlp};
 use tch::{Kind, Tensor};
 
 fn main() -> Result<(), Box<dyn Error>> {

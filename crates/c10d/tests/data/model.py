@@ -1,4 +1,4 @@
-"""The model and the batches of tests/reducer_support/mod.rs, for PyTorch."""
+"""The model and the batches of tests/it/small_model.rs, for PyTorch."""
 
 import torch
 import torch.nn.functional as F

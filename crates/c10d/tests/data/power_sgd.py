@@ -1,4 +1,4 @@
-"""PyTorch's own PowerSGD figures for tests/reducer_hooks.rs: for each parameter, after 12 steps of two ranks, its dot
+"""PyTorch's own PowerSGD figures for tests/it/every_backend/reducer_hooks.rs: for each parameter, after 12 steps of two ranks, its dot
 product with `numbers(.., 99)` and its norm.
 
     python tests/data/power_sgd.py > tests/data/power_sgd.txt        (torch 2.11.0, about 20 s)

@@ -1,0 +1,3 @@
+mod pull_push;
+mod remote_module;
+mod shards;

@@ -1,0 +1,380 @@
+//! What a user sees of bad input: the message, the hint and the exit code, from the program itself.
+
+use std::fs;
+use std::path::Path;
+
+use crate::program::*;
+
+fn refused(folder: &Path, job: Option<&str>, settings: &[&str], code: i32) -> String {
+    let output = finish(&mut spawn(folder, job, settings));
+    assert_code(&output, code);
+    stderr(&output)
+}
+
+fn digits_job(folder: &Path) {
+    fs::write(folder.join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
+}
+
+#[test]
+fn all_errors_of_a_job_are_said_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["train.epoch=1", "optimizer.lr=-1", "train.consistency=ssp", "no-setting", "data.train=["];
+    insta::assert_snapshot!(refused(folder.path(), None, &settings, 2), @r#"
+    error: job `digits_ps.toml (built in)`: `no-setting` is not a valid setting
+      from: option --set no-setting
+      hint: write it as KEY=VALUE, for example train.epochs=3
+    error: job `digits_ps.toml (built in)`: `data.train`: the value is not valid TOML: unclosed array, expected `]`
+      from: option --set data.train=[
+    error: job `digits_ps.toml (built in)`: unknown key `train.epoch`
+      from: option --set train.epoch=1
+      hint: did you mean `epochs`?
+    error: job `digits_ps.toml (built in)`: `train.staleness` is missing, and `train.consistency` = "ssp" needs it
+      from: option --set train.consistency=ssp
+      hint: how many steps a trainer may be ahead of the slowest, for example staleness = 4
+    error: job `digits_ps.toml (built in)`: `optimizer.lr` = -1 is not above 0
+      from: option --set optimizer.lr=-1
+      hint: use a number above 0
+    "#);
+}
+
+#[test]
+fn missing_data_name_the_folder_and_how_to_get_them() {
+    let folder = tempfile::tempdir().unwrap();
+    insta::assert_snapshot!(refused(folder.path(), None, &["data.root=nowhere"], 2), @r#"
+    error: job `digits_ps.toml (built in)`: `data.root` = "nowhere": the data folder is not there
+      hint: `pstrain data fetch mnist --to nowhere` fetches MNIST; `--set data.root=DIR` names another folder
+    "#);
+}
+
+/// The digits job without parameters of its loss, which others do not have.
+fn plain_job(folder: &Path) {
+    let params = "params = { label_smoothing = 0.1 }\n";
+    let digits = include_str!("../../../jobs/digits_ps.toml");
+    assert!(digits.contains(params));
+    fs::write(folder.join("job.toml"), digits.replace(params, "")).unwrap();
+}
+
+/// What `check` says of that job with these settings, which it refuses.
+fn unfit(settings: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::write(folder.path().join("data/table.csv"), "a,b\n1,2\n").unwrap();
+    fs::write(folder.path().join("empty.wasm"), b"\0asm\x01\0\0\0").unwrap();
+    let mut command = pstrain(folder.path());
+    command.args(["check", "job.toml"]);
+    settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+    let output = finish(&mut command);
+    assert_code(&output, 2);
+    assert!(stdout(&output).contains("parameters"), "the plan is told all the same: {}", stdout(&output));
+    stderr(&output)
+}
+
+#[test]
+fn check_finds_data_that_are_not_there() {
+    assert!(
+        unfit(&["data.root=nowhere"]).contains("`data.root` = \"nowhere\": the data folder is not there")
+    );
+    insta::assert_snapshot!(unfit(&["data.root=data"]), @r#"
+    error: job `job.toml`: `data.train.images` = "train-images-idx3-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.train.labels` = "train-labels-idx1-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.test.images` = "t10k-images-idx3-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    error: job `job.toml`: `data.test.labels` = "t10k-labels-idx1-ubyte" is not in the folder `data`
+      hint: it has table.csv
+    "#);
+    assert!(unfit(&["data.input=pixels"]).contains("`data.input` = \"pixels\" is no field of the data"));
+}
+
+#[test]
+fn check_finds_a_loss_that_is_not_there_or_does_not_fit() {
+    assert!(unfit(&["loss.plugin=mine.wasm"]).contains("`loss.plugin` = \"mine.wasm\" cannot be read"));
+    let said = unfit(&["loss.plugin=empty.wasm"]);
+    assert!(said.contains("error: job `job.toml`: `loss`: `empty.wasm` is"), "{said}");
+    insta::assert_snapshot!(unfit(&["loss.plugin=mse"]), @r"
+    error: job `job.toml`: `data.train`: the loss of the first samples: plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 10]: they should have one shape
+    error: job `job.toml`: `data.test`: the loss of the first samples: plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 10]: they should have one shape
+    ");
+}
+
+#[test]
+fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    let said = refused(folder.path(), Some("job.toml"), &["loss.plugin=mse"], 2);
+    assert!(said.contains("plug-in `mse`: `compute` failed"), "{said}");
+    let said = refused(folder.path(), Some("job.toml"), &["data.input=pixels"], 2);
+    assert!(said.contains("`data.input` = \"pixels\" is no field of the data"), "{said}");
+}
+
+#[test]
+fn a_cut_data_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pstrain::runner::builtin::unpack("digits").unwrap();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    for file in fs::read_dir(data).unwrap() {
+        let file = file.unwrap();
+        let mut bytes = fs::read(file.path()).unwrap();
+        if file.file_name().to_string_lossy().starts_with("train-images") {
+            bytes.truncate(bytes.len() / 2);
+        }
+        fs::write(folder.path().join("data").join(file.file_name()), bytes).unwrap();
+    }
+    let said = refused(folder.path(), None, &["data.root=data"], 2);
+    assert!(said.contains("train-images-idx3-ubyte"), "{said}");
+}
+
+/// Nothing comes from a pipe that nobody writes to, and no limit of the sandbox ends a wait for a file.
+#[test]
+fn a_pipe_among_the_data_files_holds_the_job_up_for_a_while_only() {
+    let folder = tempfile::tempdir().unwrap();
+    nix::unistd::mkfifo(&folder.path().join("pipe.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let idx = "images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"";
+    let digits = include_str!("../../../jobs/digits_ps.toml");
+    assert!(digits.contains(idx));
+    let (job, _) = digits.split_once("[data.test]").unwrap();
+    let (_, rest) = digits.split_once("[loss]").unwrap();
+    let job = format!("{job}[loss]{rest}").replace(idx, "file = \"pipe.csv\"\ntarget = \"y\"");
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let settings = ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=1500"];
+    let said = refused(folder.path(), Some("job.toml"), &settings, 2);
+    assert!(said.contains("plug-in `csv` has not come back from `open` within 6.5s"), "{said}");
+    assert!(said.contains("hint: is there a pipe or a dead network drive in the data folder?"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("not.wasm"), "hello").unwrap();
+    insta::assert_snapshot!(refused(folder.path(), None, &["data.plugin=not.wasm"], 2), @r#"
+    error: job `digits_ps.toml (built in)`: `data.plugin` = "not.wasm" is not a WebAssembly file
+      hint: `pstrain plugin build FOLDER` makes a plug-in of its sources
+    "#);
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_job_with_rank_and_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = refused(folder.path(), None, &["optimizer.lr=1e30"], 1);
+    assert!(said.contains("the loss is NaN") || said.contains("the loss is inf"), "{said}");
+    assert!(said.contains("train.on_nan = \"skip\""), "{said}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_skipped_where_the_job_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["optimizer.lr=1e30", "train.on_nan=skip", "train.steps=10", "train.consistency=bsp"];
+    let output = finish(&mut spawn(folder.path(), None, &settings));
+    assert_code(&output, 0);
+    assert!(stderr(&output).contains("the step is skipped"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_port_in_use_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = finish(pstrain(folder.path()).args(["spawn", "--master-port", &port]));
+    assert_code(&output, 1);
+    assert_eq!(stderr(&output).matches("is in use").count(), 1, "{}", stderr(&output));
+}
+
+#[test]
+fn an_address_for_others_without_a_token_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        finish(pstrain(folder.path()).args(["spawn", "--master-addr", "0.0.0.0", "--master-port", "0"]));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(said.starts_with("error: 0.0.0.0:") && said.ends_with("as the master's address\n"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it left a run folder");
+}
+
+/// Rank 0 of a world of two, and another process that wants in.
+fn rejected(configure: impl Fn(&mut std::process::Command, &str)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "2", "--master-port", &port]);
+        configure(&mut command, rank);
+        start(&mut command)
+    };
+    let mut coordinator = run("0");
+    let output = wait(run("1"));
+    let _ = coordinator.kill();
+    wait(coordinator);
+    assert_code(&output, 2);
+    stderr(&output)
+}
+
+#[test]
+fn a_wrong_token_is_refused() {
+    let said = rejected(|command, rank| {
+        command.env("PSTRAIN_TOKEN", format!("secret of {rank}"));
+    });
+    assert!(said.contains("PSTRAIN_TOKEN"), "{said}");
+    assert!(!said.contains("secret of"), "the token is never shown: {said}");
+}
+
+#[test]
+fn a_different_job_is_refused() {
+    let said = rejected(|command, rank| {
+        command.args(["--set", &format!("seed={rank}")]);
+    });
+    assert!(said.contains("same job file"), "{said}");
+}
+
+#[test]
+fn a_different_plugin_of_the_same_name_is_refused() {
+    let said = rejected(|command, rank| {
+        let folder = command.get_current_dir().unwrap().join(rank);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("mine.wasm"), format!("\0asm{rank}")).unwrap();
+        command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
+    });
+    assert!(said.contains("it runs job "), "{said}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "3", "--master-port", &port]);
+        start(command.args(["--set", "cluster.join_timeout_ms=3000"]))
+    };
+    let (came, coordinator) = (run("1"), run("0"));
+    for (output, waits) in
+        [(wait(coordinator), "rank 2 did not come within 3s"), (wait(came), "refused rank 1")]
+    {
+        assert_code(&output, 3);
+        assert!(stderr(&output).contains(waits), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_rank_without_a_number_is_told_how_to_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let output = finish(pstrain(folder.path()).args(["run", "job.toml"]));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: this process has no rank
+      hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs
+    ");
+}
+
+/// An interactive Slurm job is one task, and so is a rank of MPI.
+#[test]
+fn a_launchers_rank_and_world_are_not_those_of_spawn_and_check() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    for args in [&["check", "job.toml"][..], &["spawn", "--master-port", "0", "--set", "train.steps=1"]] {
+        let mut command = pstrain(folder.path());
+        for variable in ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "LOCAL_RANK"] {
+            command.env(variable, "7");
+        }
+        for variable in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+            command.env(variable, "1");
+        }
+        assert_code(&finish(command.args(args)), 0);
+    }
+}
+
+#[test]
+fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = finish(pstrain(folder.path()).args(["spawn"]).env("PSTRAIN_LIBTORCH", "/nowhere"));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: libtorch 2.11.0 was not found
+      looked in /nowhere: no libtorch_cpu.so
+      hint: `python3 -m pip install torch==2.11.0` in an active environment, or name the folder of torch or of libtorch_cpu.so in PSTRAIN_LIBTORCH
+    ");
+}
+
+#[test]
+fn libtorch_is_found_in_the_folder_of_torch_as_well_as_in_that_of_its_libraries() {
+    let folder = tempfile::tempdir().unwrap();
+    let torch = Path::new(env!("CARGO_MANIFEST_DIR")).join(".deps/libtorch");
+    for named in [torch.clone(), torch.join("lib")] {
+        let output = finish(
+            pstrain(folder.path())
+                .args(["bench", "data", "--steps", "1", "--json"])
+                .env("PSTRAIN_LIBTORCH", named),
+        );
+        assert_code(&output, 0);
+    }
+}
+
+/// Two steps of the digits.
+const SHORT: [&str; 2] = ["train.steps=2", "eval.batch_size=2000"];
+
+#[test]
+fn a_run_folder_that_holds_a_run_is_refused_and_overwritten_only_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |overwrite: bool, settings: &[&str]| {
+        let mut command = pstrain(folder.path());
+        command.args(["spawn", "--run-dir", "RUN"]).args(overwrite.then_some("--overwrite"));
+        finish(command.args(SHORT.iter().chain(settings).flat_map(|&setting| ["--set", setting])))
+    };
+    assert_code(&with(false, &[]), 0);
+    let before = fs::read(model(folder.path())).unwrap();
+    let again = with(false, &["seed=2"]);
+    assert_code(&again, 2);
+    let said = stderr(&again);
+    let files = "job.toml, metrics.jsonl, summary.json, model.safetensors";
+    assert!(
+        said.contains(&format!("error: the run folder `RUN` holds another run: {files}\n  hint:")),
+        "{said}"
+    );
+    assert_eq!(fs::read(model(folder.path())).unwrap(), before);
+    // Nothing of the earlier run stays beside one that failed.
+    let failed = with(true, &["optimizer.lr=1e30", "train.steps=0"]);
+    assert_code(&failed, 1);
+    assert!(stderr(&failed).contains("what the run recorded is in `RUN`"), "{}", stderr(&failed));
+    assert!(!model(folder.path()).exists());
+    assert_code(&with(true, &["seed=2"]), 0);
+    assert_ne!(fs::read(model(folder.path())).unwrap(), before);
+}
+
+#[test]
+fn a_job_is_not_overwritten_by_its_own_run() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let job = fs::read(folder.path().join("job.toml")).unwrap();
+    let output = finish(pstrain(folder.path()).args(["spawn", "job.toml", "--run-dir", ".", "--overwrite"]));
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("this run reads `job.toml`"), "{}", stderr(&output));
+    assert_eq!(fs::read(folder.path().join("job.toml")).unwrap(), job);
+}
+
+/// Also on a machine on which another job has the port that `run` listens on.
+#[test]
+fn a_spawn_without_a_job_says_what_it_trains_and_finds_a_free_port() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    // Another test may hold it: that is as good.
+    let _taken = std::net::TcpListener::bind("127.0.0.1:29500");
+    let settings = SHORT.iter().flat_map(|&setting| ["--set", setting]);
+    let output = finish(pstrain(folder.path()).args(["spawn", "--json", "--run-dir", "RUN"]).args(settings));
+    assert_code(&output, 0);
+    let said = stderr(&output);
+    assert!(said.starts_with("no job file is named: this trains the built-in job `digits_ps`\n"), "{said}");
+    assert!(said.contains("hint: `pstrain spawn job.toml` trains the job.toml in this folder"), "{said}");
+
+    let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let run_dir = folder.path().canonicalize().unwrap().join("RUN");
+    assert_eq!(Path::new(result["run_dir"].as_str().unwrap()).canonicalize().unwrap(), run_dir);
+    assert_eq!(result["config"]["train"]["steps"], 2);
+    assert_eq!(result["config"]["optimizer"]["type"], "adam");
+    assert_eq!(result["config"]["cluster"].get("master_port"), None);
+    assert_eq!(result["steps"], summary(folder.path())["steps"]);
+}

@@ -1,0 +1,231 @@
+//! Ranks that die, hang or are interrupted end the job on all others, in time, with the reason.
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use crate::program::*;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The design's limit is 10 s; the job says 2 s of silence, the rest is for a busy machine.
+const NOTICED: Duration = Duration::from_secs(10);
+
+const PARAMETER_SERVER: &str = include_str!("../../../jobs/digits_ps.toml");
+
+/// The same model as replicas on all ranks.
+fn replicas() -> String {
+    let changes = [
+        ("server = 1\n", ""),
+        ("place = \"server\"", "place = \"trainer\""),
+        ("consistency = \"async\"", ""),
+    ];
+    changes.iter().fold(PARAMETER_SERVER.to_owned(), |job, (from, to)| {
+        assert!(job.contains(from), "{from}");
+        job.replace(from, to)
+    })
+}
+
+fn replicas_averaged(way: &str) -> String {
+    format!("{}\n[replicas]\n{way}\n", replicas())
+}
+
+/// Four ranks of the job, each a process, that would train for hours; so many of them are trainers.
+fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
+    std::fs::write(folder.join("job.toml"), job).expect("a job");
+    let port = free_port().to_string();
+    let rank = |rank: &str| {
+        let mut command = pstrain(folder);
+        command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
+        command.args(["--set", "train.epochs=100000", "--set", "cluster.lost_after_ms=2000"]);
+        // What a rank does travels with its heartbeats.
+        command.args(["--set", "cluster.heartbeat_ms=20"]);
+        start(&mut command)
+    };
+    let world = ["0", "1", "2", "3"].map(rank).into();
+    wait_for_steps(folder, trainers);
+    world
+}
+
+/// Training is under way once so many trainers have logged some steps.
+fn wait_for_steps(folder: &Path, trainers: usize) {
+    let began = Instant::now();
+    loop {
+        let metrics = std::fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap_or_default();
+        let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 20;
+        if (0..4).filter(under_way).count() >= trainers {
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "no steps within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id() as i32), signal).expect("a signal to a child");
+}
+
+/// Sends `what` to `victim`; the other ranks end in time with `code`. Returns what they said.
+fn others_after(victim: usize, what: Signal, code: i32) -> Vec<String> {
+    others_of(PARAMETER_SERVER, victim, what, code)
+}
+
+fn others_of(job: &str, victim: usize, what: Signal, code: i32) -> Vec<String> {
+    others_of_trainers(3, job, victim, what, code)
+}
+
+fn others_of_trainers(trainers: usize, job: &str, victim: usize, what: Signal, code: i32) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut world = start_world(folder.path(), job, trainers);
+    let victim = world.remove(victim);
+    signal(&victim, what);
+    let sent = Instant::now();
+    let said = world
+        .into_iter()
+        .map(|rank| {
+            let output = wait(rank);
+            assert_code(&output, code);
+            stderr(&output)
+        })
+        .collect();
+    let took = sent.elapsed();
+    signal(&victim, Signal::SIGKILL);
+    wait(victim);
+    assert!(took < NOTICED, "the others ended after {took:?}");
+    said
+}
+
+#[test]
+fn a_killed_trainer_ends_the_job_with_its_name_and_what_it_did() {
+    for said in others_after(2, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 2 (`trainer2`) was lost while training, step"), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_server_ends_the_job() {
+    for said in others_after(0, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 0 (`server0`) was lost while serving modules"), "{said}");
+    }
+}
+
+/// Whether it is the coordinator or not.
+#[test]
+fn a_killed_server_of_pulled_parameters_ends_the_job() {
+    let pulled = PARAMETER_SERVER.replace("place = \"server\"", "place = \"server\"\nrun = \"caller\"");
+    for said in others_of(&pulled, 0, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 0 (`server0`) was lost while serving modules"), "{said}");
+    }
+    let behind = pulled.replace("server = 1\ntrainer = \"rest\"", "trainer = 3\nserver = 1");
+    for said in others_of(&behind, 3, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 3 (`server3`) was lost while serving modules"), "{said}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_found_by_its_silence() {
+    for said in others_after(3, Signal::SIGSTOP, 3) {
+        assert!(said.contains("rank 3 (`trainer3`) was lost"), "{said}");
+        assert!(said.contains("nothing came from it for 2."), "{said}");
+    }
+}
+
+/// Two stages of two replicas: whoever dies leaves one neighbour in a collective and one that waits for micro-batches.
+#[test]
+fn a_killed_rank_of_a_pipeline_ends_the_job() {
+    let pipeline = include_str!("../../../jobs/pipeline.toml");
+    for (victim, name, was) in [(0, "front0", "serving modules"), (3, "back3", "training, step")] {
+        for said in others_of_trainers(2, pipeline, victim, Signal::SIGKILL, 3) {
+            let lost = format!("rank {victim} (`{name}`) was lost while {was}");
+            assert!(said.contains(&lost), "{lost}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_server_of_rows_ends_the_job() {
+    let recommender = include_str!("../../../jobs/recommender.toml").replace("every = 100 ", "every = 1 ");
+    for said in others_of_trainers(2, &recommender, 2, Signal::SIGKILL, 3) {
+        assert!(said.contains("rank 2 (`server2`) was lost while serving modules"), "{said}");
+    }
+}
+
+/// However their gradients become an average.
+#[test]
+fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
+    let powersgd = "average = \"ddp\"\nhook = \"powersgd\"\npowersgd_start = 2";
+    let ways = ["average = \"ddp\"", "average = \"all_reduce\"", "average = \"ring\"", powersgd];
+    for (way, victim) in ways.into_iter().zip([2, 3, 1, 2]) {
+        for said in others_of(&replicas_averaged(way), victim, Signal::SIGKILL, 3) {
+            assert!(
+                said.contains(&format!("rank {victim} (`trainer{victim}`) was lost while training, step")),
+                "{said}"
+            );
+        }
+    }
+}
+
+/// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
+#[test]
+fn a_replica_that_hangs_is_found_by_its_silence() {
+    for way in ["average = \"ddp\"", "average = \"ddp\"\nhook = \"powersgd\"\npowersgd_start = 2"] {
+        for said in others_of(&replicas_averaged(way), 1, Signal::SIGSTOP, 3) {
+            assert!(said.contains("rank 1 (`trainer1`) was lost"), "{said}");
+            assert!(said.contains("nothing came from it for 2."), "{said}");
+        }
+    }
+}
+
+/// The others wait for it while they make their group.
+#[test]
+fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("job.toml"), replicas()).expect("a job");
+    let port = free_port().to_string();
+    let ranks: Vec<Child> = ["0", "1", "2", "3"]
+        .map(|rank| {
+            let mut command = pstrain(folder.path());
+            command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
+            if rank == "2" {
+                command.args(["--set", "data.root=nowhere"]);
+            }
+            start(&mut command)
+        })
+        .into();
+    let began = Instant::now();
+    for rank in ranks {
+        let output = wait(rank);
+        assert_code(&output, 1);
+        assert!(stderr(&output).contains("the training data"), "{}", stderr(&output));
+    }
+    assert!(began.elapsed() < NOTICED + NOTICED, "they ended after {:?}", began.elapsed());
+}
+
+#[test]
+fn an_interrupted_rank_ends_all_ranks_in_order() {
+    for said in others_after(1, Signal::SIGINT, 130) {
+        assert!(said.contains("error: interrupted"), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_spawn_leaves_no_rank_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
+    wait_for_steps(folder.path(), 3);
+    let ranks = children_of(launcher.id());
+    assert_eq!(ranks.len(), 4);
+    signal(&launcher, Signal::SIGINT);
+    let output = wait(launcher);
+    assert_code(&output, 130);
+    assert!(stderr(&output).ends_with("what the run recorded is in `RUN`\n"), "{}", stderr(&output));
+    for rank in ranks {
+        assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
+    }
+}
+
+fn children_of(process: u32) -> Vec<String> {
+    let listed =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
+    listed.split_whitespace().map(str::to_owned).collect()
+}

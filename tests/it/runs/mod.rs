@@ -1,0 +1,9 @@
+mod bad_input;
+mod collectives;
+mod hybrid;
+mod lost_ranks;
+mod parameter_server;
+mod pipeline;
+mod placements;
+mod replicas;
+mod torchscript;

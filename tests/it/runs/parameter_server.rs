@@ -1,0 +1,174 @@
+//! The main job, end to end: real processes, the built-in digits.
+
+use std::fs;
+
+use crate::program::*;
+use pstrain::job::{self, JobText, Sources};
+use pstrain::plugin::Host;
+use pstrain::runner::loader::Schedule;
+use pstrain::runner::one_process::OneProcess;
+use pstrain::runner::samples::Split;
+use pstrain::{model, runner};
+
+/// A multilayer perceptron without dropout, so that a step is a function of parameters and batch alone.
+const PLAIN: &str = r#"
+name = "plain"
+seed = 7
+[roles]
+server = 1
+trainer = "rest"
+[modules.net]
+place = "server"
+input = [64]
+layers = [
+  { type = "linear", name = "fc1", in_features = 64, out_features = 32 },
+  "relu",
+  { type = "linear", name = "fc2", in_features = 32, out_features = 10 },
+]
+[data]
+root = "builtin:digits"
+plugin = "idx"
+normalize = { scale = 255.0, mean = [0.0], std = [1.0] }
+[data.train]
+images = "train-images-idx3-ubyte"
+labels = "train-labels-idx1-ubyte"
+[data.test]
+images = "t10k-images-idx3-ubyte"
+labels = "t10k-labels-idx1-ubyte"
+[loss]
+plugin = "cross_entropy"
+[optimizer]
+type = "sgd"
+lr = 0.1
+momentum = 0.9
+[train]
+epochs = 2
+batch_size = 8
+consistency = "bsp"
+"#;
+
+fn folder_with(job: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    folder
+}
+
+#[test]
+fn spawn_in_an_empty_folder_trains_the_built_in_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = finish(&mut spawn(folder.path(), None, &[]));
+    assert_code(&output, 0);
+    let summary = summary(folder.path());
+    assert!(summary["eval"]["accuracy"].as_f64().unwrap() >= 0.95, "{summary}");
+    assert_eq!(summary["eval"]["samples"], 297);
+    assert_eq!((&summary["world_size"], &summary["trainers"]), (&4.into(), &3.into()));
+    assert!(stdout(&output).contains("accuracy"), "{}", stdout(&output));
+}
+
+#[test]
+fn three_trainers_share_one_model_in_every_consistency() {
+    for consistency in ["async", "bsp", "hogwild"] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = finish(&mut spawn(folder.path(), None, &[&format!("train.consistency={consistency}")]));
+        assert_code(&output, 0);
+        let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
+        assert!(accuracy >= 0.95, "{consistency}: {accuracy}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["train.consistency=ssp", "train.staleness=2"];
+    assert_code(&finish(&mut spawn(folder.path(), None, &settings)), 0);
+    let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy >= 0.95, "ssp: {accuracy}");
+    // While a trainer takes its step, each of the two others goes at most from two steps behind it to three ahead.
+    for record in metrics(folder.path()) {
+        let staleness = record["staleness"].as_f64().unwrap();
+        assert!(staleness <= 10.0, "{record}");
+    }
+}
+
+fn metrics(folder: &std::path::Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn two_runs_of_bsp_leave_the_same_bits() {
+    // Neither masks nor running statistics may depend on how the trainers interleave.
+    let noisy = r#"[ { type = "linear", in_features = 64, out_features = 32 },
+        { type = "batch_norm1d", num_features = 32 }, "relu", { type = "dropout", p = 0.5 },
+        { type = "linear", in_features = 32, out_features = 10 } ]"#;
+    let run = || {
+        let folder = folder_with(PLAIN);
+        let settings = [&format!("modules.net.layers={noisy}"), "train.steps=30"];
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+        fs::read(model(folder.path())).unwrap()
+    };
+    let (first, second) = (run(), run());
+    assert!(first == second, "parameters or running statistics differ");
+}
+
+#[test]
+fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
+    const STEPS: u64 = 30;
+    let folder = folder_with(PLAIN);
+    let steps = format!("train.steps={STEPS}");
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[&steps])), 0);
+    let trained = model::load(&model(folder.path())).unwrap();
+
+    let sources =
+        Sources { file: JobText { name: "job.toml", text: PLAIN }, env: Vec::new(), overrides: &[] };
+    let job = job::load(&sources).unwrap().job;
+    let job = job.training().unwrap();
+    let root = runner::builtin::unpack("digits").unwrap();
+    let host = Host::new(None).unwrap();
+    let mut split = Split::open(&host, job, &root, &job.data.train).unwrap();
+    let mut one = OneProcess::new(job, &host, &[tch::Device::Cpu]).unwrap();
+    let schedules: Vec<Schedule> =
+        (0..3).map(|trainer| Schedule::for_training(job, split.samples(), trainer).unwrap()).collect();
+    let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
+    for _ in 0..STEPS {
+        let indices: Vec<u64> =
+            batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
+        one.step(split.batch(&indices).unwrap(), 0).unwrap();
+    }
+
+    let expected = one.parameters();
+    assert_eq!(expected.len(), 4);
+    for (name, expected) in expected {
+        let (_, tensor) = trained.iter().find(|(found, _)| *found == name).expect("PyTorch's names");
+        let difference = (tensor - &expected).abs().max().double_value(&[]);
+        let change = expected.abs().max().double_value(&[]);
+        assert!(difference <= 1e-5 * change.max(1.0), "{name}: {difference}");
+    }
+}
+
+#[test]
+fn each_rank_in_a_process_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
+    let port = free_port().to_string();
+    let ranks: Vec<_> = ["3", "1", "2", "0"]
+        .iter()
+        .map(|rank| {
+            let mut command = pstrain(folder.path());
+            command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
+            start(&mut command)
+        })
+        .collect();
+    for rank in ranks {
+        assert_code(&wait(rank), 0);
+    }
+    assert!(summary(folder.path())["eval"]["accuracy"].as_f64().unwrap() >= 0.95);
+}
+
+/// The first job that a reader sees must be one that runs.
+#[test]
+fn the_job_in_the_readme_trains() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (job, _) = rest.split_once("```").unwrap();
+    let folder = folder_with(job);
+    let settings = ["cluster.world_size=3", "train.epochs=5"];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    assert_eq!(summary(folder.path())["eval"]["samples"], 297);
+}

@@ -1,0 +1,271 @@
+//! Data-parallel jobs, end to end: real processes, replicas that agree.
+
+use std::fs;
+use std::path::Path;
+
+use crate::program::*;
+use pstrain::job::{self, JobText, Override, Sources, Training};
+use pstrain::model;
+use pstrain::plugin::Host;
+use pstrain::runner::loader::Schedule;
+use pstrain::runner::one_process::OneProcess;
+use pstrain::runner::samples::Split;
+use tch::Tensor;
+
+const DIST_SGD: &str = include_str!("../../../jobs/dist_sgd.toml");
+const DDP_MNIST: &str = include_str!("../../../jobs/ddp_mnist.toml");
+const RING: &str = include_str!("../../../jobs/ring_allreduce.toml");
+
+/// A shipped job, on so many made-up images instead of MNIST's.
+fn made_up(job: &str, samples: u32) -> String {
+    let images = |samples, offset| {
+        format!("kind = \"images\"\nsamples = {samples}\nshape = [28, 28]\nclasses = 10\noffset = {offset}")
+    };
+    let changes = [
+        ("plugin = \"idx\"", "plugin = \"synthetic\"".to_owned()),
+        ("root = \"data/mnist\"", "root = \".\"".to_owned()),
+        ("images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"", images(samples, 0)),
+        ("images = \"t10k-images-idx3-ubyte\"\nlabels = \"t10k-labels-idx1-ubyte\"", images(200, samples)),
+    ];
+    changes.iter().fold(job.to_owned(), |job, (from, to)| {
+        assert!(job.contains(from), "{from}");
+        job.replace(from, to)
+    })
+}
+
+/// Without dropout a step is a function of parameters and samples alone.
+const PLAIN: [&str; 2] = ["modules.net.layers[4].p=0.0", "modules.net.layers[10].p=0.0"];
+
+fn plain(job: &str) -> &'static [&'static str] {
+    if job.contains("[modules.net]") { &PLAIN } else { &[] }
+}
+
+fn folder_with(job: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    folder
+}
+
+/// Spawns `job` with so many ranks and returns the trained tensors.
+fn train(job: &str, ranks: u32, settings: &[&str]) -> Vec<(String, Tensor)> {
+    let folder = folder_with(job);
+    let size = format!("cluster.world_size={ranks}");
+    let settings: Vec<&str> =
+        plain(job).iter().copied().chain([size.as_str()]).chain(settings.iter().copied()).collect();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    model::load(&model(folder.path())).unwrap()
+}
+
+/// What one process without any group makes of the same job with all trainers' batches in each step.
+fn one_process(text: &str, ranks: u32, steps: u64, settings: &[&str]) -> Vec<(String, Tensor)> {
+    let size = format!("cluster.world_size={ranks}");
+    let overrides: Vec<Override> = plain(text)
+        .iter()
+        .chain([&size.as_str()])
+        .chain(settings)
+        .map(|setting| Override::set(setting).unwrap())
+        .collect();
+    let file = JobText { name: "job.toml", text };
+    let job = job::load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
+    let training: &Training = job.training().unwrap();
+    let trainers = training.train.trainers.ranks.len() as u32;
+    let host = Host::new(None).unwrap();
+    let mut split = Split::open(&host, training, Path::new("."), &training.data.train).unwrap();
+    let mut one = OneProcess::new(training, &host, &[tch::Device::Cpu]).unwrap();
+    let schedules: Vec<Schedule> = (0..trainers)
+        .map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap())
+        .collect();
+    let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
+    for _ in 0..steps {
+        let indices: Vec<u64> =
+            batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
+        one.step(split.batch(&indices).unwrap(), 0).unwrap();
+    }
+    one.parameters()
+}
+
+#[track_caller]
+fn assert_near(trained: &[(String, Tensor)], expected: &[(String, Tensor)], bound: f64) {
+    assert!(!expected.is_empty());
+    for (name, expected) in expected {
+        let (_, tensor) = trained.iter().find(|(found, _)| found == name).expect("PyTorch's names");
+        let difference = (tensor - expected).abs().max().double_value(&[]);
+        assert!(difference <= bound, "{name}: {difference}");
+    }
+}
+
+#[test]
+fn any_number_of_ranks_follows_one_process_with_the_same_global_batch() {
+    // The tutorial's own rate: five times as large, 50 steps let what is rounded in one step grow beyond the bound.
+    let (job, steps) = (made_up(DIST_SGD, 4000), ["train.steps=50", "optimizer.lr=0.01"]);
+    let expected = one_process(&job, 1, 50, &steps);
+    for ranks in [1, 2, 4] {
+        assert_near(&train(&job, ranks, &steps), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn every_way_of_averaging_gives_the_same_steps() {
+    let (job, steps) = (made_up(DIST_SGD, 4000), "train.steps=10");
+    let expected = one_process(&job, 4, 10, &[steps]);
+    for average in ["replicas.average=ddp", "replicas.average=ring"] {
+        assert_near(&train(&job, 4, &[steps, average]), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn accumulated_batches_make_the_step_of_one_large_batch() {
+    let (job, steps) = (made_up(DIST_SGD, 4000), "train.steps=10");
+    let expected = one_process(&job, 2, 10, &[steps]);
+    for average in ["replicas.average=ddp", "replicas.average=all_reduce"] {
+        let settings = [steps, average, "train.global_batch_size=32", "train.accumulate=4"];
+        assert_near(&train(&job, 2, &settings), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn a_last_batch_that_differs_in_size_counts_by_its_samples() {
+    // 4,003 samples in batches of 500 for each of two ranks: the fifth step has 2 and 1 of them.
+    let job = made_up(DIST_SGD, 4003);
+    let settings = ["train.global_batch_size=1000", "train.epochs=1"];
+    let expected = one_process(&job, 2, 5, &settings);
+    for average in ["replicas.average=ddp", "replicas.average=all_reduce"] {
+        assert_near(&train(&job, 2, &[settings[0], settings[1], average]), &expected, 1e-5);
+    }
+}
+
+#[test]
+fn the_ring_job_compares_itself_with_the_built_in_all_reduce() {
+    let folder = folder_with(&made_up(RING, 4000));
+    let output = finish(&mut spawn(folder.path(), Some("job.toml"), &["train.steps=10"]));
+    assert_code(&output, 0);
+    let said = stderr(&output);
+    let (_, rest) = said.split_once("largest difference ").expect(&said);
+    let difference: f64 = rest.split(',').next().unwrap().parse().unwrap();
+    assert!(difference < 1e-5, "{said}");
+}
+
+#[track_caller]
+fn assert_learns(settings: &[&str]) {
+    let folder = folder_with(&made_up(DDP_MNIST, 4000));
+    let settings: Vec<&str> = settings.iter().copied().chain(["train.epochs=2"]).collect();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy >= 0.95, "{settings:?}: {accuracy}");
+}
+
+#[test]
+fn hooks_that_send_fewer_bytes_train_as_well() {
+    assert_learns(&["replicas.hook=fp16"]);
+    assert_learns(&["replicas.hook=bf16"]);
+    assert_learns(&["replicas.hook=powersgd", "replicas.powersgd_rank=2", "replicas.powersgd_start=4"]);
+}
+
+#[test]
+fn a_bucket_view_and_unused_parameters_change_nothing() {
+    let (job, steps) = (made_up(DIST_SGD, 4000), "train.steps=10");
+    let expected = one_process(&job, 2, 10, &[steps]);
+    for more in ["replicas.gradient_as_bucket_view=false", "replicas.find_unused_parameters=true"] {
+        let settings = [steps, "replicas.average=ddp", "replicas.bucket_cap_mb=0.01", more];
+        assert_near(&train(&job, 2, &settings), &expected, 1e-5);
+    }
+}
+
+/// What a setting that changes the numbers on the way leaves of the same steps.
+#[test]
+fn hooks_change_the_numbers_by_what_they_leave_out() {
+    let (job, steps, ddp) = (made_up(DIST_SGD, 1000), "train.steps=8", "replicas.average=ddp");
+    let plain = train(&job, 2, &[steps, ddp]);
+    for hook in ["fp16", "bf16", "powersgd"] {
+        let hook = format!("replicas.hook={hook}");
+        let settings = [steps, ddp, &hook, "replicas.powersgd_rank=1", "replicas.powersgd_start=2"];
+        let settings = if hook.ends_with("powersgd") { &settings[..] } else { &settings[..3] };
+        let trained = train(&job, 2, settings);
+        let furthest = plain
+            .iter()
+            .zip(&trained)
+            .map(|((_, plain), (_, trained))| (plain - trained).abs().max().double_value(&[]))
+            .fold(0.0, f64::max);
+        assert!(furthest > 1e-7 && furthest < 0.1, "{hook}: {furthest}");
+    }
+}
+
+const NORMALISED: &str = r#"modules.net.layers=[ { type = "conv2d", in_channels = 1, out_channels = 4, kernel_size = 5 },
+        { type = "batch_norm2d", num_features = 4 }, "relu", { type = "max_pool2d", kernel_size = 4 }, "flatten",
+        { type = "linear", in_features = 144, out_features = 10 }, { type = "log_softmax", dim = 1 } ]"#;
+
+/// Running statistics are those of the first replica, on all.
+#[test]
+fn replicas_with_batch_normalisation_train() {
+    assert_learns(&[NORMALISED]);
+}
+
+/// In the last step of an epoch one rank has more batches than the other.
+#[test]
+fn ranks_with_different_numbers_of_batches_in_a_step_share_their_running_statistics() {
+    let job = made_up(DDP_MNIST, 400).replace("partition = \"split\"", "fractions = [0.7, 0.3]");
+    let (before, replicas) = job.split_once("[replicas]").expect("a section");
+    let (_, after) = replicas.split_once("[data]").expect("a section");
+    let job = format!("{before}[data]{after}");
+    for average in ["ddp", "all_reduce", "ring"] {
+        let folder = folder_with(&job);
+        let average = format!("replicas.average={average}");
+        let settings = [NORMALISED, &average, "train.accumulate=4", "train.batch_size=16"];
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    }
+}
+
+#[test]
+fn ranks_meet_in_a_file() {
+    let folder = folder_with(&made_up(DIST_SGD, 400));
+    let init = format!("cluster.init=file://{}", folder.path().join("meet").display());
+    let settings = [init.as_str(), "train.steps=3", "train.global_batch_size=96"];
+    let ranks: Vec<_> = ["2", "0", "1"]
+        .iter()
+        .map(|rank| {
+            let mut command = pstrain(folder.path());
+            command.args(["run", "job.toml", "--rank", rank, "--world-size", "3", "--run-dir", "RUN"]);
+            for setting in settings {
+                command.args(["--set", setting]);
+            }
+            start(&mut command)
+        })
+        .collect();
+    for rank in ranks {
+        assert_code(&wait(rank), 0);
+    }
+    assert_eq!(summary(folder.path())["trainers"], 3);
+    assert!(!folder.path().join("meet").exists(), "the last to leave deletes the file");
+}
+
+#[test]
+fn fractions_give_each_rank_its_part_for_good() {
+    let job = made_up(DIST_SGD, 4000).replace("partition = \"split\"", "fractions = [0.7, 0.3]");
+    let settings = ["train.steps=5"];
+    assert_near(&train(&job, 2, &settings), &one_process(&job, 2, 5, &settings), 1e-5);
+}
+
+/// What lies between the replicas is another rank's: a backward comes to them one after the other.
+#[test]
+fn replicas_before_and_behind_a_remote_module_train() {
+    let modules = r#"
+[modules.a]
+place = "trainer"
+input = [1, 28, 28]
+layers = [ "flatten", { type = "linear", in_features = 784, out_features = 32 }, "relu" ]
+[modules.b]
+place = "server"
+layers = [ { type = "linear", in_features = 32, out_features = 32 }, "relu" ]
+[modules.c]
+place = "trainer"
+layers = [ { type = "linear", in_features = 32, out_features = 10 }, { type = "log_softmax", dim = 1 } ]
+"#;
+    let job = made_up(DDP_MNIST, 4000);
+    let (before, rest) = job.split_once("# Placed on the role").expect("a comment");
+    let (_, after) = rest.split_once("[replicas]").expect("a section");
+    let job = format!("{before}{modules}[replicas]{after}")
+        .replace("trainer = \"rest\"", "trainer = 2\nserver = 1")
+        .replace("[train]", "[train]\nforward = [\"a\", \"b\", \"c\"]\nconsistency = \"bsp\"");
+    let steps = ["train.steps=20"];
+    assert_near(&train(&job, 3, &steps), &one_process(&job, 3, 20, &steps), 1e-5);
+}

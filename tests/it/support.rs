@@ -1,0 +1,116 @@
+//! Worlds of several ranks in one process, over real loopback sockets. Every wait is bounded.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pstrain::rpc::{CallError, JoinError, LostRank, Mesh, MeshConfig, Message, Methods, Pending, Value};
+use pstrain::topology::{Rank, WorldSize};
+
+/// Far more than anything here takes, even on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn config(rank: u32, world_size: u32, master: SocketAddr) -> MeshConfig {
+    let mut config = MeshConfig::new(Rank(rank), WorldSize(world_size), master.to_string());
+    config.name = format!("tester{rank}");
+    config.role = "tester".into();
+    config.join_timeout = Duration::from_secs(30);
+    config.rpc_timeout = Duration::from_secs(30);
+    config
+}
+
+/// A socket for rank 0, and its address.
+pub fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+/// All ranks of a world; `adjust` changes a rank's configuration, `methods` gives it its methods.
+pub fn world_with(
+    size: u32,
+    methods: impl Fn(u32) -> Methods,
+    adjust: impl Fn(&mut MeshConfig),
+) -> Vec<Mesh> {
+    let (socket, address) = listener();
+    let mut socket = Some(socket);
+    let joins: Vec<_> = (0..size)
+        .map(|rank| {
+            let mut config = config(rank, size, address);
+            config.listen = socket.take();
+            adjust(&mut config);
+            join_later(config, methods(rank))
+        })
+        .collect();
+    joins.into_iter().map(|join| within(join).expect("joins")).collect()
+}
+
+pub fn world(size: u32, methods: impl Fn(u32) -> Methods) -> Vec<Mesh> {
+    world_with(size, methods, |_| ())
+}
+
+pub fn join_later(config: MeshConfig, methods: Methods) -> mpsc::Receiver<Result<Mesh, JoinError>> {
+    later(move || Mesh::join(config, methods))
+}
+
+/// Runs `work` on a thread of its own.
+pub fn later<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    wait
+}
+
+#[track_caller]
+pub fn within<T>(wait: mpsc::Receiver<T>) -> T {
+    wait.recv_timeout(LIMIT).expect("in time")
+}
+
+/// All ranks shut down in order.
+#[track_caller]
+pub fn shut_down(meshes: Vec<Mesh>) {
+    let all: Vec<_> = meshes.into_iter().map(|mesh| later(move || mesh.shutdown())).collect();
+    for one in all {
+        within(one).expect("in order");
+    }
+}
+
+/// How the mesh ends, which is soon, and not in order.
+#[track_caller]
+pub fn lost(mesh: &Mesh) -> LostRank {
+    eventually("the mesh ends", || mesh.lost().now().is_some());
+    mesh.lost().now().expect("it has ended")
+}
+
+/// Looks again and again until `holds`.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::yield_now();
+    }
+}
+
+/// `echo` returns what it gets.
+pub fn echo() -> Methods {
+    let mut methods = Methods::new();
+    methods.add("echo", async |incoming| Ok(incoming.message));
+    methods
+}
+
+pub fn message(values: impl IntoIterator<Item = Value>) -> Message {
+    Message::new(values.into_iter().collect())
+}
+
+/// The one value of an answer.
+#[track_caller]
+pub fn one(pending: Pending) -> Value {
+    let [value] = pending.wait().expect("an answer").into_array().expect("one value");
+    value
+}
+
+#[track_caller]
+pub fn error(pending: Pending) -> CallError {
+    pending.wait().expect_err("an error")
+}

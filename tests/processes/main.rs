@@ -1,0 +1,40 @@
+//! Tests for which this program runs once more in other processes: ranks that it forks, and a rank whose memory is read.
+//!
+//! Forking wants a process with one thread, which the usual test harness is not. So this program starts its tests itself
+//! (`harness = false`), and itself again for each process that a test needs, with that one's part in the environment.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Functions with their names, which are those of tests.
+macro_rules! tests {
+    ($($name:ident,)*) => { &[$((stringify!($name), $name as fn())),*] };
+}
+
+mod forms;
+mod launch;
+#[path = "../it/support.rs"]
+#[allow(dead_code, reason = "the tests in one process use more of it")]
+mod support;
+
+fn main() -> ExitCode {
+    if let Ok(case) = std::env::var(launch::CASE) {
+        return launch::launch(&case);
+    }
+    if let Ok(part) = std::env::var(forms::CALLEE) {
+        forms::callee(&part);
+        return ExitCode::SUCCESS;
+    }
+    let folders = [("forms", forms::TESTS), ("launch", launch::TESTS)];
+    let all = folders.iter().flat_map(|(folder, tests)| tests.iter().map(move |test| (folder, test)));
+    let trial = |(folder, &(name, test)): (&&str, &(&str, fn()))| {
+        Trial::test(format!("{folder}::{name}"), move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_args(), all.map(trial).collect()).exit_code()
+}
