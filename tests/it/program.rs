@@ -1,9 +1,17 @@
 //! What tests of the program share: running it, and reading what it leaves.
 
+use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// No run of these tests takes longer, by far.
@@ -31,30 +39,43 @@ pub fn start(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pstrain starts")
 }
 
-pub fn wait(mut child: Child) -> Output {
-    // Pipes are read on threads of their own, so that a full one holds nobody up.
-    let out = read_all(child.stdout.take().expect("piped"));
-    let err = read_all(child.stderr.take().expect("piped"));
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a child") {
-            break status;
-        }
-        if began.elapsed() > LIMIT {
-            let _ = child.kill();
-            panic!("no end within {LIMIT:?}:\n{}", String::from_utf8_lossy(&err.join().expect("reader")));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    Output { status, stdout: out.join().expect("reader"), stderr: err.join().expect("reader") }
+pub fn wait(child: Child) -> Output {
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let (tell, ended) = mpsc::channel();
+    let waits = thread::spawn(move || {
+        let output = child.wait_with_output().expect("a child");
+        let _ = tell.send(());
+        output
+    });
+    let in_time = ended.recv_timeout(LIMIT).is_ok();
+    if !in_time {
+        // Nobody has waited for it, so its number is still its own.
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    let output = waits.join().expect("output");
+    assert!(in_time, "no end within {LIMIT:?}:\n{}", stderr(&output));
+    output
 }
 
-fn read_all(mut from: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        from.read_to_end(&mut bytes).expect("a pipe can be read");
-        bytes
-    })
+/// Waits until `holds` of the run's metrics, which somebody is writing.
+#[track_caller]
+pub fn wait_for_metrics(folder: &Path, holds: impl Fn(&str) -> bool) {
+    let began = Instant::now();
+    let changes = Inotify::init(InitFlags::IN_CLOEXEC).expect("inotify");
+    let run = folder.join("RUN");
+    changes.add_watch(folder, AddWatchFlags::IN_CREATE).expect("a folder");
+    loop {
+        // As often as anything happened: adding it once more changes nothing.
+        let _ = changes.add_watch(&run, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY);
+        if holds(&fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default()) {
+            return;
+        }
+        let left = LIMIT.saturating_sub(began.elapsed());
+        let left = PollTimeout::try_from(left).expect("minutes");
+        let mut events = [PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
+        assert_ne!(poll(&mut events, left), Ok(0), "no such metrics within {LIMIT:?}");
+        changes.read_events().expect("events");
+    }
 }
 
 pub fn stderr(output: &Output) -> String {
@@ -87,7 +108,7 @@ pub fn spawn(folder: &Path, job: Option<&str>, settings: &[&str]) -> Command {
 #[track_caller]
 pub fn summary(folder: &Path) -> Value {
     let path = folder.join("RUN/summary.json");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).expect("JSON")
 }
 

@@ -3,6 +3,7 @@
 //! Memory of another process is read only of another process, so rank 1 is one: this program once more, told by its
 //! environment to be rank 1 (`callee`).
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -15,8 +16,6 @@ use tch::{Device, Kind, Tensor};
 
 /// The variable that makes this program rank 1, with the form and the address of rank 0.
 pub const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
-/// The thread that serves rank 0 does nothing else meanwhile.
-const NAP: Duration = Duration::from_secs(1);
 const ALL: [Form; 4] = [Form::Cma, Form::Shm, Form::Bulk, Form::Inline];
 
 pub const TESTS: &[(&str, fn())] = tests![
@@ -53,8 +52,9 @@ pub fn callee(told: &str) {
             left.lock().expect("no panic").as_ref().map(|tensor| tensor.sum(Kind::Double).double_value(&[]));
         Box::pin(async move { Ok(message([Value::Float(sum.unwrap_or(f64::NAN))])) })
     });
-    methods.add("nap", |_| {
-        std::thread::sleep(NAP);
+    methods.add("stall", |_| {
+        // Until a word of the test.
+        let _ = std::io::stdin().read(&mut [0]);
         Box::pin(std::future::ready(Ok(Message::default())))
     });
     methods.add("hold", |_| Box::pin(std::future::pending()));
@@ -84,6 +84,7 @@ impl Pair {
         let (socket, address): (_, SocketAddr) = listener();
         let other = Command::new(std::env::current_exe().expect("this program"))
             .env(CALLEE, format!("{others} {address}"))
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .expect("starts");
@@ -186,14 +187,17 @@ fn the_sender_keeps_its_bytes_until_they_have_been_read_though_it_has_given_up_t
 }
 
 fn what_is_lent_stays_until_it_has_been_read_though_its_deadline_has_passed() {
-    let pair = Pair::by(Form::Cma);
+    let mut pair = Pair::by(Form::Cma);
     let full = |value| Tensor::full([1_000_000], value, (Kind::Float, Device::Cpu));
-    let nap = pair.call("nap", []);
-    let late = pair.mesh.call_within(Rank(1), "leave", message([full(7).into()]), NAP / 10);
+    // The thread that serves rank 0 does nothing else meanwhile.
+    let stall = pair.call("stall", []);
+    let limit = Duration::from_millis(100);
+    let late = pair.mesh.call_within(Rank(1), "leave", message([full(7).into()]), limit);
     assert_eq!(late.wait().expect_err("it is not served yet").kind, CallErrorKind::Timeout);
     // What would come instead.
     let _others: Vec<_> = (0..10).map(|_| full(-1)).collect();
-    nap.wait().expect("an answer");
+    pair.other.stdin.as_mut().expect("piped").write_all(b"!").expect("it reads");
+    stall.wait().expect("an answer");
     let mut sums = (0..1000).map(|_| one(pair.call("sum", [])).into_float().expect("a number"));
     assert_eq!(sums.find(|sum| !sum.is_nan()), Some(7e6));
 }

@@ -70,8 +70,8 @@ fn shutting_down_waits_for_everyone_and_serves_meanwhile() {
     let mut meshes = world(3, |_| echo());
     let last = meshes.pop().expect("three");
     let others: Vec<_> = meshes.into_iter().map(|mesh| later(move || mesh.shutdown())).collect();
-    for _ in 0..3 {
-        thread::sleep(Duration::from_millis(100));
+    // For so long that the others would have gone.
+    for _ in 0..500 {
         for rank in 0..2 {
             assert_eq!(one(last.call(Rank(rank), "echo", message([5.into()]))).into_int(), Ok(5));
         }
@@ -187,7 +187,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
     let mut buffer = [0; 4096];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
         while frozen.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(10));
+            thread::park();
         }
         if to.write_all(&buffer[..read]).is_err() {
             break;
@@ -233,8 +233,7 @@ fn a_connection_that_falls_silent_is_noticed_after_lost_after() {
     meshes[1].doing("computing");
     let pending = meshes[0].call(Rank(1), "never", Message::default());
     // As long as bytes come, nobody is lost.
-    thread::sleep(lost_after * 2);
-    assert_eq!(meshes[0].lost().now(), None);
+    assert_eq!(meshes[0].lost().wait(Some(lost_after * 2)), None);
     proxy.frozen.store(true, Ordering::SeqCst);
     let frozen = Instant::now();
     let error = error(pending);

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::{echo, error, message, one, shut_down, world};
+use crate::support::{echo, error, eventually, later, message, one, shut_down, within, world};
 use futures::FutureExt;
 use pstrain::rpc::{CallError, CallErrorKind, ContextId, Incoming, Message, Methods, Pending, Value};
 use pstrain::topology::Rank;
 use tch::Tensor;
+use tokio::sync::watch;
 
 #[test]
 fn every_rank_calls_every_rank_itself_too() {
@@ -74,11 +75,13 @@ fn calls_that_leave_together_wait_for_the_last_and_keep_their_order() {
     let together = meshes[0].together();
     // More than one message takes.
     let calls: Vec<_> = (0..100).map(call).collect();
-    std::thread::sleep(Duration::from_millis(50));
-    assert!(noted.lock().expect("nobody panics").is_empty(), "they are held back");
+    // Another thread's call overtakes them.
+    let mesh = meshes[0].clone();
+    within(later(move || mesh.call(Rank(1), "note", message([Value::Int(-1)])).wait())).expect("an answer");
+    assert_eq!(*noted.lock().expect("nobody panics"), [-1], "they are held back");
     drop(together);
     Pending::wait_all(calls).expect("answers");
-    assert_eq!(*noted.lock().expect("nobody panics"), (0..100).collect::<Vec<_>>());
+    assert_eq!(*noted.lock().expect("nobody panics"), (-1..100).collect::<Vec<_>>());
     shut_down(meshes);
 }
 
@@ -114,11 +117,7 @@ fn what_is_told_comes_before_the_next_call_or_by_itself() {
     meshes[0].call(Rank(1), "note", say(2)).wait().expect("an answer");
     assert_eq!(*noted.lock().expect("nobody panics"), [1, 2]);
     meshes[0].tell(Rank(1), "note", say(3));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while noted.lock().expect("nobody panics").len() < 3 {
-        assert!(Instant::now() < deadline, "it leaves with a heartbeat");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("it leaves with a heartbeat", || noted.lock().expect("nobody panics").len() == 3);
     shut_down(meshes);
 }
 
@@ -252,20 +251,25 @@ fn a_call_whose_answer_nobody_wants_runs_all_the_same() {
 
 #[test]
 fn a_rank_that_is_flooded_with_calls_says_so_and_recovers() {
+    let open = Arc::new(watch::Sender::new(false));
     let meshes = world(2, |_| {
         let mut methods = echo();
-        methods.add("sleepy", async |_| {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            Ok(Message::default())
+        let open = open.clone();
+        methods.add("hold", move |_| {
+            let mut open = open.subscribe();
+            async move {
+                let _ = open.wait_for(|open| *open).await;
+                Ok(Message::default())
+            }
         });
         methods
     });
-    let all: Vec<_> = (0..1030).map(|_| meshes[0].call(Rank(1), "sleepy", Message::default())).collect();
-    let busy = all
-        .into_iter()
-        .map(|pending| pending.wait())
-        .filter(|outcome| outcome.as_ref().is_err_and(|error| error.kind == CallErrorKind::Busy));
-    assert_eq!(busy.count(), 6);
+    let mut held: Vec<_> = (0..1030).map(|_| meshes[0].call(Rank(1), "hold", Message::default())).collect();
+    for refused in held.split_off(1024) {
+        assert_eq!(error(refused).kind, CallErrorKind::Busy);
+    }
+    open.send_replace(true);
+    Pending::wait_all(held).expect("answers");
     assert_eq!(
         one(meshes[0].call(Rank(1), "echo", message([Value::Nil]))).into_list().map_err(|e| e.kind).err(),
         Some(CallErrorKind::BadValue)

@@ -167,12 +167,9 @@ fn start_world(folder: &Path, more: &[&str]) -> Vec<Child> {
 fn a_killed_master_ends_all_others_with_its_name() {
     let folder = folder_with(DDP_RPC);
     let mut world = start_world(folder.path(), &[]);
-    let began = Instant::now();
-    let logged = || fs::read_to_string(folder.path().join("RUN/metrics.jsonl")).unwrap_or_default();
-    while !(0..2).all(|rank| logged().matches(&format!("\"rank\":{rank},")).count() > 20) {
-        assert!(began.elapsed() < LIMIT, "no steps within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for_metrics(folder.path(), |metrics| {
+        (0..2).all(|rank| metrics.matches(&format!("\"rank\":{rank},")).count() > 20)
+    });
     let master = world.remove(2);
     kill(Pid::from_raw(master.id() as i32), Signal::SIGKILL).unwrap();
     let killed = Instant::now();

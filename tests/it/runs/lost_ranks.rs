@@ -49,16 +49,10 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
 
 /// Training is under way once so many trainers have logged some steps.
 fn wait_for_steps(folder: &Path, trainers: usize) {
-    let began = Instant::now();
-    loop {
-        let metrics = std::fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap_or_default();
+    wait_for_metrics(folder, |metrics| {
         let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 20;
-        if (0..4).filter(under_way).count() >= trainers {
-            return;
-        }
-        assert!(began.elapsed() < LIMIT, "no steps within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        (0..4).filter(under_way).count() >= trainers
+    });
 }
 
 fn signal(child: &Child, signal: Signal) {

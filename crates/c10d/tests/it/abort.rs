@@ -1,13 +1,13 @@
 //! A group that is given up: nothing of it goes on waiting.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::every_backend::ranks;
 use crate::small_model::*;
 use c10d::reducer::Reducer;
-use c10d::{Error, Options, ProcessGroup, ReduceOp, Store, Work, threads, threads_with};
+use c10d::{Error, Options, ProcessGroup, ReduceOp, Store, Work, recomputed, threads, threads_with};
 use tch::{Device, Kind, Tensor};
 
 const SOON: Duration = Duration::from_secs(1);
@@ -115,11 +115,17 @@ fn a_wait_and_a_callback_under_way_are_ended_too() {
         let told = group.all_reduce_async(ones(), ReduceOp::Sum).unwrap();
         let (tell, hears) = mpsc::channel();
         told.on_done(move |outcome| tell.send(outcome).unwrap()).unwrap();
+        let begun = Barrier::new(4);
+        let begins = |operate: fn(&ProcessGroup) -> Error| {
+            begun.wait();
+            operate(group)
+        };
         thread::scope(|scope| {
-            let waits = scope.spawn(|| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap_err());
-            let receives = scope.spawn(|| group.recv(&mut ones(), 1, 3).unwrap_err());
-            let message = scope.spawn(|| group.recv_any(&mut ones(), 4).unwrap_err());
-            thread::sleep(Duration::from_millis(50));
+            let waits =
+                scope.spawn(|| begins(|group| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap_err()));
+            let receives = scope.spawn(|| begins(|group| group.recv(&mut ones(), 1, 3).unwrap_err()));
+            let message = scope.spawn(|| begins(|group| group.recv_any(&mut ones(), 4).unwrap_err()));
+            begun.wait();
             soon(|| {
                 group.abort();
                 for ended in [waits, receives, message] {
@@ -173,7 +179,15 @@ fn a_backward_that_would_never_end_is_broken_off() {
         let model = Mlp::new(1);
         let mut reducer = reducer(&model, &group, small_buckets());
         reducer.before_forward().unwrap();
-        let loss = model.loss(&Batch::whole(0, 8));
+        let Batch { input, target } = Batch::whole(0, 8);
+        let (tell, told) = mpsc::channel();
+        let forward = move |inputs: &[Tensor]| {
+            tell.send(()).unwrap();
+            Ok(&inputs[0] * 1.0)
+        };
+        let input = recomputed(&[input.set_requires_grad(true)], forward).unwrap();
+        let loss = model.loss(&Batch { input, target });
+        told.recv().unwrap();
         if group.rank() == 1 {
             (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
             // Its peer goes.
@@ -184,7 +198,8 @@ fn a_backward_that_would_never_end_is_broken_off() {
         let aborts = thread::spawn({
             let group = group.clone();
             move || {
-                thread::sleep(Duration::from_millis(100));
+                // The backward computes the input once more when it has come through all parameters.
+                told.recv().unwrap();
                 group.abort();
             }
         });
@@ -196,8 +211,20 @@ fn a_backward_that_would_never_end_is_broken_off() {
 }
 
 fn lonely(options: Options) -> Error {
-    let store = Store::hash().unwrap();
-    ProcessGroup::new(&store, 0, 2, options).unwrap_err()
+    lonely_at(&Store::hash().unwrap(), options)
+}
+
+fn lonely_at(store: &Store, options: Options) -> Error {
+    ProcessGroup::new(store, 0, 2, options).unwrap_err()
+}
+
+/// Waits until a rank that looks for others has written down where it is, and so waits for them: more than `keys` keys.
+fn until_it_waits(store: &Store, keys: u64) {
+    let start = Instant::now();
+    while store.count_keys().unwrap() <= keys {
+        assert!(start.elapsed() < 10 * SOON, "nobody came");
+        thread::yield_now();
+    }
 }
 
 #[test]
@@ -212,23 +239,29 @@ fn a_rank_that_does_not_come_to_the_meeting_is_named_within_its_limit() {
 fn the_limit_of_the_meeting_is_not_that_of_the_operations() {
     let options =
         Options { join_timeout: Some(Duration::from_secs(20)), timeout: SOON / 5, ..Options::default() };
+    let timed_out = Barrier::new(2);
     threads_with(2, &options, |group| {
         if group.rank() == 0 {
             let error = soon(|| group.recv(&mut ones(), 1, 0).unwrap_err());
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        } else {
-            thread::sleep(SOON / 2);
         }
+        // Rank 1 is there as long, and silent.
+        timed_out.wait();
         Ok(())
     })
     .unwrap();
     let options = Options { join_timeout: Some(SOON / 2), timeout: SOON * 20, ..Options::default() };
+    let (ended, ends) = mpsc::channel();
+    let (ended, ends) = (Mutex::new(ended), Mutex::new(ends));
     threads_with(2, &options, |group| {
         if group.rank() == 0 {
-            thread::sleep(SOON);
+            // So long has the other to wait, and longer than it may take to meet.
+            assert!(ends.lock().unwrap().recv_timeout(SOON).is_err(), "rank 1 did not wait");
         }
         // As the Reducer starts them, too: without a limit of their own.
-        Reducer::new(&Mlp::new(1).parameters, &[], group, small_buckets()).map(drop)
+        let made = Reducer::new(&Mlp::new(1).parameters, &[], group, small_buckets()).map(drop);
+        let _ = ended.lock().unwrap().send(());
+        made
     })
     .unwrap();
 }
@@ -236,12 +269,15 @@ fn the_limit_of_the_meeting_is_not_that_of_the_operations() {
 #[test]
 fn a_meeting_is_given_up_before_the_group_is_there() {
     let options = Options::default();
-    let abort = options.abort.clone();
-    let gives_up = thread::spawn(move || {
-        thread::sleep(SOON / 10);
-        abort.abort();
+    let (store, abort) = (Store::hash().unwrap(), options.abort.clone());
+    let gives_up = thread::spawn({
+        let store = store.clone();
+        move || {
+            until_it_waits(&store, 0);
+            abort.abort();
+        }
     });
-    let error = soon(|| lonely(options.clone()));
+    let error = soon(|| lonely_at(&store, options.clone()));
     assert!(matches!(error, Error::Aborted { .. }), "{error}");
     gives_up.join().unwrap();
     // And what would be made later.
@@ -284,8 +320,9 @@ fn a_subgroup_that_is_being_made_ends_with_its_group() {
             return stay();
         }
         thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(SOON / 10);
+            let keys = group.store().count_keys().unwrap();
+            scope.spawn(move || {
+                until_it_waits(group.store(), keys);
                 group.abort();
             });
             // The other rank does not call this.

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -30,8 +30,9 @@ fn a_parameter_of_another_shape_is_named_on_all_ranks() {
     }
 }
 
-/// The port of a way to the store at `port`, on which, once it is `slow`, what is said takes a while.
-fn slow_way_to(port: u16, slow: Arc<AtomicBool>) -> u16 {
+/// The port of a way to the store at `port`, on which, once it is `slow`, what is said takes a while, and at most until the
+/// other end of `over` is dropped.
+fn slow_way_to(port: u16, slow: Arc<AtomicBool>, over: mpsc::Receiver<()>) -> u16 {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let way = socket.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -42,7 +43,7 @@ fn slow_way_to(port: u16, slow: Arc<AtomicBool>) -> u16 {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = near.read(&mut buffer) {
             if slow.load(Ordering::SeqCst) {
-                thread::sleep(Duration::from_millis(300));
+                let _ = over.recv_timeout(Duration::from_millis(300));
             }
             far.write_all(&buffer[..read]).unwrap();
         }
@@ -61,7 +62,9 @@ fn ranks_take_the_same_way_though_the_store_hears_one_of_them_late() {
         ..TcpOptions::new("127.0.0.1", port, 0, 2)
     };
     let near = Store::tcp(&to(0, true)).unwrap();
-    let far = Store::tcp(&to(slow_way_to(near.port().unwrap(), slow.clone()), false)).unwrap();
+    let (_over, is_over) = mpsc::channel();
+    let way = slow_way_to(near.port().unwrap(), slow.clone(), is_over);
+    let far = Store::tcp(&to(way, false)).unwrap();
     let rank = |rank, store: Store| {
         let group = ProcessGroup::new(&store, rank, 2, options()).unwrap();
         group.barrier().unwrap();

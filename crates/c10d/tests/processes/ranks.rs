@@ -187,6 +187,16 @@ impl Ranks {
         unsafe { libc::kill(self.pids[rank], signal) };
     }
 
+    /// Looks again and again: to wait for it would take its end from the thread that does.
+    fn wait_until_stopped(&self, rank: usize) {
+        let start = Instant::now();
+        let stat = || fs::read_to_string(format!("/proc/{}/stat", self.pids[rank])).unwrap();
+        while !stat().contains(") T ") {
+            assert!(start.elapsed() < LIMIT, "{}", stat());
+            thread::yield_now();
+        }
+    }
+
     /// What each wrote, once all have ended.
     fn ended(&self) -> Vec<String> {
         let text = |(rank, end): (usize, &mpsc::Receiver<Output>)| {
@@ -246,15 +256,15 @@ fn a_process_that_dies_inside_a_backward_is_an_error_of_the_other() {
     assert!(outputs[1].ends_with("exit status: 3"), "{}", outputs[1]);
 }
 
-/// Rank `victim` of three gets these signals, half a second apart. How many ranks were told at once.
+/// Rank `victim` of three gets these signals, and the second once the first has stopped it. How many ranks were told at once.
 fn a_killed_rank_is_named(what: &str, victim: usize, checked: bool, signals: &[i32]) -> usize {
     let (server, place) = server();
     let ranks = Ranks::start(3, &place, what, checked);
     server.wait(&["ready/0", "ready/1", "ready/2"], LIMIT).unwrap();
     for &signal in signals {
         ranks.signal(victim, signal);
-        if signal != libc::SIGKILL {
-            thread::sleep(Duration::from_millis(500));
+        if signal == libc::SIGSTOP {
+            ranks.wait_until_stopped(victim);
         }
     }
     let killed = Instant::now();

@@ -13,7 +13,8 @@ mod reducer_hooks;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 use std::{env, fs, thread};
 
 use c10d::{Backend, Options, ProcessGroup, Result, Store};
@@ -120,16 +121,16 @@ fn under_mpirun(mpi: &str, size: usize, file: &str) -> Output {
 
 /// Waits, and ends mpirun if that takes too long; mpirun ends its ranks.
 fn ended(mut mpirun: Child) -> std::process::ExitStatus {
-    let end = Instant::now() + RUN_LIMIT;
-    loop {
-        if let Some(status) = mpirun.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() > end {
-            // SIGTERM, which mpirun passes on.
-            let _ = Command::new("kill").arg(mpirun.id().to_string()).status();
-            return mpirun.wait().unwrap();
-        }
-        thread::park_timeout(Duration::from_millis(20));
+    let pid = mpirun.id().to_string();
+    let (tell, told) = mpsc::channel();
+    let waits = thread::spawn(move || {
+        let status = mpirun.wait().unwrap();
+        let _ = tell.send(());
+        status
+    });
+    if told.recv_timeout(RUN_LIMIT).is_err() {
+        // SIGTERM, which mpirun passes on.
+        let _ = Command::new("kill").arg(pid).status();
     }
+    waits.join().unwrap()
 }
