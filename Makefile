@@ -2,7 +2,9 @@
 export OMP_WAIT_POLICY ?= passive
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: run test setup build lint bench interop gpu-check mpi nccl test-mpi
+PREFIX ?= /usr/local
+
+.PHONY: run test test-all setup build install lint bench interop gpu-check mpi nccl test-mpi
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -12,8 +14,20 @@ test: build
 	scripts/test-mpi --if-built
 	scripts/test-plugins
 
+# The slow statistics whole, of which `make test` runs a part.
+test-all: export PSTRAIN_TEST_ALL = 1
+test-all: test
+
 build: setup
 	cargo build --quiet
+
+# One program, with its plug-ins and a data set inside. libtorch 2.11.0 is not installed: README.md says where the program
+# looks for it.
+install: setup
+	cargo build --release --quiet --bin pstrain
+	install -D -m 755 $(TARGET_DIR)/release/pstrain $(DESTDIR)$(PREFIX)/bin/pstrain
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/pstrain; it looks for libtorch 2.11.0 in PSTRAIN_LIBTORCH, in the active" \
+	  "Python environment, in $(or $(LIBTORCH),$(CURDIR)/.deps/libtorch), in $(PREFIX)/lib, and where python3 has torch"
 
 setup:
 	@scripts/setup
@@ -22,6 +36,7 @@ setup:
 lint: setup
 	cargo fmt --all --check
 	rustfmt --edition 2024 --check src/optimizers/*.rs # modules of a macro, which cargo fmt does not see
+	scripts/deny
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
 	cd plugins && cargo fmt --all --check
