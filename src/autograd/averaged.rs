@@ -9,11 +9,14 @@ use tch::Tensor;
 use crate::rpc::CallError;
 
 /// A [`Reducer`] and the leaves that it was made over. A clone is the same one.
+///
+/// No lock is held while replicas wait for one another: the reducer is taken out for a backward, and put back behind it.
 #[derive(Clone)]
 pub struct Averaged(Arc<Mutex<Inner>>);
 
 struct Inner {
-    reducer: Reducer,
+    /// None while a backward runs through it.
+    reducer: Option<Reducer>,
     leaves: Vec<Tensor>,
     /// Backwards of this step that are still to come.
     left: usize,
@@ -22,10 +25,9 @@ struct Inner {
 impl Averaged {
     pub fn new(reducer: Reducer, leaves: &[Tensor]) -> Averaged {
         let leaves = leaves.iter().map(Tensor::shallow_clone).collect();
-        Averaged(Arc::new(Mutex::new(Inner { reducer, leaves, left: 0 })))
+        Averaged(Arc::new(Mutex::new(Inner { reducer: Some(reducer), leaves, left: 0 })))
     }
 
-    /// Its owner starts forwards with it; one backward at a time runs through it.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,12 +36,14 @@ impl Averaged {
     /// them gave.
     ///
     /// # Errors
-    /// When a backward before has failed, or another replica is lost.
-    pub fn begin(&self, backwards: usize) -> c10d::Result<()> {
-        let Inner { reducer, left, .. } = &mut *self.lock();
-        *left = backwards;
+    /// When a backward before has failed, another replica is lost, or a backward runs.
+    pub fn begin(&self, backwards: usize) -> Result<(), CallError> {
+        let mut reducer = self.take_reducer()?;
         reducer.set_synchronise(true);
-        reducer.before_forward()
+        let begun = reducer.before_forward();
+        let mut inner = self.lock();
+        (inner.left, inner.reducer) = (backwards, Some(reducer));
+        begun.map_err(CallError::failed)
     }
 
     pub(super) fn is_reached_from(&self, outputs: &[Tensor]) -> Result<bool, CallError> {
@@ -54,9 +58,21 @@ impl Averaged {
         seeds: &[Tensor],
         retain_graph: bool,
     ) -> Result<Vec<Option<Tensor>>, CallError> {
-        let Inner { reducer, left, .. } = &mut *self.lock();
-        *left = left.saturating_sub(1);
-        reducer.set_synchronise(*left == 0);
-        reducer.grad(outputs, inputs, seeds, retain_graph).map_err(CallError::failed)
+        let mut reducer = self.take_reducer()?;
+        let left = {
+            let mut inner = self.lock();
+            inner.left = inner.left.saturating_sub(1);
+            inner.left
+        };
+        reducer.set_synchronise(left == 0);
+        let gradients = reducer.grad(outputs, inputs, seeds, retain_graph);
+        self.lock().reducer = Some(reducer);
+        gradients.map_err(CallError::failed)
+    }
+
+    fn take_reducer(&self) -> Result<Reducer, CallError> {
+        let busy =
+            || CallError::failed("a backward of these replicas is running: one at a time averages gradients");
+        self.lock().reducer.take().ok_or_else(busy)
     }
 }

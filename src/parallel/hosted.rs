@@ -8,11 +8,10 @@ use anyhow::{Context as _, Result};
 use c10d::ProcessGroup;
 use tch::Tensor;
 
-use super::hogwild::Hogwild;
-use super::made::{Chosen, Tally};
-use super::ordered::Ordered;
+use super::hosted_parameters::{Given, HostedParameters, Hosts};
+use super::registry::{Counters, OptimizerChoice};
+use super::updates::Updates;
 use super::versioned::Snapshot;
-use super::weights::{Given, Weights};
 use super::{Applied, Gradients, leaf};
 use crate::autograd::ContextState;
 use crate::job::{Consistency, ModuleSpec};
@@ -39,18 +38,15 @@ pub struct HostedModule {
     module: Arc<Module>,
     /// Of the parameters, in the order of the module.
     parameter_names: Vec<String>,
-    updates: Updates,
-    optimizer: Chosen,
-    tally: Tally,
+    updates: Updates<HostedParameters>,
+    /// A step of a trainer is one of this module, too: it has parameters, or statistics that wait for the end of a round.
+    takes_steps: bool,
+    optimizer: OptimizerChoice,
+    counters: Counters,
     /// Nanoseconds of forwards and of backwards.
     computing: AtomicU64,
     /// The most forwards of one step whose activations were kept at one time.
     peak_activations: AtomicUsize,
-}
-
-enum Updates {
-    Ordered(Box<Ordered<Weights>>),
-    Hogwild(Hogwild),
 }
 
 /// The version of each module that a context's step reads. Hangs on the context.
@@ -62,17 +58,16 @@ struct Read {
     version: u64,
     /// What autograd watches: they share the snapshot's storage, with a version counter of their own.
     leaves: Vec<Tensor>,
-    /// What its forwards saw, where that waits for the end of a round (O-2).
+    /// What its forwards saw, where that waits for the end of a round.
     seen: Statistics,
-    /// Keeps the storage from being written; hogwild has none.
-    _snapshot: Option<Snapshot>,
+    /// Keeps the storage from being written, but where updates have no order.
+    _snapshot: Snapshot,
 }
 
-/// A module's parameters and buffers as they were at one moment; under hogwild, which has no snapshots, the parameters
-/// go on.
+/// A module's parameters and buffers as they were at one moment; under hogwild, which has no order, the parameters go on.
 pub struct ModuleState {
     tensors: Vec<(String, Tensor)>,
-    _snapshot: Option<Snapshot>,
+    _snapshot: Snapshot,
 }
 
 impl ModuleState {
@@ -109,21 +104,19 @@ impl HostedModule {
         let module = Arc::new(module);
         let parameter_names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
         let tensors = module.initial_parameters()?;
-        let updates = match *consistency {
-            Consistency::Hogwild => Updates::Hogwild(Hogwild::new(tensors, trainers)),
-            ordered => Updates::Ordered(Box::new(Ordered::new(
-                Weights::new(module.clone(), tensors, replicas),
-                trainers,
-                ordered,
-            ))),
-        };
+        let hosts = Hosts::new(replicas, &tensors)?;
+        let parameters = HostedParameters::new(module.clone(), tensors);
+        let updates = Updates::new(parameters, hosts, trainers, *consistency)?;
+        let takes_steps =
+            !module.parameters().is_empty() || (updates.has_rounds() && !module.share_buffers().is_empty());
         Ok(HostedModule {
             name: spec.name.clone(),
             module,
             parameter_names,
             updates,
-            optimizer: Chosen::default(),
-            tally: Tally::default(),
+            takes_steps,
+            optimizer: OptimizerChoice::default(),
+            counters: Counters::default(),
             computing: AtomicU64::new(0),
             peak_activations: AtomicUsize::new(0),
         })
@@ -137,8 +130,10 @@ impl HostedModule {
         &self.module
     }
 
-    pub fn parameter_names(&self) -> &[String] {
-        &self.parameter_names
+    /// How many references stand for what a step of the module changes: one for each parameter; one for its running
+    /// statistics, where it has no parameters and these wait for steps; none for a module that takes no steps.
+    pub fn step_parts(&self) -> usize {
+        self.parameter_names.len().max(usize::from(self.takes_steps))
     }
 
     /// Waits until `after` of the trainer's steps are applied, but under hogwild, and while it is too far ahead (`ssp`).
@@ -146,13 +141,7 @@ impl HostedModule {
     /// # Errors
     /// An earlier step of it has failed.
     pub async fn turn(&self, trainer: Rank, after: u64) -> Result<()> {
-        match &self.updates {
-            // A module without parameters takes no steps.
-            Updates::Ordered(ordered) if !self.parameter_names.is_empty() => {
-                ordered.turn(trainer, after).await
-            }
-            Updates::Ordered(_) | Updates::Hogwild(_) => Ok(()),
-        }
+        if self.takes_steps { self.updates.turn(trainer, after).await } else { Ok(()) }
     }
 
     /// Forward under a context, recorded for its backward.
@@ -171,9 +160,9 @@ impl HostedModule {
         let _span = span(Activity::Forward);
         let start = Instant::now();
         let observed = self.module.record(&leaves, inputs, mode).and_then(|(output, seen)| {
-            match &self.updates {
-                Updates::Ordered(ordered) if ordered.has_rounds() => self.keep(context, seen),
-                _ => self.module.fold(&seen)?,
+            match self.updates.has_rounds() {
+                true => self.keep(context, seen),
+                false => self.module.fold(&seen)?,
             }
             Ok(output)
         });
@@ -183,8 +172,8 @@ impl HostedModule {
 
     /// Forward without recording anything, dropout off.
     pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Tensor> {
-        let (tensors, _reading) = self.current(caller);
-        tch::no_grad(|| self.module.forward(&tensors, inputs, Mode::EVAL))
+        let snapshot = self.current(caller);
+        tch::no_grad(|| self.module.forward(&snapshot.tensors, inputs, Mode::EVAL))
             .with_context(|| format!("module `{}`", self.name))
     }
 
@@ -194,44 +183,40 @@ impl HostedModule {
     /// When another one was chosen before.
     pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
         let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
-        self.optimizer.choose(&self.name, spec, || match &self.updates {
-            Updates::Ordered(ordered) => ordered.with(|weights| weights.set_optimizer(make)),
-            Updates::Hogwild(hogwild) => hogwild.set_optimizer(make),
-        })
+        self.optimizer
+            .choose(&self.name, spec, || self.updates.prepare(|parameters| parameters.set_optimizer(make)))
     }
 
     /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
-    /// happens without an update.
+    /// happens without an update. A module that the context has not used is left alone; in a round it counts as one
+    /// without gradients.
+    ///
+    /// # Errors
+    /// When the step cannot be applied.
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
         self.computed(context.take_computing());
-        let gradients = samples.map(|_| self.gradients_of(context));
+        let gradients = self.gradients_of(context);
         // The snapshot goes before the update, so that the update may write in place.
-        let (used, seen) =
-            self.take_read(context).context("this context has made no forward on the module")?;
+        let read = self.take_read(context);
+        let takes_part = read.is_some() || self.updates.has_rounds();
+        // A context that has read nothing here has missed nothing.
+        let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let _span = span(Activity::Step);
-        let applied = match &self.updates {
-            Updates::Ordered(ordered) => {
-                let given = samples.zip(gradients);
-                let given = given.map(|(samples, gradients)| Given { samples, gradients, seen });
-                ordered.step(trainer, used, given).await
-            }
-            Updates::Hogwild(hogwild) => hogwild.step(trainer, used, gradients),
-        };
+        let given = samples.filter(|_| takes_part).map(|samples| Given { samples, gradients, seen });
+        let applied = self.updates.step(trainer, used, given).await;
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
-        self.tally.add(applied);
+        self.counters.add(applied);
         Ok(applied)
     }
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
     pub fn fail(&self, trainer: Rank, reason: &str) {
-        if let Updates::Ordered(ordered) = &self.updates {
-            ordered.fail(trainer, reason);
-        }
+        self.updates.fail(trainer, reason);
     }
 
     /// Steps applied so far, by all trainers, and the sum of their staleness.
     pub fn updates(&self) -> (u64, u64) {
-        self.tally.read()
+        self.counters.read()
     }
 
     /// The time that training steps have computed here, and the most forwards of one step whose activations were kept at
@@ -246,10 +231,7 @@ impl HostedModule {
     /// # Errors
     /// When that completes a round which cannot be applied.
     pub fn leave(&self, trainer: Rank) -> Result<()> {
-        match &self.updates {
-            Updates::Ordered(ordered) => ordered.leave(trainer),
-            Updates::Hogwild(_) => Ok(()),
-        }
+        self.updates.leave(trainer)
     }
 
     /// Parameters and buffers under PyTorch's names, as they are now.
@@ -257,19 +239,13 @@ impl HostedModule {
     /// # Errors
     /// When libtorch cannot copy a buffer.
     pub fn state(&self, caller: Rank) -> Result<ModuleState> {
-        let (tensors, snapshot) = self.current(caller);
-        Ok(ModuleState { tensors: self.module.state_dict(&tensors)?, _snapshot: snapshot })
+        let snapshot = self.current(caller);
+        Ok(ModuleState { tensors: self.module.state_dict(&snapshot.tensors)?, _snapshot: snapshot })
     }
 
-    /// The parameters as they are now. They stay as they are for as long as the snapshot lives; hogwild has none.
-    fn current(&self, caller: Rank) -> (Vec<Tensor>, Option<Snapshot>) {
-        match &self.updates {
-            Updates::Ordered(ordered) => {
-                let snapshot = ordered.with(|weights| weights.snapshot());
-                (snapshot.tensors.iter().map(Tensor::shallow_clone).collect(), Some(snapshot))
-            }
-            Updates::Hogwild(hogwild) => (hogwild.current(caller).1, None),
-        }
+    /// The parameters as they are now. They stay as they are for as long as the snapshot lives; but not under hogwild.
+    fn current(&self, caller: Rank) -> Snapshot {
+        self.updates.read(caller, |parameters| parameters.snapshot()).1
     }
 
     fn computed(&self, time: Duration) {
@@ -287,18 +263,8 @@ impl HostedModule {
         if let Some(read) = reads.iter().find(|read| read.module == self.name) {
             return Ok(read.leaves.iter().map(Tensor::shallow_clone).collect());
         }
-        let (version, tensors, snapshot) = match &self.updates {
-            Updates::Ordered(ordered) => {
-                let snapshot = ordered.with(|weights| weights.snapshot());
-                let tensors = snapshot.tensors.iter().map(Tensor::shallow_clone).collect();
-                (snapshot.version, tensors, Some(snapshot))
-            }
-            Updates::Hogwild(hogwild) => {
-                let (version, tensors) = hogwild.current(trainer);
-                (version, tensors, None)
-            }
-        };
-        let leaves = tensors.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
+        let (version, snapshot) = self.updates.read(trainer, |parameters| parameters.snapshot());
+        let leaves = snapshot.tensors.iter().map(leaf).collect::<Result<Vec<_>, _>>()?;
         for (name, leaf) in self.parameter_names.iter().zip(&leaves) {
             context.watch(self.watched_name(name), leaf)?;
         }

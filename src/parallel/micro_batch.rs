@@ -6,13 +6,13 @@ use anyhow::Result;
 use tch::Tensor;
 
 use super::remote_module::Forwarding;
-use super::{Forward, LookingUp, Placed, RemoteModule};
+use super::{Forward, LookingUp, ModuleHandle, RemoteModule};
 use crate::autograd::Context;
 use crate::profile::{Activity, span};
 
 /// The modules of a model, in the order in which a sample passes them, and how each forward of one micro-batch runs.
 pub struct Passage<'a> {
-    pub modules: &'a [Placed],
+    pub modules: &'a [ModuleHandle],
     /// `None`: nothing is recorded.
     pub context: Option<&'a Context>,
     /// For each module.
@@ -82,22 +82,22 @@ impl MicroBatch {
             let (start, forward) = (Instant::now(), passage.forwards[passed]);
             passed += 1;
             output = match (module, passage.context) {
-                (Placed::Remote(_), context) => {
+                (ModuleHandle::Remote(_), context) => {
                     let remote = passage.remote_from(passed - 1);
                     passed += remote.len() - 1;
                     let forwarding = RemoteModule::forward_through(&remote, context, input);
                     return Ok(MicroBatch { passed, output: Output::Forwarding(forwarding), computed });
                 }
-                (Placed::Sharded(table), Some(context)) => {
+                (ModuleHandle::Sharded(table), Some(context)) => {
                     Output::LookingUp(table.look_up(context, &input, forward.after)?)
                 }
-                (Placed::Sharded(table), None) => Output::Here(table.predict(&input)?),
-                (Placed::Replica(replica), Some(_)) => Output::Here(replica.forward(input, forward)?),
-                (Placed::Replica(replica), None) => Output::Here(replica.predict(input)?),
-                (Placed::Pulled(pulled), Some(context)) => {
+                (ModuleHandle::Sharded(table), None) => Output::Here(table.predict(&input)?),
+                (ModuleHandle::Replica(replica), Some(_)) => Output::Here(replica.forward(input, forward)?),
+                (ModuleHandle::Replica(replica), None) => Output::Here(replica.predict(input)?),
+                (ModuleHandle::Pulled(pulled), Some(context)) => {
                     Output::Here(pulled.forward(context, input, forward)?)
                 }
-                (Placed::Pulled(pulled), None) => Output::Here(pulled.copy().predict(input)?),
+                (ModuleHandle::Pulled(pulled), None) => Output::Here(pulled.copy().predict(input)?),
             };
             computed += start.elapsed();
         }

@@ -1,41 +1,40 @@
 //! What a placement means: the parameter server, remote modules, replicas, shards.
 //!
 //! [`HostedModule`] is a module at its owner, [`RemoteModule`] its handle on another rank. [`Replica`] is one trainer's
-//! copy of a module, [`Averaging`] keeps the copies equal in a process group that [`Groups`] makes. [`ShardedModule`] is
+//! copy of a module, [`GradientSync`] keeps the copies equal in a process group that [`Groups`] makes. [`ShardedModule`] is
 //! a table whose rows lie on several ranks, each with a [`Shard`] of it. `pull_push` is the classic parameter server:
-//! modules at the trainers, parameters on servers. [`Placed`] is a module of any kind, and [`DistributedOptimizer`]
+//! modules at the trainers, parameters on servers. [`ModuleHandle`] is a module of any kind, and [`DistributedOptimizer`]
 //! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
-mod averaging;
 mod calls;
-mod consistency;
 mod distributed_optimizer;
+mod gradient_sync;
 mod groups;
-mod hogwild;
 mod hosted;
-mod made;
+mod hosted_parameters;
+mod mean;
 mod micro_batch;
-mod ordered;
-mod placed;
+mod module_handle;
+mod module_server;
 mod pull_push;
+mod registry;
 mod remote_module;
 mod replica;
 mod ring;
-mod server;
 mod shards;
+mod updates;
 mod versioned;
-mod weights;
 
-pub use averaging::{Averaging, Comparison};
 pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameters, Stepping};
+pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
 pub use micro_batch::{MicroBatch, Passage};
-pub use placed::Placed;
+pub use module_handle::ModuleHandle;
+pub use module_server::ModuleServer;
 pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
-pub use server::ModuleServer;
 pub use shards::{Listing, LookingUp, Piece, Shard, ShardServer, ShardedModule};
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and

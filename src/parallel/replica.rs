@@ -1,6 +1,6 @@
 //! A module of which every trainer holds a copy. The copies start equal, take steps of equal gradients, and so stay
 //! equal ("PyTorch Distributed: Experiences on Accelerating Data Parallel Training", Li et al., VLDB 2020).
-//! [`Averaging`](super::Averaging) sees to both.
+//! [`GradientSync`](super::GradientSync) sees to both.
 
 use std::sync::Arc;
 

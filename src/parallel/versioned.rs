@@ -6,13 +6,15 @@ use tch::Tensor;
 
 /// The current parameters of a module. Invariants:
 ///
-/// - `V-1` A tensor that a live [`Snapshot`] holds is never written.
+/// - `V-1` A tensor that a live [`Snapshot`] holds is never written, but where updates are made in place.
 /// - `V-2` The version grows by one with each update.
 pub struct Versioned {
     version: u64,
     tensors: Vec<Tensor>,
-    /// Cloned into each snapshot of the present tensors: more than one holder means that somebody reads them.
-    readers: Arc<()>,
+    /// One for each tensor, cloned into each snapshot of it: more than one holder means that somebody reads it.
+    readers: Vec<Arc<()>>,
+    /// Readers are not looked at: what they read goes on changing.
+    in_place: bool,
 }
 
 /// One version of the parameters, as a step uses it.
@@ -20,12 +22,19 @@ pub struct Snapshot {
     pub version: u64,
     /// Share their storage with the parameters until the next update.
     pub tensors: Vec<Tensor>,
-    _reader: Arc<()>,
+    _readers: Vec<Arc<()>>,
 }
 
 impl Versioned {
     pub fn new(tensors: Vec<Tensor>) -> Versioned {
-        Versioned { version: 0, tensors, readers: Arc::new(()) }
+        let readers = tensors.iter().map(|_| Arc::new(())).collect();
+        Versioned { version: 0, tensors, readers, in_place: false }
+    }
+
+    /// A handle on the same tensors that writes them in place, whoever reads.
+    pub fn in_place(&self) -> Versioned {
+        let tensors = self.tensors.iter().map(Tensor::shallow_clone).collect();
+        Versioned { version: self.version, tensors, readers: self.readers.clone(), in_place: true }
     }
 
     pub fn version(&self) -> u64 {
@@ -34,23 +43,28 @@ impl Versioned {
 
     pub fn snapshot(&self) -> Snapshot {
         let tensors = self.tensors.iter().map(Tensor::shallow_clone).collect();
-        Snapshot { version: self.version, tensors, _reader: self.readers.clone() }
+        Snapshot { version: self.version, tensors, _readers: self.readers.clone() }
     }
 
-    /// Runs `write`, which changes the tensors it is given in place; they are copied first where a snapshot still
-    /// reads them.
+    /// Runs `write`, which changes the `touched` ones of the tensors it is given in place; these are copied first where a
+    /// snapshot still reads them.
     ///
     /// # Errors
     /// What `write` returns; the version does not grow then.
     pub fn update<E: From<tch::TchError>>(
         &mut self,
+        touched: &[bool],
         write: impl FnOnce(&[Tensor]) -> Result<(), E>,
     ) -> Result<u64, E> {
-        // Unlike the count this also orders what the last reader did before what is written now.
-        if Arc::get_mut(&mut self.readers).is_none() {
-            let copies: Result<Vec<Tensor>, _> = self.tensors.iter().map(copy).collect();
-            self.tensors = copies?;
-            self.readers = Arc::new(());
+        if !self.in_place {
+            let each = self.tensors.iter_mut().zip(&mut self.readers).zip(touched);
+            for ((tensor, readers), _) in each.filter(|(_, touched)| **touched) {
+                // Unlike the count this also orders what the last reader did before what is written now.
+                if Arc::get_mut(readers).is_none() {
+                    *tensor = copy(tensor)?;
+                    *readers = Arc::new(());
+                }
+            }
         }
         write(&self.tensors)?;
         self.version += 1;
@@ -75,28 +89,52 @@ mod tests {
         Ok(())
     }
 
+    fn zeros() -> Versioned {
+        Versioned::new(vec![Tensor::zeros([2], (Kind::Float, Device::Cpu)), Tensor::from(7.0)])
+    }
+
+    const FIRST: [bool; 2] = [true, false];
+
     #[test]
     fn a_snapshot_keeps_its_version_while_the_parameters_go_on() {
-        let mut parameters = Versioned::new(vec![Tensor::zeros([2], (Kind::Float, Device::Cpu))]);
+        let mut parameters = zeros();
         let before = parameters.snapshot();
-        assert_eq!(parameters.update(add_one).unwrap(), 1);
+        assert_eq!(parameters.update(&FIRST, add_one).unwrap(), 1);
         assert_eq!(before.tensors[0].double_value(&[0]), 0.0, "V-1");
         assert_eq!(parameters.snapshot().tensors[0].double_value(&[0]), 1.0);
         assert_eq!((before.version, parameters.version()), (0, 1), "V-2");
     }
 
     #[test]
+    fn what_an_update_does_not_touch_is_not_copied() {
+        let mut parameters = zeros();
+        let before = parameters.snapshot();
+        parameters.update(&FIRST, add_one).unwrap();
+        let after = parameters.snapshot();
+        let shared = |at: usize| before.tensors[at].data_ptr() == after.tensors[at].data_ptr();
+        assert_eq!([shared(0), shared(1)], [false, true]);
+    }
+
+    #[test]
     fn without_readers_the_update_is_in_place() {
-        let mut parameters = Versioned::new(vec![Tensor::zeros([2], (Kind::Float, Device::Cpu))]);
+        let mut parameters = zeros();
         let address = parameters.snapshot().tensors[0].data_ptr();
-        parameters.update(add_one).unwrap();
+        parameters.update(&FIRST, add_one).unwrap();
         assert_eq!(parameters.snapshot().tensors[0].data_ptr(), address);
     }
 
     #[test]
+    fn a_handle_in_place_copies_for_nobody() {
+        let parameters = zeros();
+        let before = parameters.snapshot();
+        parameters.in_place().update(&FIRST, add_one).unwrap();
+        assert_eq!(before.tensors[0].double_value(&[0]), 1.0);
+    }
+
+    #[test]
     fn a_failed_update_leaves_the_version() {
-        let mut parameters = Versioned::new(vec![Tensor::zeros([2], (Kind::Float, Device::Cpu))]);
-        let failed = parameters.update(|_| Err(TchError::Torch("no".into())));
+        let mut parameters = zeros();
+        let failed = parameters.update(&FIRST, |_| Err(TchError::Torch("no".into())));
         assert!(failed.is_err());
         assert_eq!(parameters.version(), 0);
     }

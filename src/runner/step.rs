@@ -12,7 +12,7 @@ use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
-use crate::parallel::{Averaging, DistributedOptimizer, Forward, MicroBatch, Passage, Placed};
+use crate::parallel::{GradientSync, DistributedOptimizer, Forward, MicroBatch, Passage, ModuleHandle};
 use crate::plugin::{Loss, LossValue};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
@@ -21,9 +21,9 @@ use crate::topology::Rank;
 pub struct Stepper {
     pub autograd: Arc<Autograd>,
     /// In the order in which a sample passes through them.
-    pub modules: Vec<Placed>,
+    pub modules: Vec<ModuleHandle>,
     /// Of those that are replicas.
-    pub averaging: Option<Averaging>,
+    pub averaging: Option<GradientSync>,
     pub loss: Loss,
     pub optimizer: DistributedOptimizer,
     pub schedule: PipelineSchedule,
@@ -228,10 +228,10 @@ impl Stepper {
 
 /// Does a forward begin with nothing but a call to ranks that this one steps itself? Then it may leave ahead of its turn:
 /// they know which steps come before it. A module behind another one is called from there, and cannot know.
-fn asks_first(modules: &[Placed]) -> bool {
+fn asks_first(modules: &[ModuleHandle]) -> bool {
     match modules {
-        [Placed::Sharded(_), ..] => true,
-        [Placed::Remote(_), behind @ ..] => behind.first().is_none_or(|module| module.remote().is_none()),
+        [ModuleHandle::Sharded(_), ..] => true,
+        [ModuleHandle::Remote(_), behind @ ..] => behind.first().is_none_or(|module| module.remote().is_none()),
         _ => false,
     }
 }

@@ -20,7 +20,7 @@ use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
-    Averaging, DistributedOptimizer, Groups, Placed, Pulled, RemoteModule, Replica, ShardedModule,
+    DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica, ShardedModule,
 };
 use crate::plugin::{Host, Loss, PluginError};
 use crate::rpc::Mesh;
@@ -130,14 +130,14 @@ impl Trainer<'_> {
     fn take_leave(&self, stepper: &Stepper, course: &Course) -> Result<()> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
-                Placed::Remote(module) => module.leave()?,
-                Placed::Sharded(table) => table.leave()?,
-                Placed::Replica(replica) if self.position() == 0 => self.keep(spec, replica, course)?,
-                Placed::Replica(_) | Placed::Pulled(_) => {}
+                ModuleHandle::Remote(module) => module.leave()?,
+                ModuleHandle::Sharded(table) => table.leave()?,
+                ModuleHandle::Replica(replica) if self.position() == 0 => self.keep(spec, replica, course)?,
+                ModuleHandle::Replica(_) | ModuleHandle::Pulled(_) => {}
             }
         }
         stepper.optimizer.leave()?;
-        if let Some(comparison) = stepper.averaging.as_ref().and_then(Averaging::comparison) {
+        if let Some(comparison) = stepper.averaging.as_ref().and_then(GradientSync::comparison) {
             tracing::info!("{comparison}");
         }
         Ok(())
@@ -146,7 +146,7 @@ impl Trainer<'_> {
     /// What the evaluation has pulled from servers goes to the coordinator too, with the first trainer's running statistics.
     fn keep_pulled(&self, stepper: &Stepper, course: &Course) -> Result<()> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            if let Placed::Pulled(pulled) = module {
+            if let ModuleHandle::Pulled(pulled) = module {
                 self.keep(spec, pulled.copy(), course)?;
             }
         }
@@ -180,21 +180,23 @@ impl Trainer<'_> {
         let mut modules = Vec::new();
         for (position, spec) in job.modules.iter().enumerate() {
             modules.push(match spec.placement {
-                Placement::Remote => Placed::Remote(self.remote_module(spec, given)?),
+                Placement::Remote => ModuleHandle::Remote(self.remote_module(spec, given)?),
                 Placement::Replicas => {
                     let seed = job.module_seed(position);
-                    Placed::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
+                    ModuleHandle::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
                 }
-                Placement::Shards(_) => Placed::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?)),
+                Placement::Shards(_) => {
+                    ModuleHandle::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?))
+                }
                 Placement::Caller => {
                     let (filter, local_steps) = (job.pull_push.filter, job.train.local_steps);
                     let pulled = Pulled::build(self.autograd, spec, self.devices, filter, local_steps)?;
-                    Placed::Pulled(Box::new(pulled))
+                    ModuleHandle::Pulled(Box::new(pulled))
                 }
             });
         }
         let averaging = self.averaging(&modules)?;
-        let parameters = modules.iter().map(Placed::parameters).collect::<Result<_>>()?;
+        let parameters = modules.iter().map(ModuleHandle::parameters).collect::<Result<_>>()?;
         let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
@@ -226,12 +228,13 @@ impl Trainer<'_> {
         Ok(RemoteModule::new(self.autograd, rref.clone()))
     }
 
-    fn averaging(&self, modules: &[Placed]) -> Result<Option<Averaging>> {
+    fn averaging(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
         // A backward goes through what is computed here in one run.
-        let here = |module: &Placed| matches!(module, Placed::Replica(_) | Placed::Pulled(_));
+        let here =
+            |module: &ModuleHandle| matches!(module, ModuleHandle::Replica(_) | ModuleHandle::Pulled(_));
         let adjacent = modules.chunk_by(|one, next| here(one) && here(next));
         let runs: Vec<Vec<&Replica>> = adjacent
-            .map(|run| run.iter().filter_map(Placed::replica).collect::<Vec<_>>())
+            .map(|run| run.iter().filter_map(ModuleHandle::replica).collect::<Vec<_>>())
             .filter(|run| !run.is_empty())
             .collect();
         if runs.is_empty() {
@@ -239,7 +242,7 @@ impl Trainer<'_> {
         }
         let trainers = &self.job.train.trainers.ranks;
         let group = self.groups.join(self.mesh, "trainers", trainers)?;
-        let averaging = Averaging::new(group, &runs, &self.job.replicas);
+        let averaging = GradientSync::new(group, &runs, &self.job.replicas);
         Ok(Some(averaging.context("the replicas")?))
     }
 

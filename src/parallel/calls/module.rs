@@ -70,7 +70,7 @@ impl Field for Input {
 }
 
 call! {
-    /// A reference to each parameter.
+    /// A reference to each parameter; to the running statistics of a module that has none, if these wait for steps.
     pub(in crate::parallel) struct Parameters = "module.parameters" -> ParameterList {
         module: RRef,
     }

@@ -15,7 +15,7 @@ use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
-use crate::parallel::{Applied, Gradients, LocalParameters, PATIENCE, weights};
+use crate::parallel::{Applied, Gradients, LocalParameters, PATIENCE, mean};
 use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -343,7 +343,7 @@ impl LocalSteps {
             self.sum = gradients;
             return Ok(());
         }
-        weights::add(&mut self.sum, gradients)
+        mean::add(&mut self.sum, gradients)
     }
 
     /// What there is to push; the next synchronisation begins.

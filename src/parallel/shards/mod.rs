@@ -12,15 +12,15 @@
 //!   bits.
 //! - `S-4` A row is made when a training step first asks for it. Evaluation sees what it would be, and makes none.
 
-mod asked;
 mod initial;
 mod listing;
-mod server;
+mod lookup_plan;
 mod shard;
+mod shard_server;
 mod sharded_module;
 mod table;
 
 pub use listing::{Listing, Piece};
-pub use server::ShardServer;
 pub use shard::Shard;
+pub use shard_server::ShardServer;
 pub use sharded_module::{LookingUp, ShardedModule};

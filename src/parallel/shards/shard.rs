@@ -11,8 +11,8 @@ use crate::job::shards::{Cut, TableSpec, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
-use crate::parallel::made::{Chosen, Tally};
-use crate::parallel::ordered::{Ordered, Updated as _};
+use crate::parallel::registry::{Counters, OptimizerChoice};
+use crate::parallel::updates::Updates;
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
@@ -20,9 +20,9 @@ use crate::topology::Rank;
 pub struct Shard {
     module: String,
     dim: usize,
-    updates: Ordered<Table>,
-    optimizer: Chosen,
-    tally: Tally,
+    updates: Updates<Table>,
+    optimizer: OptimizerChoice,
+    counters: Counters,
 }
 
 /// The look-ups of a context's step. Hangs on the context.
@@ -73,9 +73,9 @@ impl Shard {
         Ok(Shard {
             module: spec.name.clone(),
             dim: dim as usize,
-            updates: Ordered::new(rows.with_context(|| in_module(&spec.name))?, trainers, consistency),
-            optimizer: Chosen::default(),
-            tally: Tally::default(),
+            updates: Updates::new(rows.with_context(|| in_module(&spec.name))?, (), trainers, consistency)?,
+            optimizer: OptimizerChoice::default(),
+            counters: Counters::default(),
         })
     }
 
@@ -94,7 +94,7 @@ impl Shard {
         let ids = self.ids(ids)?;
         self.updates.turn(trainer, after).await?;
         let _span = span(Activity::Forward);
-        let (version, copied) = self.updates.with(|table| (table.version(), table.look_up(&ids)));
+        let (version, copied) = self.updates.read(trainer, |table| table.look_up(&ids));
         let (places, rows) = copied.with_context(|| in_module(&self.module))?;
         let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;
         let look_ups = LookUps::of(context);
@@ -109,16 +109,17 @@ impl Shard {
     ///
     /// # Errors
     /// An id is not of this rank.
-    pub fn peek(&self, ids: &Tensor) -> Result<Tensor> {
-        self.rows(&self.ids(ids)?)
+    pub fn peek(&self, caller: Rank, ids: &Tensor) -> Result<Tensor> {
+        self.rows(caller, &self.ids(ids)?)
     }
 
     /// As [`peek`](Shard::peek).
     ///
     /// # Errors
     /// An id is not of this rank.
-    pub fn rows(&self, ids: &[i64]) -> Result<Tensor> {
-        let rows = self.updates.with(|table| table.peek(ids)).with_context(|| in_module(&self.module))?;
+    pub fn rows(&self, caller: Rank, ids: &[i64]) -> Result<Tensor> {
+        let (_, rows) = self.updates.read(caller, |table| table.peek(ids));
+        let rows = rows.with_context(|| in_module(&self.module))?;
         self.tensor(&rows)
     }
 
@@ -128,8 +129,8 @@ impl Shard {
     }
 
     /// The ids of all rows that there are now.
-    pub(super) fn all(&self) -> Ids {
-        self.updates.with(|table| table.all())
+    pub(super) fn all(&self, caller: Rank) -> Ids {
+        self.updates.read(caller, |table| table.all()).1
     }
 
     /// Chooses what updates the rows. The first call makes it, further ones must name the same.
@@ -138,7 +139,7 @@ impl Shard {
     /// When another one was chosen before, or it cannot update single rows.
     pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
         self.optimizer.choose(&self.module, spec, || {
-            let set = self.updates.with(|table| table.set_optimizer(spec));
+            let set = self.updates.prepare(|table| table.set_optimizer(spec));
             set.with_context(|| in_module(&self.module))
         })
     }
@@ -154,7 +155,7 @@ impl Shard {
         let given = samples.map(|samples| Given { samples, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
-        self.tally.add(applied);
+        self.counters.add(applied);
         Ok(applied)
     }
 
@@ -165,7 +166,7 @@ impl Shard {
 
     /// Steps applied so far, by all trainers, and the sum of their staleness.
     pub fn updates(&self) -> (u64, u64) {
-        self.tally.read()
+        self.counters.read()
     }
 
     /// The trainer takes no more steps, and nobody waits for it any longer.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
-use super::asked::Asked;
 use super::listing::Listing;
+use super::lookup_plan::LookupPlan;
 use crate::autograd::{Autograd, Context};
 use crate::job::layer::{BagMode, LayerOp};
 use crate::job::shards::{Cut, TableSpec};
@@ -100,8 +100,8 @@ impl ShardedModule {
     /// # Errors
     /// An id that the table does not have; what an owner says, or the call.
     pub fn predict(&self, ids: &Tensor) -> Result<Tensor> {
-        let asked = self.ask(None, ids, 0).with_context(|| format!("module `{}`", self.name))?;
-        no_grad(|| asked.wait())
+        let looking_up = self.ask(None, ids, 0).with_context(|| format!("module `{}`", self.name))?;
+        no_grad(|| looking_up.wait())
     }
 
     /// Tells the owners that this rank takes no more steps.
@@ -127,9 +127,9 @@ impl ShardedModule {
         ensure!(kind == Kind::Int64, "ids are int64, and {kind:?} came");
         let mut list = vec![0; ids.numel()];
         ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
-        let asked = Asked::new(&list, &self.table, self.cut, self.shards.len(), self.bags.is_some())?;
+        let plan = LookupPlan::new(&list, &self.table, self.cut, self.shards.len(), self.bags.is_some())?;
         let mut calls = Vec::new();
-        for (shard, ids) in self.shards.iter().zip(asked.of).filter(|(_, ids)| !ids.is_empty()) {
+        for (shard, ids) in self.shards.iter().zip(plan.of).filter(|(_, ids)| !ids.is_empty()) {
             let look_up = LookUp { shard: shard.clone(), after, ids: Tensor::f_from_slice(&ids)? };
             let call = match context {
                 Some(_) => self.autograd.call_within(shard.owner(), look_up, context, PATIENCE),
@@ -142,8 +142,8 @@ impl ShardedModule {
             module: self.module.clone(),
             bags: self.bags,
             dim: self.table.dim,
-            has_empty_places: asked.numbered.is_empty() || asked.numbered.contains(&-1),
-            numbered: Tensor::f_from_slice(&asked.numbered)?.f_view(ids.size().as_slice())?,
+            has_empty_places: plan.numbered.is_empty() || plan.numbered.contains(&-1),
+            numbered: Tensor::f_from_slice(&plan.numbered)?.f_view(ids.size().as_slice())?,
             calls,
         })
     }

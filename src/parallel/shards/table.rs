@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use super::initial::Initial;
 use crate::job::shards::TableSpec;
 use crate::optimizers::{OptimizerSpec, RowOptimizer};
-use crate::parallel::ordered::Updated;
-use crate::parallel::weights::weights;
+use crate::parallel::mean::weights;
+use crate::parallel::updates::Updated;
 
 /// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
 /// place.
@@ -226,13 +226,20 @@ impl Table {
 
 impl Updated for Table {
     type Given = Given;
+    type Mean = Vec<Given>;
+    type Averager = ();
+
+    /// Rows are averaged where they are applied: nothing of them is as large as the table.
+    fn average((): &(), given: Vec<Given>) -> Result<Option<Vec<Given>>> {
+        Ok(Some(given).filter(|given| !given.is_empty()))
+    }
 
     fn version(&self) -> u64 {
         self.version
     }
 
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
-    fn update(&mut self, given: Vec<Given>) -> Result<()> {
+    fn apply(&mut self, given: Vec<Given>) -> Result<()> {
         let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
         let mut step = optimizer.begin();
         let padding = self.padding();
@@ -266,6 +273,10 @@ impl Updated for Table {
         self.optimizer = Some(optimizer);
         self.version += 1;
         Ok(())
+    }
+
+    fn share(&self) -> Result<Table> {
+        bail!("rows of a table are not updated without order")
     }
 }
 

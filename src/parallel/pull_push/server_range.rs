@@ -17,10 +17,9 @@ use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{Marks, Update};
-use crate::parallel::hogwild::Hogwild;
-use crate::parallel::made::{Chosen, Tally};
-use crate::parallel::ordered::{Ordered, Updated};
-use crate::parallel::weights::average;
+use crate::parallel::mean::mean_over_trainers;
+use crate::parallel::registry::{Counters, OptimizerChoice};
+use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::{Applied, Gradients};
 use crate::topology::Rank;
 
@@ -32,28 +31,22 @@ pub(super) struct Holding {
     pub filter: Filter,
 }
 
-pub(super) struct HeldRange {
+pub(super) struct ServerRange {
     module: String,
     filter: Filter,
     /// Of the segments, in elements.
     lengths: Vec<i64>,
     changes: Arc<Changes>,
-    updates: Updates,
-    optimizer: Chosen,
+    updates: Updates<Segments>,
+    optimizer: OptimizerChoice,
     /// One for each trainer, where a filter leaves something out; used by that trainer's handlers only.
     shadows: Vec<(Rank, Mutex<Option<Tensor>>)>,
-    tally: Tally,
+    counters: Counters,
 }
 
-enum Updates {
-    Ordered(Ordered<Updating>),
-    /// And the values, for those who read.
-    Hogwild(Hogwild, Mutex<Vec<Tensor>>),
-}
-
-/// Under the lock of [`Ordered`].
-struct Updating {
-    segments: Vec<Tensor>,
+/// The values, as [`Updates`] updates them.
+struct Segments {
+    values: Vec<Tensor>,
     changes: Arc<Changes>,
     optimizer: Option<Optimizer>,
 }
@@ -65,7 +58,7 @@ pub(super) struct PushedGradients {
     pub parts: Vec<Tensor>,
 }
 
-impl HeldRange {
+impl ServerRange {
     /// The `position`-th of the ranges over the module's servers.
     ///
     /// # Errors
@@ -75,7 +68,7 @@ impl HeldRange {
         position: usize,
         seed: u64,
         holding: &Holding,
-    ) -> Result<HeldRange> {
+    ) -> Result<ServerRange> {
         let parameters = Module::build(spec, &[Device::Cpu], seed)?.initial_parameters()?;
         let sizes: Vec<u64> = parameters.iter().map(|tensor| tensor.numel() as u64).collect();
         if let Some((problem, hint)) = unservable(spec, sizes.iter().sum()) {
@@ -96,34 +89,26 @@ impl HeldRange {
             .iter()
             .map(|segment| copy(segment.parameter, segment.view(&parameters[segment.parameter])?))
             .collect::<Result<Vec<_>>>()?;
-        Ok(HeldRange::new(&spec.name, values, holding))
+        ServerRange::new(&spec.name, values, holding)
     }
 
-    fn new(module: &str, segments: Vec<Tensor>, holding: &Holding) -> HeldRange {
-        let lengths = segments.iter().map(|segment| segment.numel() as i64).collect();
-        let changes = Arc::new(Changes::of(segments.len()));
+    fn new(module: &str, values: Vec<Tensor>, holding: &Holding) -> Result<ServerRange> {
+        let lengths = values.iter().map(|segment| segment.numel() as i64).collect();
+        let changes = Arc::new(Changes::of(values.len()));
         let Holding { trainers, consistency, filter } = holding;
-        let updates = match consistency {
-            Consistency::Hogwild => {
-                let read = segments.iter().map(Tensor::shallow_clone).collect();
-                Updates::Hogwild(Hogwild::new(segments, trainers), Mutex::new(read))
-            }
-            ordered => {
-                let updating = Updating { segments, changes: changes.clone(), optimizer: None };
-                Updates::Ordered(Ordered::new(updating, trainers, *ordered))
-            }
-        };
+        let segments = Segments { values, changes: changes.clone(), optimizer: None };
+        let updates = Updates::new(segments, (), trainers, *consistency)?;
         let shadowed = if *filter == Filter::None { &[][..] } else { trainers };
-        HeldRange {
+        Ok(ServerRange {
             module: module.into(),
             filter: *filter,
             lengths,
             changes,
             updates,
-            optimizer: Chosen::default(),
+            optimizer: OptimizerChoice::default(),
             shadows: shadowed.iter().map(|&rank| (rank, Mutex::default())).collect(),
-            tally: Tally::default(),
-        }
+            counters: Counters::default(),
+        })
     }
 
     /// Chooses what updates the parameters.
@@ -131,13 +116,11 @@ impl HeldRange {
     /// # Errors
     /// When another optimizer was chosen before, or this one is not possible.
     pub(super) fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
-        self.optimizer.choose(&self.module, spec, || match &self.updates {
-            Updates::Hogwild(hogwild, _) => hogwild.set_optimizer(make),
-            Updates::Ordered(ordered) => ordered.with(|updating| {
-                updating.optimizer = Some(make(&updating.segments)?);
+        self.optimizer.choose(&self.module, spec, || {
+            self.updates.prepare(|segments| {
+                segments.optimizer = Some(Optimizer::new(spec.clone(), &segments.values)?);
                 Ok(())
-            }),
+            })
         })
     }
 
@@ -147,10 +130,10 @@ impl HeldRange {
     /// When libtorch refuses, or the values do not go through the filter.
     pub(super) fn pull(&self, trainer: Rank, have: Option<u64>) -> Result<Update> {
         let Some((_, shadow)) = self.shadows.iter().find(|(rank, _)| *rank == trainer) else {
-            return self.read(have);
+            return self.read(trainer, have);
         };
         let mut shadow = shadow.lock().expect("no handler panics with a shadow locked");
-        let update = self.read(None)?;
+        let update = self.read(trainer, None)?;
         let values = update.parts.first().context("a range has a segment at least")?;
         match (have, &*shadow) {
             (Some(_), Some(has)) => self.difference(update.version, values, has),
@@ -175,21 +158,10 @@ impl HeldRange {
     ) -> Result<(Applied, Update)> {
         let samples = push.as_ref().map(|push| push.samples);
         let gradients = push.map(|push| self.gradients(push)).transpose()?;
-        let applied = match &self.updates {
-            Updates::Ordered(ordered) => ordered.step(trainer, used, samples.zip(gradients)).await,
-            Updates::Hogwild(hogwild, _) => {
-                let updated: Option<Vec<bool>> =
-                    gradients.as_ref().map(|gradients| gradients.iter().map(Option::is_some).collect());
-                let applied = hogwild.step(trainer, used, gradients);
-                updated.iter().for_each(|updated| self.changes.mark(updated));
-                applied
-            }
-        };
+        let applied = self.updates.step(trainer, used, samples.zip(gradients)).await;
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
-        self.tally.add(applied);
-        if let Updates::Ordered(ordered) = &self.updates {
-            ordered.turn(trainer, 0).await?;
-        }
+        self.counters.add(applied);
+        self.updates.turn(trainer, 0).await?;
         Ok((applied, self.pull(trainer, Some(used))?))
     }
 
@@ -198,15 +170,12 @@ impl HeldRange {
     /// # Errors
     /// When that completes a round which cannot be applied.
     pub(super) fn leave(&self, trainer: Rank) -> Result<()> {
-        match &self.updates {
-            Updates::Ordered(ordered) => ordered.leave(trainer),
-            Updates::Hogwild(..) => Ok(()),
-        }
+        self.updates.leave(trainer)
     }
 
     /// Pushes applied so far, by all trainers, and the sum of their staleness.
     pub(super) fn updates(&self) -> (u64, u64) {
-        self.tally.read()
+        self.counters.read()
     }
 
     fn gradients(&self, push: PushedGradients) -> Result<Gradients> {
@@ -220,18 +189,13 @@ impl HeldRange {
     }
 
     /// What has changed since version `have`, as it is. Copied: others go on writing it while it travels.
-    fn read(&self, have: Option<u64>) -> Result<Update> {
-        let read = |segments: &[Tensor]| {
+    fn read(&self, caller: Rank, have: Option<u64>) -> Result<Update> {
+        let read = |segments: &mut Segments| {
             let (version, marks) = self.changes.since(have);
-            let values = gather(segments, &marks)?;
+            let values = gather(&segments.values, &marks)?;
             Ok(Update { version, marks: Marks(marks), parts: values.into_iter().collect() })
         };
-        match &self.updates {
-            Updates::Ordered(ordered) => ordered.with(|updating| read(&updating.segments)),
-            Updates::Hogwild(_, segments) => {
-                read(&segments.lock().expect("no handler panics reading values"))
-            }
-        }
+        self.updates.read(caller, read).1
     }
 
     /// From what a trainer has to `values`, both of all segments, as far as it gets through the filter (P-2).
@@ -254,20 +218,30 @@ impl HeldRange {
     }
 }
 
-impl Updated for Updating {
+impl Updated for Segments {
     /// The samples of a push, and its gradients by segment.
     type Given = (u64, Gradients);
+    type Mean = Gradients;
+    type Averager = ();
+
+    fn average((): &(), given: Vec<Self::Given>) -> Result<Option<Gradients>> {
+        if given.is_empty() { Ok(None) } else { mean_over_trainers(given).map(Some) }
+    }
 
     fn version(&self) -> u64 {
         self.changes.version()
     }
 
-    fn update(&mut self, given: Vec<Self::Given>) -> Result<()> {
-        let mean = average(given)?;
+    fn apply(&mut self, mean: Gradients) -> Result<()> {
         let optimizer = self.optimizer.as_mut().context("no optimizer was made for this range")?;
-        optimizer.step(&self.segments, &mean)?;
+        optimizer.step(&self.values, &mean)?;
         self.changes.mark(&mean.iter().map(Option::is_some).collect::<Vec<_>>());
         Ok(())
+    }
+
+    fn share(&self) -> Result<Segments> {
+        let values = self.values.iter().map(Tensor::shallow_clone).collect();
+        Ok(Segments { values, changes: self.changes.clone(), optimizer: None })
     }
 }
 
@@ -283,10 +257,10 @@ mod tests {
     const TRAINERS: [Rank; 3] = [Rank(1), Rank(2), Rank(3)];
     const LENGTHS: [i64; 4] = [300, 7, 1, 64];
 
-    fn range(consistency: Consistency, filter: Filter) -> HeldRange {
+    fn range(consistency: Consistency, filter: Filter) -> ServerRange {
         let values = LENGTHS.map(|length| Tensor::f_randn([length], (Kind::Float, Device::Cpu)).unwrap());
         let holding = Holding { trainers: TRAINERS.to_vec(), consistency, filter };
-        let range = HeldRange::new("net", values.into(), &holding);
+        let range = ServerRange::new("net", values.into(), &holding).unwrap();
         let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
         let sgd = Sgd { lr: 0.1, momentum, dampening, weight_decay, nesterov: false, maximize: false };
         range.set_optimizer(&OptimizerSpec::Sgd(sgd)).unwrap();
@@ -321,6 +295,24 @@ mod tests {
 
     fn empty() -> Vec<Tensor> {
         LENGTHS.map(|length| Tensor::zeros([length], (Kind::Float, Device::Cpu))).into()
+    }
+
+    /// H-2 of `updates/lanes.rs`
+    #[test]
+    fn what_one_trainer_remembers_moves_nothing_for_another() {
+        let holding =
+            Holding { trainers: TRAINERS.to_vec(), consistency: Consistency::Hogwild, filter: Filter::None };
+        let values = LENGTHS.map(|length| Tensor::ones([length], (Kind::Float, Device::Cpu)));
+        let range = ServerRange::new("net", values.into(), &holding).unwrap();
+        let adam = r#"{"type": "adam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": false, "maximize": false}"#;
+        range.set_optimizer(&serde_json::from_str(adam).unwrap()).unwrap();
+        let step = |trainer: usize, value: f64| {
+            drop(wait(range.push(TRAINERS[trainer], 0, Some(gradient(Filter::None, 2, value)))).unwrap());
+            range.pull(TRAINERS[0], None).unwrap().parts[0].double_value(&[307])
+        };
+        let moved = step(0, 1.0);
+        assert!((moved - 0.9).abs() < 1e-6, "{moved}");
+        assert_eq!(step(1, 0.0), moved);
     }
 
     /// H-2

@@ -1,5 +1,5 @@
-//! What a rank makes when the first one asks, and notes of it: the one instance of each name, the optimizer that was
-//! chosen for it, the updates of it.
+//! What a rank makes when the first one asks, and what it notes of it: the one instance of each name, the optimizer that
+//! was chosen for it, the updates of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,42 +12,42 @@ use crate::optimizers::OptimizerSpec;
 use crate::rpc::{Mesh, RRef};
 
 /// Objects by name, each made once for the whole world.
-pub(super) struct Made<T>(Mutex<BTreeMap<String, (Arc<T>, RRef)>>);
+pub(super) struct Registry<T>(Mutex<BTreeMap<String, (Arc<T>, RRef)>>);
 
-impl<T: Send + Sync + 'static> Made<T> {
+impl<T: Send + Sync + 'static> Registry<T> {
     /// A reference to the one called `name`. The second who asks waits while it is made for the first.
     ///
     /// # Errors
     /// Those of `make`.
     pub(super) fn get(&self, mesh: &Mesh, name: &str, make: impl FnOnce() -> Result<T>) -> Result<RRef> {
-        let mut made = self.0.lock().expect("nobody panics making one");
-        if let Some((_, rref)) = made.get(name) {
+        let mut objects = self.0.lock().expect("nobody panics making one");
+        if let Some((_, rref)) = objects.get(name) {
             return Ok(rref.clone());
         }
         let object = Arc::new(make()?);
         let rref = mesh.objects().insert(object.clone());
-        made.insert(name.into(), (object, rref.clone()));
+        objects.insert(name.into(), (object, rref.clone()));
         Ok(rref)
     }
 
     /// Those made so far.
     pub(super) fn all(&self) -> Vec<Arc<T>> {
-        let made = self.0.lock().expect("nobody panics making one");
-        made.values().map(|(object, _)| object.clone()).collect()
+        let objects = self.0.lock().expect("nobody panics making one");
+        objects.values().map(|(object, _)| object.clone()).collect()
     }
 }
 
-impl<T> Default for Made<T> {
-    fn default() -> Made<T> {
-        Made(Mutex::default())
+impl<T> Default for Registry<T> {
+    fn default() -> Registry<T> {
+        Registry(Mutex::default())
     }
 }
 
 /// The optimizer of some parameters: chosen by the first trainer that makes one; the others must agree.
 #[derive(Default)]
-pub(super) struct Chosen(Mutex<Option<OptimizerSpec>>);
+pub(super) struct OptimizerChoice(Mutex<Option<OptimizerSpec>>);
 
-impl Chosen {
+impl OptimizerChoice {
     /// Has it made by the first call. `whose`: the module, for messages.
     ///
     /// # Errors
@@ -74,12 +74,12 @@ impl Chosen {
 
 /// Steps that were applied and the sum of their staleness; written by every trainer's handler.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     steps: AtomicU64,
     staleness: AtomicU64,
 }
 
-impl Tally {
+impl Counters {
     pub(super) fn add(&self, applied: Applied) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);

@@ -13,8 +13,8 @@ use crate::job::{Consistency, ModuleSpec};
 use crate::parallel::calls::shard::{
     Get, Leave, List, Listed, LookUp, Optimize, Piece, PieceOfRows, Reference, Rows, Step,
 };
-use crate::parallel::made::Made;
-use crate::parallel::server::{Steppable, step};
+use crate::parallel::module_server::{Steppable, step};
+use crate::parallel::registry::Registry;
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -25,7 +25,7 @@ pub struct ShardServer {
     placed: Vec<(ModuleSpec, u64)>,
     trainers: Vec<Rank>,
     consistency: Consistency,
-    made: Made<Shard>,
+    made: Registry<Shard>,
 }
 
 /// All rows of a shard at one moment: their ids, not what they hold.
@@ -45,7 +45,7 @@ impl ShardServer {
         trainers: Vec<Rank>,
         consistency: Consistency,
     ) -> Arc<ShardServer> {
-        Arc::new(ShardServer { rank, placed, trainers, consistency, made: Made::default() })
+        Arc::new(ShardServer { rank, placed, trainers, consistency, made: Registry::default() })
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -83,7 +83,7 @@ async fn look_up(scope: Scope, LookUp { shard, after, ids }: LookUp) -> Result<R
     let shard = shard.local::<Shard>().await?;
     let rows = match &scope.state {
         Some(context) => shard.look_up(context, scope.from, after, &ids).await?,
-        None => shard.peek(&ids)?,
+        None => shard.peek(scope.from, &ids)?,
     };
     Ok(Rows { rows })
 }
@@ -108,12 +108,12 @@ async fn leave(scope: Scope, Leave { shard }: Leave) -> Result<()> {
 
 async fn list(scope: Scope, List { shard }: List) -> Result<Listed> {
     let shard = shard.local::<Shard>().await?;
-    let ids = shard.all();
+    let ids = shard.all(scope.from);
     let rows = ids.len() as u64;
     Ok(Listed { list: scope.mesh.objects().insert(Arc::new(ListOfRows { shard, ids })), rows })
 }
 
-async fn piece(_: Scope, Piece { list, start }: Piece) -> Result<PieceOfRows> {
+async fn piece(scope: Scope, Piece { list, start }: Piece) -> Result<PieceOfRows> {
     let list = list.local::<ListOfRows>().await?;
     let (start, rows) = (usize::try_from(start)?, list.ids.len());
     if start > rows {
@@ -121,5 +121,5 @@ async fn piece(_: Scope, Piece { list, start }: Piece) -> Result<PieceOfRows> {
     }
     let most = PIECE_BYTES / (list.shard.dim() * size_of::<f32>()).max(1);
     let ids = list.ids.slice(start..rows.min(start + most.max(1)));
-    Ok(PieceOfRows { ids: Tensor::f_from_slice(&ids)?, rows: list.shard.rows(&ids)? })
+    Ok(PieceOfRows { ids: Tensor::f_from_slice(&ids)?, rows: list.shard.rows(scope.from, &ids)? })
 }

@@ -9,12 +9,13 @@ use c10d::reducer::{Hook, PowerSgdOptions, Reducer, ReducerOptions};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Tensor};
 
+use super::mean::{flatten, unflatten};
 use super::{Gradients, Replica, ring};
 use crate::autograd::{Averaged, Context};
 use crate::job::{self, Average, Replicas};
 
 /// The process group of the replicas of one model, and how it averages.
-pub struct Averaging {
+pub struct GradientSync {
     group: ProcessGroup,
     /// Of all replicas of this rank, in one order on all ranks: the names in contexts, and the leaves.
     names: Vec<String>,
@@ -47,13 +48,13 @@ pub struct Comparison {
     pub built_in: Vec<Duration>,
 }
 
-impl Averaging {
+impl GradientSync {
     /// Makes this rank's replicas those of the group's first rank. Every rank of `group` calls it. `runs` are the
     /// replicas that follow one another with nothing in between.
     ///
     /// # Errors
     /// When the ranks' replicas differ in their parameters' shapes, or a rank is lost.
-    pub fn new(group: ProcessGroup, runs: &[Vec<&Replica>], options: &Replicas) -> Result<Averaging> {
+    pub fn new(group: ProcessGroup, runs: &[Vec<&Replica>], options: &Replicas) -> Result<GradientSync> {
         let names = |replicas: &[&Replica]| -> Vec<String> {
             replicas.iter().flat_map(|replica| replica.watched_names().to_vec()).collect()
         };
@@ -91,7 +92,7 @@ impl Averaging {
         };
         let broadcast_buffers = options.broadcast_buffers && !all_buffers.is_empty();
         let (names, leaves, buffers) = (all_names, all_leaves, all_buffers);
-        Ok(Averaging { group, names, leaves, buffers, broadcast_buffers, by })
+        Ok(GradientSync { group, names, leaves, buffers, broadcast_buffers, by })
     }
 
     /// Before the first forward of the step that `context` stands for, which has so many backwards.
@@ -228,25 +229,4 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed())
-}
-
-/// All gradients, one after another.
-pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
-    let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
-        Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
-        None => parameter.f_zeros_like()?.f_reshape([-1]),
-    };
-    let parts = parameters.iter().zip(gradients).map(part).collect::<Result<Vec<_>, tch::TchError>>()?;
-    Ok(Tensor::f_cat(&parts, 0)?)
-}
-
-pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
-    let mut start = 0;
-    let part = |parameter: &Tensor| {
-        let elements = parameter.numel() as i64;
-        let gradient = flat.f_narrow(0, start, elements)?.f_view(parameter.size().as_slice())?;
-        start += elements;
-        Ok(gradient)
-    };
-    parameters.iter().map(part).collect()
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-use super::held::{HeldRange, Holding, PushedGradients};
+use super::server_range::{Holding, PushedGradients, ServerRange};
 use crate::autograd::{Autograd, Scope};
 use crate::job::{Consistency, Filter, ModuleSpec};
 use crate::parallel::calls::range::{Get, Leave, Marks, Optimize, Pull, Push, Pushed, Reference, Update};
-use crate::parallel::made::Made;
+use crate::parallel::registry::Registry;
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -17,7 +17,7 @@ pub struct RangeServer {
     /// The modules of which it holds one, each with the seed of its first parameters.
     placed: Vec<(ModuleSpec, u64)>,
     holding: Holding,
-    made: Made<HeldRange>,
+    made: Registry<ServerRange>,
 }
 
 impl RangeServer {
@@ -29,7 +29,7 @@ impl RangeServer {
         filter: Filter,
     ) -> Arc<RangeServer> {
         let holding = Holding { trainers, consistency, filter };
-        Arc::new(RangeServer { placed, holding, made: Made::default() })
+        Arc::new(RangeServer { placed, holding, made: Registry::default() })
     }
 
     /// Adds this rank's methods. Every rank does, so that a call to the wrong one gets a clear answer.
@@ -53,7 +53,7 @@ impl RangeServer {
         let range = self.made.get(&scope.mesh, &name, || {
             let held = |(spec, seed): &(ModuleSpec, u64)| {
                 let position = spec.place.ranks.iter().position(|&server| server == rank)?;
-                (spec.name == name).then(|| HeldRange::build(spec, position, *seed, &self.holding))
+                (spec.name == name).then(|| ServerRange::build(spec, position, *seed, &self.holding))
             };
             let range = self.placed.iter().find_map(held);
             range.with_context(|| format!("rank {rank} is no server of module `{name}`"))?
@@ -63,20 +63,20 @@ impl RangeServer {
 }
 
 async fn optimize(_: Scope, Optimize { range, options: Json(spec) }: Optimize) -> Result<()> {
-    range.local::<HeldRange>().await?.set_optimizer(&spec)
+    range.local::<ServerRange>().await?.set_optimizer(&spec)
 }
 
 async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
-    range.local::<HeldRange>().await?.pull(scope.from, have)
+    range.local::<ServerRange>().await?.pull(scope.from, have)
 }
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {
     let Push { range, version, samples, marks: Marks(marks), parts } = push;
     let given = samples.map(|samples| PushedGradients { samples, marks, parts });
-    let (applied, update) = range.local::<HeldRange>().await?.push(scope.from, version, given).await?;
+    let (applied, update) = range.local::<ServerRange>().await?.push(scope.from, version, given).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 
 async fn leave(scope: Scope, Leave { range }: Leave) -> Result<()> {
-    range.local::<HeldRange>().await?.leave(scope.from)
+    range.local::<ServerRange>().await?.leave(scope.from)
 }

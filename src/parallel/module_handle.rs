@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{Parameters, Pulled, RemoteModule, Replica, ShardedModule};
 
-pub enum Placed {
+pub enum ModuleHandle {
     /// On another rank, or hosted by this one for all.
     Remote(RemoteModule),
     /// Here, as on each of the trainers.
@@ -15,18 +15,18 @@ pub enum Placed {
     Pulled(Box<Pulled>),
 }
 
-impl Placed {
+impl ModuleHandle {
     pub fn remote(&self) -> Option<&RemoteModule> {
         match self {
-            Placed::Remote(module) => Some(module),
-            Placed::Replica(_) | Placed::Sharded(_) | Placed::Pulled(_) => None,
+            ModuleHandle::Remote(module) => Some(module),
+            ModuleHandle::Replica(_) | ModuleHandle::Sharded(_) | ModuleHandle::Pulled(_) => None,
         }
     }
 
     pub fn replica(&self) -> Option<&Replica> {
         match self {
-            Placed::Replica(replica) => Some(replica),
-            Placed::Remote(_) | Placed::Sharded(_) | Placed::Pulled(_) => None,
+            ModuleHandle::Replica(replica) => Some(replica),
+            ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) | ModuleHandle::Pulled(_) => None,
         }
     }
 
@@ -36,10 +36,10 @@ impl Placed {
     /// When the call to the module's owner fails.
     pub fn parameters(&self) -> Result<Parameters> {
         Ok(match self {
-            Placed::Remote(module) => Parameters::There(module.parameters()?),
-            Placed::Replica(replica) => Parameters::Here(replica.parameters()),
-            Placed::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
-            Placed::Pulled(pulled) => pulled.parameters()?,
+            ModuleHandle::Remote(module) => Parameters::There(module.parameters()?),
+            ModuleHandle::Replica(replica) => Parameters::Here(replica.parameters()),
+            ModuleHandle::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
+            ModuleHandle::Pulled(pulled) => pulled.parameters()?,
         })
     }
 }

@@ -6,19 +6,19 @@ use crate::job::shards::{Cut, TableSpec};
 
 /// The rows of a batch, each once, numbered by owner and, of one owner, by id.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct LookupPlan {
     /// For each owner the ids whose rows it is asked for, in ascending order.
     pub of: Vec<Vec<i64>>,
     /// The batch with each id's number in the place of the id.
     pub numbered: Vec<i64>,
 }
 
-impl Asked {
+impl LookupPlan {
     /// `bags`: a negative id is an empty place, and stays one.
     ///
     /// # Errors
     /// An id that the table does not have.
-    pub fn new(ids: &[i64], table: &TableSpec, cut: Cut, owners: usize, bags: bool) -> Result<Asked> {
+    pub fn new(ids: &[i64], table: &TableSpec, cut: Cut, owners: usize, bags: bool) -> Result<LookupPlan> {
         let mut numbered = vec![-1; ids.len()];
         let mut sorted = Vec::with_capacity(ids.len());
         for (place, &id) in ids.iter().enumerate() {
@@ -36,7 +36,7 @@ impl Asked {
                 numbered[*place] = number;
             }
         }
-        Ok(Asked { of, numbered })
+        Ok(LookupPlan { of, numbered })
     }
 }
 
@@ -62,26 +62,26 @@ mod tests {
 
     #[test]
     fn each_id_is_asked_for_once_of_its_owner() {
-        let asked = Asked::new(&[7, 2, 7, -1, 9, 2, 0], &TABLE, Cut::Rows, 2, true).unwrap();
-        assert_eq!(asked.of, [vec![0, 2], vec![7, 9]]);
-        assert_eq!(asked.numbered, [2, 1, 2, -1, 3, 1, 0]);
+        let plan = LookupPlan::new(&[7, 2, 7, -1, 9, 2, 0], &TABLE, Cut::Rows, 2, true).unwrap();
+        assert_eq!(plan.of, [vec![0, 2], vec![7, 9]]);
+        assert_eq!(plan.numbered, [2, 1, 2, -1, 3, 1, 0]);
     }
 
     #[test]
     fn hashed_ids_may_be_of_any_size() {
         let ids = [i64::MAX, 12, i64::MAX, 0];
-        let asked = Asked::new(&ids, &TABLE, Cut::Hash, 3, false).unwrap();
-        let rows: Vec<i64> = asked.of.concat();
+        let plan = LookupPlan::new(&ids, &TABLE, Cut::Hash, 3, false).unwrap();
+        let rows: Vec<i64> = plan.of.concat();
         assert_eq!(rows.len(), 3);
-        for (id, number) in ids.iter().zip(&asked.numbered) {
+        for (id, number) in ids.iter().zip(&plan.numbered) {
             assert_eq!(rows[*number as usize], *id);
         }
-        assert!(asked.of.iter().all(|ids| ids.is_sorted()));
+        assert!(plan.of.iter().all(|ids| ids.is_sorted()));
     }
 
     #[test]
     fn ids_that_the_table_has_not_are_named() {
-        let error = |ids: &[i64]| Asked::new(ids, &TABLE, Cut::Rows, 2, false).unwrap_err().to_string();
+        let error = |ids: &[i64]| LookupPlan::new(ids, &TABLE, Cut::Rows, 2, false).unwrap_err().to_string();
         assert!(error(&[3, 10]).starts_with("id 10 is not below num_embeddings = 10\n"));
         assert!(error(&[-1]).starts_with("id -1 is negative\n"));
     }

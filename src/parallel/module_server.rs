@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::calls::module::{self, Input, ParameterList};
 use super::calls::optimizer::{Create, Created, Step, Stepped};
 use super::hosted::{HostedModule, Hosting, ModuleState};
-use super::made::Made;
+use super::registry::Registry;
 use super::{Groups, PATIENCE};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
@@ -23,15 +23,15 @@ use crate::topology::Rank;
 pub struct ModuleServer {
     placed: Vec<Hosting>,
     devices: Vec<tch::Device>,
-    made: Made<HostedModule>,
+    made: Registry<HostedModule>,
     /// Of the modules that other ranks host too; each is taken when its module is made.
     replicas: Mutex<BTreeMap<String, ProcessGroup>>,
     /// Whether they are there. Written by the main thread, once.
     joined: watch::Sender<bool>,
 }
 
-/// One parameter of a hosted module, as an RRef names it.
-struct Parameter {
+/// One parameter of a hosted module, or the running statistics of one that has none, as an RRef names it.
+struct StepPart {
     module: Arc<HostedModule>,
     index: usize,
 }
@@ -44,7 +44,7 @@ struct HostedOptimizer {
 impl ModuleServer {
     /// `placed` are the modules that live on this rank; their layers are split over `devices`.
     pub fn new(placed: Vec<Hosting>, devices: Vec<tch::Device>) -> Arc<ModuleServer> {
-        let (made, replicas) = (Made::default(), Mutex::default());
+        let (made, replicas) = (Registry::default(), Mutex::default());
         Arc::new(ModuleServer { placed, devices, made, replicas, joined: watch::Sender::new(false) })
     }
 
@@ -136,9 +136,9 @@ async fn parameters(
     module::Parameters { module }: module::Parameters,
 ) -> Result<ParameterList> {
     let module = module.local::<HostedModule>().await?;
-    let parameter = |index| Arc::new(Parameter { module: module.clone(), index });
-    let count = module.parameter_names().len();
-    let parameters = (0..count).map(|index| scope.mesh.objects().insert(parameter(index))).collect();
+    let part = |index| Arc::new(StepPart { module: module.clone(), index });
+    let parts = 0..module.step_parts();
+    let parameters = parts.map(|index| scope.mesh.objects().insert(part(index))).collect();
     Ok(ParameterList { parameters })
 }
 
@@ -164,7 +164,7 @@ async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
     let Create { options: Json(spec), parameters } = call;
     let mut given: BTreeMap<String, (Arc<HostedModule>, Vec<usize>)> = BTreeMap::new();
     for parameter in parameters {
-        let parameter = parameter.local::<Parameter>().await?;
+        let parameter = parameter.local::<StepPart>().await?;
         let module = &parameter.module;
         let entry = given.entry(module.name().into()).or_insert_with(|| (module.clone(), Vec::new()));
         entry.1.push(parameter.index);
@@ -173,7 +173,7 @@ async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
     for (name, (module, mut indices)) in given {
         indices.sort_unstable();
         indices.dedup();
-        let (came, all) = (indices.len(), module.parameter_names().len());
+        let (came, all) = (indices.len(), module.step_parts());
         if came != all {
             bail!(
                 "{came} of the {all} parameters of module `{name}` were given: one optimizer updates all of them"

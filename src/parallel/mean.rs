@@ -1,0 +1,113 @@
+//! Means of gradients: over trainers, and as one vector for those who average over ranks.
+
+use anyhow::{Context as _, Result};
+use tch::Tensor;
+
+use super::Gradients;
+
+/// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some
+/// did not use counts as zero there; one that nobody used has no gradient. One trainer's are left as they are.
+pub(super) fn mean_over_trainers(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
+    if given.len() == 1 {
+        return Ok(given.remove(0).1);
+    }
+    let trainers = given.len() as f64;
+    let weights = weights(given.iter().map(|(samples, _)| *samples));
+    // Batches are nearly always of one size: then nothing is multiplied.
+    let weighed = |((_, gradients), weight): ((u64, Gradients), f64)| match weight {
+        1.0 => Ok(gradients),
+        weight => scaled(gradients, weight),
+    };
+    let mut given = given.into_iter().zip(weights).map(weighed);
+    let mut sum = given.next().context("a mean of no trainers")??;
+    for gradients in given {
+        add(&mut sum, gradients?)?;
+    }
+    let mean = sum.into_iter().map(|sum| sum.map(|sum| sum.f_div_scalar(trainers)).transpose());
+    Ok(mean.collect::<Result<_, _>>()?)
+}
+
+/// How much each trainer's batch counts in a round, from their samples: 1 for one of the mean size.
+pub(super) fn weights(samples: impl Iterator<Item = u64> + Clone) -> Vec<f64> {
+    let mean_size = samples.clone().sum::<u64>() as f64 / samples.clone().count() as f64;
+    let weight = |samples: u64| Some(samples as f64 / mean_size).filter(|weight| weight.is_finite());
+    samples.map(|samples| weight(samples).unwrap_or(1.0)).collect()
+}
+
+/// Adds gradients of the same parameters; what they are made of is not written to, since it may share memory.
+pub(super) fn add(sum: &mut Gradients, gradients: Gradients) -> Result<()> {
+    for (sum, gradient) in sum.iter_mut().zip(gradients) {
+        *sum = match (sum.take(), gradient) {
+            (Some(sum), Some(gradient)) => Some(sum.f_add(&gradient)?),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(())
+}
+
+fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
+    let scale = |gradient: Option<Tensor>| gradient.map(|gradient| gradient.f_mul_scalar(by)).transpose();
+    Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
+}
+
+/// All gradients, one after another; zeros where there is none.
+pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
+    let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
+        Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
+        None => parameter.f_zeros_like()?.f_reshape([-1]),
+    };
+    let parts = parameters.iter().zip(gradients).map(part).collect::<Result<Vec<_>, tch::TchError>>()?;
+    Ok(Tensor::f_cat(&parts, 0)?)
+}
+
+pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
+    let mut start = 0;
+    let part = |parameter: &Tensor| {
+        let elements = parameter.numel() as i64;
+        let gradient = flat.f_narrow(0, start, elements)?.f_view(parameter.size().as_slice())?;
+        start += elements;
+        Ok(gradient)
+    };
+    parameters.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    fn numbers(values: &[f64]) -> Gradients {
+        values.iter().map(|&value| Some(Tensor::from(value))).collect()
+    }
+
+    #[test]
+    fn a_round_averages_over_the_trainers_and_counts_what_is_missing_as_zero() {
+        let mut second = numbers(&[3.0, 9.0]);
+        second[1] = None;
+        let mean = mean_over_trainers(vec![(8, numbers(&[1.0, 4.0])), (8, second)]).unwrap();
+        let values: Vec<f64> = mean.iter().map(|g| g.as_ref().unwrap().double_value(&[])).collect();
+        assert_eq!(values, [2.0, 2.0]);
+    }
+
+    #[test]
+    fn a_larger_batch_counts_for_more() {
+        let mean = mean_over_trainers(vec![(3, numbers(&[1.0])), (1, numbers(&[5.0]))]).unwrap();
+        assert_eq!(mean[0].as_ref().unwrap().double_value(&[]), 2.0);
+    }
+
+    #[test]
+    fn a_round_of_sparse_gradients_stays_sparse() {
+        let rows = |rows: [i64; 2], value: f64| {
+            let indices = Tensor::from_slice(&rows).unsqueeze(0);
+            let values = Tensor::full([2, 3], value, (Kind::Double, Device::Cpu));
+            let options = (Kind::Double, Device::Cpu);
+            vec![Some(Tensor::sparse_coo_tensor_indices_size(&indices, &values, [5, 3], options, false))]
+        };
+        let mean = mean_over_trainers(vec![(3, rows([0, 4], 1.0)), (1, rows([4, 2], 5.0))]).unwrap();
+        let mean = mean[0].as_ref().unwrap();
+        assert!(mean.is_sparse());
+        let column = mean.to_dense(None, false).select(1, 0);
+        assert_eq!(Vec::<f64>::try_from(column).unwrap(), [0.75, 0.0, 1.25, 0.0, 2.0]);
+    }
+}

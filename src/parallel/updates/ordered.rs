@@ -1,0 +1,284 @@
+//! Updates one after the other, each of one step or of a round of all trainers' steps.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use tokio::sync::watch;
+
+use super::pace::{Pace, Verdict};
+use super::{Policy, Updated};
+use crate::parallel::Applied;
+use crate::topology::Rank;
+
+pub(super) struct Ordered<U: Updated> {
+    state: Mutex<State<U>>,
+    /// Counts changes of the state that somebody may wait for.
+    changed: watch::Sender<u64>,
+}
+
+/// Written by the handlers of all trainers, under the lock.
+struct State<U: Updated> {
+    updated: U,
+    pace: Pace,
+    round: Round<U::Given>,
+    /// Why a trainer's step was not taken. It takes no more.
+    failed: BTreeMap<Rank, String>,
+}
+
+/// The round that is being gathered.
+struct Round<G> {
+    /// Counts rounds from 0.
+    number: u64,
+    /// By trainer; `None` from one that skips this step.
+    given: BTreeMap<Rank, Option<G>>,
+    /// How many rounds were applied: all before this one, or all but one.
+    applied: u64,
+    /// Why an earlier round could not be applied. Nothing goes on after that.
+    failed: Option<String>,
+}
+
+impl<U: Updated> Ordered<U> {
+    pub fn new(updated: U, pace: Pace) -> Ordered<U> {
+        let round = Round { number: 0, given: BTreeMap::new(), applied: 0, failed: None };
+        let state = State { updated, pace, round, failed: BTreeMap::new() };
+        Ordered { state: Mutex::new(state), changed: watch::Sender::new(0) }
+    }
+
+    pub fn with<T>(&self, look: impl FnOnce(&mut U) -> T) -> T {
+        look(&mut self.lock().updated)
+    }
+
+    pub async fn turn(&self, policy: &dyn Policy, trainer: Rank, after: u64) -> Result<()> {
+        let mut changes = self.changed.subscribe();
+        while self.verdict(policy, trainer, after)? != Verdict::Go {
+            changes.changed().await.context("the module is gone")?;
+        }
+        Ok(())
+    }
+
+    pub fn fail(&self, trainer: Rank, reason: &str) {
+        self.lock().failed.insert(trainer, reason.to_owned());
+        self.notify();
+    }
+
+    /// A step by itself.
+    pub fn step(
+        &self,
+        averager: &U::Averager,
+        trainer: Rank,
+        used: u64,
+        given: Option<U::Given>,
+    ) -> Result<Applied> {
+        let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
+        let mut state = self.lock();
+        let applied = Applied { staleness: state.updated.version().saturating_sub(used) };
+        mean.map(|mean| state.updated.apply(mean)).transpose()?;
+        state.pace.finished_step(trainer);
+        drop(state);
+        self.notify();
+        Ok(applied)
+    }
+
+    /// A step that is part of a round. Waits until the round is applied.
+    pub async fn step_in_round(
+        &self,
+        averager: &U::Averager,
+        trainer: Rank,
+        given: Option<U::Given>,
+    ) -> Result<Applied> {
+        let mut changes = self.changed.subscribe();
+        let mine = self.lock().gather(trainer, given)?;
+        // What goes wrong is kept in the round, for all who wait for it.
+        let _ = self.close_round(averager);
+        loop {
+            {
+                let state = self.lock();
+                if let Some(reason) = &state.round.failed {
+                    return Err(anyhow!("round {mine} could not be applied: {reason}"));
+                }
+                if state.round.applied > mine {
+                    return Ok(Applied { staleness: 0 });
+                }
+            }
+            changes.changed().await.context("the module is gone")?;
+        }
+    }
+
+    pub fn leave(&self, averager: &U::Averager, trainer: Rank) -> Result<()> {
+        self.lock().pace.leave(trainer);
+        self.notify();
+        self.close_round(averager)
+    }
+
+    /// Applies the round that has been gathered, if it is complete (O-4).
+    fn close_round(&self, averager: &U::Averager) -> Result<()> {
+        let Some(round) = self.lock().take_complete_round() else { return Ok(()) };
+        let trainers: Vec<Rank> = round.keys().copied().collect();
+        // In the order of the ranks (O-2).
+        let mean = U::average(averager, round.into_values().flatten().collect());
+        let mut state = self.lock();
+        let outcome = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.updated.apply(mean)));
+        match &outcome {
+            Ok(()) => {
+                trainers.into_iter().for_each(|trainer| state.pace.finished_step(trainer));
+                state.round.applied += 1;
+            }
+            Err(error) => state.round.failed = Some(format!("{error:#}")),
+        }
+        drop(state);
+        self.notify();
+        outcome
+    }
+
+    /// Looks, and lets the lock go before anybody waits (O-3).
+    fn verdict(&self, policy: &dyn Policy, trainer: Rank, after: u64) -> Result<Verdict> {
+        let state = self.lock();
+        match state.failed.get(&trainer) {
+            Some(reason) => bail!("an earlier step of rank {trainer} failed: {reason}"),
+            None => Ok(state.pace.may_start(policy, trainer, after)),
+        }
+    }
+
+    fn notify(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<U>> {
+        self.state.lock().expect("no handler panics with the parameters locked")
+    }
+}
+
+impl<U: Updated> State<U> {
+    /// Gives the number of the round.
+    fn gather(&mut self, trainer: Rank, given: Option<U::Given>) -> Result<u64> {
+        let is_trainer = self.pace.finished(trainer).is_some();
+        ensure!(is_trainer, "rank {trainer} takes no part in the rounds of the trainers");
+        let Round { number, given: gathered, .. } = &mut self.round;
+        if gathered.insert(trainer, given).is_some() {
+            bail!("rank {trainer} gave its gradients twice in round {number}");
+        }
+        Ok(*number)
+    }
+
+    fn take_complete_round(&mut self) -> Option<BTreeMap<Rank, Option<U::Given>>> {
+        let Round { number, given, applied, failed } = &mut self.round;
+        let complete = self.pace.is_round_complete(|rank| given.contains_key(&rank));
+        // One at a time: the mean of a round is made of what the one before it left.
+        if given.is_empty() || !complete || *applied < *number || failed.is_some() {
+            return None;
+        }
+        *number += 1;
+        Some(std::mem::take(given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::super::asynchronous::Async;
+    use super::*;
+
+    struct Count(u64);
+
+    /// Where a test has the averaging wait.
+    #[derive(Default)]
+    struct Gate(Option<(mpsc::SyncSender<()>, Mutex<mpsc::Receiver<()>>)>);
+
+    impl Updated for Count {
+        type Given = u64;
+        type Mean = u64;
+        type Averager = Gate;
+
+        fn average(gate: &Gate, given: Vec<u64>) -> Result<Option<u64>> {
+            if let Gate(Some((waiting, opened))) = gate {
+                waiting.send(()).unwrap();
+                opened.lock().unwrap().recv_timeout(LIMIT).unwrap();
+            }
+            ensure!(!given.contains(&0), "nothing was given");
+            Ok(Some(given.iter().sum()))
+        }
+
+        fn version(&self) -> u64 {
+            self.0
+        }
+
+        fn apply(&mut self, mean: u64) -> Result<()> {
+            self.0 += mean;
+            Ok(())
+        }
+
+        fn share(&self) -> Result<Count> {
+            bail!("nothing is shared")
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn poll<T>(work: impl Future<Output = T>) -> Poll<T> {
+        pin!(work).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn ordered(trainers: &[Rank]) -> Ordered<Count> {
+        Ordered::new(Count(0), Pace::new(trainers))
+    }
+
+    #[test]
+    fn a_forward_waits_for_the_steps_before_it_and_no_longer_when_one_of_them_fails() {
+        let (ordered, gate) = (ordered(&[Rank(1)]), Gate::default());
+        assert!(poll(ordered.turn(&Async, Rank(1), 1)).is_pending());
+        ordered.step(&gate, Rank(1), 0, Some(7)).unwrap();
+        assert!(matches!(poll(ordered.turn(&Async, Rank(1), 1)), Poll::Ready(Ok(()))));
+        let mut ahead = pin!(ordered.turn(&Async, Rank(1), 2));
+        assert!(ahead.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let error = ordered.step(&gate, Rank(1), 1, Some(0)).unwrap_err();
+        ordered.fail(Rank(1), &error.to_string());
+        let Poll::Ready(Err(error)) = ahead.poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("it goes on waiting")
+        };
+        assert_eq!(error.to_string(), "an earlier step of rank 1 failed: nothing was given");
+    }
+
+    #[test]
+    fn a_rank_that_does_not_train_gives_nothing_to_a_round() {
+        let ordered = ordered(&[Rank(1)]);
+        let Poll::Ready(Err(error)) = poll(ordered.step_in_round(&Gate::default(), Rank(2), Some(7))) else {
+            panic!("refused")
+        };
+        assert_eq!(error.to_string(), "rank 2 takes no part in the rounds of the trainers");
+    }
+
+    /// O-4
+    #[test]
+    fn others_look_at_the_numbers_while_a_round_is_stuck_in_its_average() {
+        let (waiting, is_waiting) = mpsc::sync_channel(1);
+        let (open, opened) = mpsc::sync_channel(1);
+        let (ordered, gate) = (ordered(&[Rank(1)]), Gate(Some((waiting, Mutex::new(opened)))));
+        std::thread::scope(|scope| {
+            let round = scope.spawn(|| match poll(ordered.step_in_round(&gate, Rank(1), Some(7))) {
+                Poll::Ready(applied) => applied.map(drop),
+                Poll::Pending => panic!("the only trainer has given its part"),
+            });
+            is_waiting.recv_timeout(LIMIT).unwrap();
+            assert_eq!(ordered.with(|count| count.0), 0);
+            assert!(matches!(poll(ordered.turn(&Async, Rank(1), 0)), Poll::Ready(Ok(()))));
+            open.send(()).unwrap();
+            round.join().unwrap().unwrap();
+        });
+        assert_eq!(ordered.with(|count| count.0), 7);
+    }
+
+    #[test]
+    fn a_trainer_that_leaves_completes_the_round_of_the_others() {
+        let (ordered, gate) = (ordered(&[Rank(1), Rank(2)]), Gate::default());
+        let mut step = pin!(ordered.step_in_round(&gate, Rank(1), Some(7)));
+        assert!(step.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        ordered.leave(&gate, Rank(2)).unwrap();
+        assert!(matches!(step.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+        assert_eq!(ordered.with(|count| count.0), 7);
+    }
+}
