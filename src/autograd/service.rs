@@ -16,8 +16,8 @@ use super::sparse::Gradient;
 use super::state::{ContextState, Shown};
 use super::wire::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
 use crate::rpc::{
-    Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, PendingReply,
-    Together, decode_request,
+    Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Objects,
+    PendingReply, Together, decode_request,
 };
 use crate::topology::Rank;
 
@@ -138,6 +138,11 @@ impl Autograd {
     /// The backward failed, or the context has ended.
     pub async fn settled(&self, state: &ContextState, last: u64) -> Result<(), CallError> {
         failing(self.mesh(), state, engine::settle(self.mesh(), state, last)).await
+    }
+
+    /// The objects that live on this rank.
+    pub fn objects(&self) -> &Objects {
+        self.mesh().objects()
     }
 
     /// As [`Mesh::together`].

@@ -34,7 +34,7 @@ mod weights;
 
 pub use error::ModelError;
 pub use forward::Mode;
-pub use module::{Module, ParameterInfo};
+pub use module::{Kept, Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;

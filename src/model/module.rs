@@ -60,7 +60,7 @@ pub struct ParameterInfo {
 }
 
 /// What a module keeps beside its parameters, as it is, not a copy.
-pub(super) struct Kept {
+pub struct Kept {
     pub name: String,
     pub tensor: Tensor,
     /// A parameter that is not trained.
@@ -241,8 +241,13 @@ impl Module {
         fixed.iter().map(Tensor::shallow_clone).collect()
     }
 
+    /// Further names of parameters and buffers, each with the name under which it is one of them.
+    pub fn tied(&self) -> &[(String, String)] {
+        &self.tied
+    }
+
     /// In the order in which a file of weights is asked for them.
-    pub(super) fn kept(&self) -> Vec<Kept> {
+    pub fn kept(&self) -> Vec<Kept> {
         let fixed = self.fixed_names.iter().zip(self.share_fixed());
         let buffers = self.buffer_names.iter().zip(self.share_buffers());
         let kept =

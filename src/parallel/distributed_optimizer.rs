@@ -1,7 +1,7 @@
 //! An optimizer over parameters, wherever they live: on other ranks, here, or on servers with a copy here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use anyhow::{Context as _, Result};
 use tch::Tensor;
@@ -9,8 +9,13 @@ use tch::Tensor;
 use super::calls::optimizer::{Create, Step, Stepped};
 use super::calls::shard;
 use super::pull_push::{Exchange, Traffic};
+use super::state::{
+    ModuleState, OwnerState, StateSnapshot, StepCounters, add_module, add_slots, restore_module,
+    restore_slots, wanted_by_module,
+};
 use super::{Applied, Gradients, PATIENCE};
 use crate::autograd::{Autograd, Backward, Context};
+use crate::model::Module;
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::profile::{Activity, span};
 use crate::rpc::{Json, PendingReply, RRef};
@@ -28,9 +33,19 @@ pub enum Parameters {
     Pulled(Box<Exchange>),
 }
 
+/// A module's parameters here, and what updates them.
+struct Here {
+    local: LocalParameters,
+    optimizer: Optimizer,
+    /// Snapshots that may still be held.
+    snapshots: Vec<Weak<Mutex<OwnerState>>>,
+}
+
 /// Parameters of a module on this rank.
 pub struct LocalParameters {
-    pub module: String,
+    /// The module's.
+    pub name: String,
+    pub module: Arc<Module>,
     /// Under which contexts keep their gradients.
     pub watched_names: Vec<String>,
     /// What is updated in place.
@@ -48,7 +63,7 @@ pub struct DistributedOptimizer {
     /// Of tables; each of them has its rows updated by an optimizer of its own.
     shards: Vec<RRef>,
     /// One for each module on this rank.
-    here: Vec<(LocalParameters, Optimizer)>,
+    here: Vec<Here>,
     /// One for each module that is pulled.
     pulled: Vec<Exchange>,
     /// Steps that every owner was told of, those that were skipped counted too.
@@ -73,8 +88,8 @@ impl DistributedOptimizer {
                 }),
                 Parameters::Here(local) => {
                     let optimizer = Optimizer::new(spec.clone(), &local.tensors)
-                        .with_context(|| format!("module `{}`", local.module))?;
-                    here.push((local, optimizer));
+                        .with_context(|| format!("module `{}`", local.name))?;
+                    here.push(Here { local, optimizer, snapshots: Vec::new() });
                 }
                 Parameters::Sharded(rrefs) => shards.extend(rrefs),
                 Parameters::Pulled(mut exchange) => {
@@ -137,6 +152,35 @@ impl DistributedOptimizer {
         Stepping { calls, here: &mut [], pulled: &mut self.pulled, context, samples: None }
     }
 
+    /// The state of a module on this rank: its parameters, what it keeps, its optimizer. A step that comes while it is held
+    /// copies what it writes.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn snapshot(&mut self, module: &str) -> Result<StateSnapshot> {
+        let steps = StepCounters { updates: self.steps, steps: BTreeMap::new() };
+        let state = self.here(module)?.snapshot(steps)?;
+        Ok(StateSnapshot::here(&self.autograd, state))
+    }
+
+    /// Has a module on this rank go on from a state. All replicas do.
+    ///
+    /// # Errors
+    /// There is none of this name, or the state is of another module.
+    pub fn restore(&mut self, module: &str, state: &ModuleState) -> Result<()> {
+        self.here(module)?.restore(state).with_context(|| format!("module `{module}`"))
+    }
+
+    /// Goes on behind so many steps of this trainer, which the owners' states know of.
+    pub fn go_on_from(&mut self, steps: u64) {
+        self.steps = steps;
+    }
+
+    fn here(&mut self, module: &str) -> Result<&mut Here> {
+        let found = self.here.iter_mut().find(|here| here.local.name == module);
+        found.with_context(|| format!("module `{module}` is not on this rank"))
+    }
+
     /// Synchronises with the servers of modules that are pulled, if local steps have not just done so.
     ///
     /// # Errors
@@ -190,7 +234,7 @@ impl DistributedOptimizer {
 #[must_use = "a step that nobody waits for fails unseen, and leaves this rank's parameters as they were"]
 pub struct Stepping<'a> {
     calls: Vec<PendingReply<Stepped>>,
-    here: &'a mut [(LocalParameters, Optimizer)],
+    here: &'a mut [Here],
     pulled: &'a mut [Exchange],
     context: &'a Context,
     /// `None`: the step is skipped.
@@ -209,10 +253,9 @@ impl Stepping<'_> {
         // Under way while this rank's own are updated.
         let pushes =
             self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
-        for (local, optimizer) in self.here {
+        for here in self.here {
             let _span = span(Activity::Step);
-            let own = local.gradients(&gradients);
-            optimizer.step(&local.tensors, &own).with_context(|| format!("module `{}`", local.module))?;
+            here.step(&gradients).with_context(|| format!("module `{}`", here.local.name))?;
         }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
@@ -223,6 +266,43 @@ impl Stepping<'_> {
             applied.staleness = applied.staleness.max(exchange.settle(push)?.staleness);
         }
         Ok(applied)
+    }
+}
+
+impl Here {
+    fn step(&mut self, gradients: &BTreeMap<String, Tensor>) -> Result<()> {
+        let own = self.local.gradients(gradients);
+        self.leave_to_snapshots(&own)?;
+        Ok(self.optimizer.step(&self.local.tensors, &own)?)
+    }
+
+    /// The parameters are written in place, since the leaves of the forwards share them: so it is the snapshots that are
+    /// held that get copies of what is about to be written.
+    fn leave_to_snapshots(&mut self, gradients: &Gradients) -> Result<()> {
+        self.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
+        let parameters = self.local.module.parameters().iter().zip(gradients);
+        let written = || parameters.clone().filter(|(_, gradient)| gradient.is_some());
+        for snapshot in self.snapshots.iter().filter_map(Weak::upgrade) {
+            let written: Vec<&str> = written().map(|(info, _)| info.name.as_str()).collect();
+            snapshot.lock().expect("nobody panics reading a state").leave(&written)?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, steps: StepCounters) -> Result<Arc<Mutex<OwnerState>>> {
+        let mut state = OwnerState::new(steps);
+        add_module(&mut state, &self.local.module, &self.local.tensors)?;
+        add_slots(&mut state, &self.local.module, None, &self.optimizer)?;
+        let state = Arc::new(Mutex::new(state));
+        self.snapshots.push(Arc::downgrade(&state));
+        Ok(state)
+    }
+
+    fn restore(&mut self, state: &ModuleState) -> Result<()> {
+        let module = &self.local.module;
+        let state = state.restored(&wanted_by_module(module)?)?;
+        restore_module(module, &self.local.tensors, &state)?;
+        restore_slots(module, None, &mut self.optimizer, &state)
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use c10d::ProcessGroup;
 use tch::Tensor;
 
 use super::hosted_parameters::{Given, HostedParameters, Hosts};
 use super::registry::{Counters, OptimizerChoice};
+use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
 use super::updates::Updates;
 use super::versioned::Snapshot;
 use super::{Applied, Gradients, leaf};
@@ -62,30 +63,6 @@ struct Read {
     seen: Statistics,
     /// Keeps the storage from being written, but where updates have no order.
     _snapshot: Snapshot,
-}
-
-/// A module's parameters and buffers as they were at one moment; under hogwild, which has no order, the parameters go on.
-pub struct ModuleState {
-    tensors: Vec<(String, Tensor)>,
-    _snapshot: Snapshot,
-}
-
-impl ModuleState {
-    /// In PyTorch's order: the parameters, then the buffers.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.iter().map(|(name, _)| name.as_str())
-    }
-
-    /// A copy of one of them, which may outlive this.
-    ///
-    /// # Errors
-    /// When there is no such one, or libtorch cannot copy it.
-    pub fn tensor(&self, index: usize) -> Result<Tensor> {
-        let tensors = self.tensors.len();
-        let (_, tensor) =
-            self.tensors.get(index).with_context(|| format!("there is no tensor {index} of {tensors}"))?;
-        Ok(tensor.f_detach_copy()?)
-    }
 }
 
 impl HostedModule {
@@ -234,15 +211,6 @@ impl HostedModule {
         self.updates.leave(trainer)
     }
 
-    /// Parameters and buffers under PyTorch's names, as they are now.
-    ///
-    /// # Errors
-    /// When libtorch cannot copy a buffer.
-    pub fn state(&self, caller: Rank) -> Result<ModuleState> {
-        let snapshot = self.current(caller);
-        Ok(ModuleState { tensors: self.module.state_dict(&snapshot.tensors)?, _snapshot: snapshot })
-    }
-
     /// The parameters as they are now. They stay as they are for as long as the snapshot lives; but not under hogwild.
     fn current(&self, caller: Rank) -> Snapshot {
         self.updates.read(caller, |parameters| parameters.snapshot()).1
@@ -303,5 +271,38 @@ impl HostedModule {
     fn gradients_of(&self, context: &ContextState) -> Gradients {
         let mut all = context.gradients();
         self.parameter_names.iter().map(|name| all.remove(&self.watched_name(name))).collect()
+    }
+}
+
+impl Stateful for HostedModule {
+    fn snapshot(self: Arc<Self>, _caller: Rank, _unused_rows: bool) -> Result<OwnerState> {
+        let mut state = OwnerState::default();
+        let mut first = true;
+        state.counters = self.updates.snapshot(|lane, parameters| {
+            if std::mem::take(&mut first) {
+                parameters.add_values(&mut state)?;
+            }
+            parameters.add_slots(lane, &mut state)
+        })?;
+        Ok(state)
+    }
+
+    fn wanted(&self) -> Result<Vec<Entry>> {
+        wanted_by_module(&self.module)
+    }
+
+    fn restore(&self, state: Restored) -> Result<()> {
+        let mut first = true;
+        let restored = self.updates.restore(&state.counters, |lane, parameters| {
+            if std::mem::take(&mut first) {
+                parameters.restore_values(&state)?;
+            }
+            parameters.restore_slots(lane, &state)
+        });
+        restored.with_context(|| format!("module `{}`", self.name))
+    }
+
+    fn put_rows(&self, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
+        bail!("module `{}` does not go by rows", self.name)
     }
 }

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use c10d::{ProcessGroup, ReduceOp};
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::Gradients;
 use super::mean::{flatten, mean_over_trainers, unflatten};
+use super::state::{OwnerState, Restored, add_module, add_slots, restore_module, restore_slots};
 use super::updates::Updated;
 use super::versioned::{Snapshot, Versioned};
-use crate::optimizers::Optimizer;
 use crate::model::{Module, Statistics};
+use crate::optimizers::Optimizer;
+use crate::topology::Rank;
 
 pub(super) struct HostedParameters {
     module: Arc<Module>,
@@ -40,29 +42,43 @@ pub(super) struct Mean {
 /// All ranks that host the module, if there are several.
 pub(super) struct Hosts {
     group: Option<ProcessGroup>,
-    /// Of the parameters' shapes, dtypes and devices; they hold one number each.
-    like: Vec<Tensor>,
+    parameters: Vec<Form>,
+}
+
+/// What a parameter is like.
+struct Form {
+    shape: Vec<i64>,
+    kind: Kind,
+    device: Device,
 }
 
 impl Hosts {
     pub(super) fn new(group: Option<ProcessGroup>, parameters: &[Tensor]) -> Result<Hosts> {
-        let like = |parameter: &Tensor| {
-            let one = Tensor::f_zeros([0; 0], (parameter.f_kind()?, parameter.device()))?;
-            one.f_expand(parameter.size(), false)
+        let form = |parameter: &Tensor| {
+            Ok(Form { shape: parameter.size(), kind: parameter.f_kind()?, device: parameter.device() })
         };
-        Ok(Hosts { group, like: parameters.iter().map(like).collect::<Result<_, _>>()? })
+        Ok(Hosts { group, parameters: parameters.iter().map(form).collect::<Result<_>>()? })
+    }
+
+    /// Tensors like the parameters, of one number each.
+    fn like_parameters(&self) -> Result<Vec<Tensor>> {
+        let like = |Form { shape, kind, device }: &Form| {
+            Ok(Tensor::f_zeros([0i64; 0], (*kind, *device))?.f_expand(shape, false)?)
+        };
+        self.parameters.iter().map(like).collect()
     }
 
     /// The mean over the samples of all hosts; all of them call it. A parameter that some did not use counts as zero
     /// there.
     fn average(&self, group: &ProcessGroup, samples: u64, own: &[Option<Tensor>]) -> Result<Gradients> {
-        let weighed = flatten(&self.like, own)?.f_mul_scalar(samples as f64)?;
+        let like = self.like_parameters()?;
+        let weighed = flatten(&like, own)?.f_mul_scalar(samples as f64)?;
         let weight = weighed.f_new_full([1], samples as f64, (weighed.kind(), weighed.device()))?;
         let mut sum = Tensor::f_cat(&[weighed, weight], 0)?;
         group.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
         let elements = sum.numel() as i64 - 1;
         let mean = sum.f_narrow(0, 0, elements)?.f_div(&sum.f_select(0, elements)?)?;
-        Ok(unflatten(&self.like, &mean)?.into_iter().map(Some).collect())
+        Ok(unflatten(&like, &mean)?.into_iter().map(Some).collect())
     }
 }
 
@@ -73,6 +89,30 @@ impl HostedParameters {
 
     pub(super) fn snapshot(&self) -> Snapshot {
         self.parameters.snapshot()
+    }
+
+    /// Parameters, what is not trained, buffers.
+    pub(super) fn add_values(&self, state: &mut OwnerState) -> Result<()> {
+        let snapshot = self.parameters.snapshot();
+        add_module(state, &self.module, &snapshot.tensors)?;
+        state.guard(snapshot);
+        Ok(())
+    }
+
+    /// What the optimizer remembers; of one trainer, where each has its own.
+    pub(super) fn add_slots(&self, lane: Option<Rank>, state: &mut OwnerState) -> Result<()> {
+        let Some(optimizer) = &self.optimizer else { return Ok(()) };
+        add_slots(state, &self.module, lane, optimizer)
+    }
+
+    pub(super) fn restore_values(&mut self, state: &Restored) -> Result<()> {
+        let all = vec![true; self.module.parameters().len()];
+        self.parameters.update(&all, |tensors| restore_module(&self.module, tensors, state)).map(drop)
+    }
+
+    pub(super) fn restore_slots(&mut self, lane: Option<Rank>, state: &Restored) -> Result<()> {
+        let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
+        restore_slots(&self.module, lane, optimizer, state)
     }
 
     pub(super) fn set_optimizer(
@@ -99,7 +139,7 @@ impl Updated for HostedParameters {
             given.into_iter().map(|given| ((given.samples, given.gradients), given.seen)).unzip();
         let samples = given.iter().map(|(samples, _)| samples).sum();
         let mut gradients = mean_over_trainers(given)?;
-        if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.like.is_empty()) {
+        if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.parameters.is_empty()) {
             gradients = hosts.average(group, samples, &gradients)?;
         }
         Ok(Some(Mean { gradients, seen }))

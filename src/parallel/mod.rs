@@ -22,9 +22,12 @@ mod remote_module;
 mod replica;
 mod ring;
 mod shards;
+mod state;
 mod updates;
 mod versioned;
 
+pub use calls::state::Piece;
+pub(crate) use calls::state::Taken;
 pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameters, Stepping};
 pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
@@ -35,7 +38,10 @@ pub use module_server::ModuleServer;
 pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
-pub use shards::{Listing, LookingUp, Piece, Shard, ShardServer, ShardedModule};
+pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
+pub use state::{
+    Entry, Extent, ModuleState, PIECE_BYTES, RowShare, StateServer, StateSnapshot, StepCounters,
+};
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 
 use super::calls::module::{self, Input, ParameterList};
 use super::calls::optimizer::{Create, Created, Step, Stepped};
-use super::hosted::{HostedModule, Hosting, ModuleState};
+use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
+use super::state::Stateful;
 use super::{Groups, PATIENCE};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
@@ -71,13 +72,15 @@ impl ModuleServer {
         });
         autograd.serve(methods, forward);
         autograd.serve(methods, parameters);
-        autograd.serve(methods, state);
-        autograd.serve(methods, state_tensor);
         autograd.serve(methods, leave);
         autograd.serve(methods, create_optimizer);
         autograd.serve(methods, async |scope, Step { optimizer, backward, samples }| {
             step::<HostedOptimizer>(scope, optimizer, backward, samples).await
         });
+    }
+
+    pub(super) fn owner(&self, module: &str) -> Option<Arc<dyn Stateful>> {
+        Some(self.made.find(module)? as Arc<dyn Stateful>)
     }
 
     /// The modules made so far.
@@ -140,20 +143,6 @@ async fn parameters(
     let parts = 0..module.step_parts();
     let parameters = parts.map(|index| scope.mesh.objects().insert(part(index))).collect();
     Ok(ParameterList { parameters })
-}
-
-async fn state(scope: Scope, module::State { module }: module::State) -> Result<module::StateOf> {
-    let state = module.local::<HostedModule>().await?.state(scope.from)?;
-    let names = state.names().map(String::from).collect();
-    Ok(module::StateOf { state: scope.mesh.objects().insert(Arc::new(Mutex::new(state))), names })
-}
-
-/// One at a time: a message takes less than a large model.
-async fn state_tensor(_: Scope, call: module::StateTensor) -> Result<module::Output> {
-    let state = call.state.local::<Mutex<ModuleState>>().await?;
-    let index = usize::try_from(call.index)?;
-    let output = state.lock().expect("no handler panics copying a tensor").tensor(index)?;
-    Ok(module::Output { output })
 }
 
 async fn leave(scope: Scope, module::Leave { module }: module::Leave) -> Result<()> {

@@ -30,6 +30,12 @@ impl<T: Send + Sync + 'static> Registry<T> {
         Ok(rref)
     }
 
+    /// The one called `name`, if it was made.
+    pub(super) fn find(&self, name: &str) -> Option<Arc<T>> {
+        let objects = self.0.lock().expect("nobody panics making one");
+        objects.get(name).map(|(object, _)| object.clone())
+    }
+
     /// Those made so far.
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         let objects = self.0.lock().expect("nobody panics making one");

@@ -117,20 +117,6 @@ impl RemoteModule {
         Ok(self.autograd.call(self.owner(), list, None).wait()?.parameters)
     }
 
-    /// Parameters and buffers under PyTorch's names, as they are now. Each comes in a message of its own.
-    ///
-    /// # Errors
-    /// When a call fails.
-    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        let state = module::State { module: self.rref.clone() };
-        let module::StateOf { state, names } = self.autograd.call(self.owner(), state, None).wait()?;
-        let tensor = |(index, name): (u64, String)| {
-            let tensor = module::StateTensor { state: state.clone(), index };
-            Ok((name, self.autograd.call(self.owner(), tensor, None).wait()?.output))
-        };
-        (0..).zip(names).map(tensor).collect()
-    }
-
     /// Tells the owner that this rank takes no more steps.
     ///
     /// # Errors

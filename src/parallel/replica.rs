@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tch::{Tensor, no_grad};
 
+use super::state::{ModuleState, OwnerState, add_kept, restore_kept};
 use super::{Forward, LocalParameters, leaf};
 use crate::job::ModuleSpec;
 use crate::model::{Mode, Module, ParameterInfo};
@@ -76,14 +77,19 @@ impl Replica {
     /// For a [`DistributedOptimizer`](super::DistributedOptimizer).
     pub fn parameters(&self) -> LocalParameters {
         let tensors = self.parameters.iter().map(Tensor::shallow_clone).collect();
-        LocalParameters { module: self.name.clone(), watched_names: self.watched_names.clone(), tensors }
+        let (name, watched_names) = (self.name.clone(), self.watched_names.clone());
+        LocalParameters { name, module: self.module.clone(), watched_names, tensors }
     }
 
-    /// Parameters and buffers under PyTorch's names.
-    ///
-    /// # Errors
-    /// When libtorch cannot copy a buffer.
-    pub fn state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(self.module.state_dict(&self.parameters)?)
+    pub(super) fn restore_kept(&self, state: &ModuleState) -> Result<()> {
+        let wanted = self.kept_state()?.into_entries();
+        restore_kept(&self.module, &state.restored(&wanted)?)
+    }
+
+    /// What the module keeps beside its parameters, of this copy, as it is now.
+    pub(super) fn kept_state(&self) -> Result<OwnerState> {
+        let mut state = OwnerState::default();
+        add_kept(&mut state, &self.module)?;
+        Ok(state)
     }
 }

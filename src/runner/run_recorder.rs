@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
 
 use super::calls::{self, record::Keep, record::Record, record::Report};
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
 use super::model_files;
 use super::run_folder::{MetricsFile, RunFolder};
+use crate::autograd::Autograd;
 use crate::job::{Job, ModuleSize, Training, plan};
+use crate::parallel::{StateSnapshot, Taken};
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 
@@ -38,8 +39,8 @@ pub struct RunRecorder {
     metrics: Mutex<MetricsFile>,
     ends: Mutex<Vec<TrainerEnd>>,
     measured: Mutex<Vec<RankMeasured>>,
-    /// Of replicas, from their first trainer.
-    tensors: Mutex<Vec<(String, Tensor)>>,
+    /// Of modules on trainers, from the first one, by the module's name.
+    states: Mutex<Vec<(String, Taken)>>,
 }
 
 impl RunRecorder {
@@ -52,7 +53,7 @@ impl RunRecorder {
             metrics: Mutex::new(folder.metrics()?),
             ends: Mutex::default(),
             measured: Mutex::default(),
-            tensors: Mutex::default(),
+            states: Mutex::default(),
         }))
     }
 
@@ -67,9 +68,14 @@ impl RunRecorder {
         methods.serve(move |_, call| std::future::ready(recorder.note(call)));
     }
 
-    /// The tensors of all replicas, by their names in the model's file.
-    pub fn take_tensors(&self) -> Vec<(String, Tensor)> {
-        std::mem::take(&mut *self.tensors.lock().expect("nobody panics adding a tensor"))
+    /// The states of modules on trainers, by the module's name.
+    pub fn take_states(&self, autograd: &Arc<Autograd>) -> BTreeMap<String, Vec<StateSnapshot>> {
+        let taken = std::mem::take(&mut *self.states.lock().expect("nobody panics adding a state"));
+        let mut states: BTreeMap<String, Vec<StateSnapshot>> = BTreeMap::new();
+        for (module, state) in taken {
+            states.entry(module).or_default().push(StateSnapshot::of(autograd, state));
+        }
+        states
     }
 
     /// Everything that the ranks told, put together.
@@ -103,8 +109,8 @@ impl RunRecorder {
         Ok(())
     }
 
-    fn keep(&self, Keep { name, tensor }: Keep) -> Result<()> {
-        self.tensors.lock().expect("nobody panics adding a tensor").push((name, tensor));
+    fn keep(&self, Keep { module, state }: Keep) -> Result<()> {
+        self.states.lock().expect("nobody panics adding a state").push((module, state));
         Ok(())
     }
 }
@@ -137,13 +143,13 @@ impl RecordSender {
         Ok(())
     }
 
-    /// Hands a tensor of the trained model over.
+    /// Hands the state of a module on this rank over, which the coordinator reads from here.
     ///
     /// # Errors
     /// When the coordinator cannot take it.
-    pub fn keep(&self, name: String, tensor: Tensor) -> Result<()> {
-        let tensor = tensor.f_to_device(tch::Device::Cpu)?;
-        Ok(self.mesh.request(COORDINATOR, Keep { name, tensor }).wait()?)
+    pub fn keep(&self, module: &str, state: StateSnapshot) -> Result<()> {
+        let keep = Keep { module: module.into(), state: state.into_taken() };
+        Ok(self.mesh.request(COORDINATOR, keep).wait()?)
     }
 
     /// # Errors

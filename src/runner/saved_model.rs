@@ -1,6 +1,7 @@
-//! `model.safetensors`, as the coordinator writes it: whole modules from its memory, sharded tables piece by piece as they
-//! come from their owners.
+//! `model.safetensors`, as the coordinator writes it: piece by piece, as it comes from the owners of the model's parts, so
+//! that nothing of it is whole in the coordinator's memory.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,90 +10,155 @@ use tch::{Kind, Tensor};
 
 use crate::autograd::Autograd;
 use crate::job::shards::Cut;
-use crate::job::{Placement, Training};
+use crate::job::{ModuleSpec, Placement, Training};
 use crate::model::{Region, TensorFile};
-use crate::parallel::{Listing, Piece, ShardedModule};
+use crate::parallel::{Extent, Piece, StateSnapshot};
 
-/// A sharded table that is to be written, and its names in the file.
-pub struct Table {
-    /// PyTorch's.
-    weight: String,
-    /// Of the list of ids, which only a table cut by hash has.
-    ids: Option<String>,
-    dim: i64,
-    listings: Vec<Listing>,
+/// The states of all modules, each with the snapshots of those who own parts of it.
+pub struct States(Vec<(ModuleSpec, Vec<StateSnapshot>)>);
+
+/// One part of a tensor.
+struct Part<'a> {
+    snapshot: &'a StateSnapshot,
+    /// Among its entries.
+    entry: usize,
 }
 
-/// The sharded tables of a job.
-///
-/// # Errors
-/// When an owner cannot be asked.
-pub fn tables(job: &Training, autograd: &Arc<Autograd>) -> Result<Vec<Table>> {
-    let mut tables = Vec::new();
-    for spec in &job.modules {
-        let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else { continue };
-        let name = |tensor: &str| job.tensor_name(spec, &format!("{}.{tensor}", spec.layers()[0].name));
-        tables.push(Table {
-            weight: name("weight"),
-            ids: (cut == Cut::Hash).then(|| name("ids")),
-            dim: table.dim,
-            listings: ShardedModule::get(autograd, spec)?.listings()?,
-        });
-    }
-    Ok(tables)
-}
-
-/// Writes `tensors` and `tables` to `path`.
-///
-/// # Errors
-/// When the file cannot be written, or an owner does not give its rows.
-pub fn write(path: &Path, tensors: Vec<(String, Tensor)>, tables: Vec<Table>) -> Result<()> {
-    let mut regions: Vec<Region> = tensors.iter().map(|(name, tensor)| Region::of(name, tensor)).collect();
-    for Table { weight, ids, dim, listings } in &tables {
-        let rows = listings.iter().map(Listing::rows).sum::<u64>() as i64;
-        regions.push(Region { name: weight.clone(), kind: Kind::Float, shape: vec![rows, *dim] });
-        regions.extend(ids.iter().map(|name| Region {
-            name: name.clone(),
-            kind: Kind::Int64,
-            shape: vec![rows],
-        }));
-    }
-    let mut file = TensorFile::create(path, regions)?;
-    tensors.iter().try_for_each(|(name, tensor)| file.append(name, tensor))?;
-    drop(tensors);
-    for table in tables {
-        let name = table.weight.clone();
-        table.write(&mut file).with_context(|| format!("the rows of `{name}`"))?;
-    }
-    Ok(file.finish()?)
-}
-
-impl Table {
-    fn write(self, file: &mut TensorFile) -> Result<()> {
-        match self.ids {
-            // Ranges follow one another.
-            None => {
-                for mut listing in self.listings {
-                    while let Some(Piece { rows, .. }) = listing.next_piece()? {
-                        file.append(&self.weight, &rows)?;
-                    }
-                }
+impl States {
+    /// Takes the owners' snapshots. `offered`: those of modules on trainers, by the module's name.
+    ///
+    /// # Errors
+    /// When an owner cannot be asked.
+    pub fn take(
+        job: &Training,
+        autograd: &Arc<Autograd>,
+        mut offered: BTreeMap<String, Vec<StateSnapshot>>,
+    ) -> Result<States> {
+        let mut states = Vec::new();
+        for spec in &job.modules {
+            let mut snapshots = offered.remove(&spec.name).unwrap_or_default();
+            let ranks = spec.place.ranks.as_slice();
+            let owners = match spec.placement {
+                // Its hosts have the same parameters; the running statistics are those of the first.
+                Placement::Remote => &ranks[..1],
+                Placement::Shards(_) | Placement::Caller => ranks,
+                Placement::Replicas => &[],
+            };
+            for &owner in owners {
+                snapshots.push(StateSnapshot::take(autograd, owner, &spec.name, true)?);
             }
-            Some(ids) => {
-                let sources = self.listings.into_iter().map(Source::new).collect::<Result<_>>()?;
-                merge(sources, self.dim as usize, |of, rows| {
-                    file.append(&ids, &Tensor::f_from_slice(of)?)?;
-                    Ok(file.append(&self.weight, &Tensor::f_from_slice(rows)?)?)
-                })?;
+            states.push((spec.clone(), snapshots));
+        }
+        Ok(States(states))
+    }
+
+    /// Writes them to `path`, without what optimizers remember.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or an owner does not give what it has.
+    pub fn write(&self, job: &Training, path: &Path) -> Result<()> {
+        let mut file = TensorFile::create(path, self.regions(job))?;
+        for (spec, snapshots) in &self.0 {
+            for (tensor, parts) in parts(snapshots) {
+                let names = names(job, spec, snapshots, &tensor);
+                let ids = ids_name(job, spec, &tensor);
+                write_tensor(&mut file, &names, ids, parts).with_context(|| format!("`{}`", names[0]))?;
             }
         }
-        Ok(())
+        Ok(file.finish()?)
     }
+
+    fn regions(&self, job: &Training) -> Vec<Region> {
+        let mut regions = Vec::new();
+        for (spec, snapshots) in &self.0 {
+            for (tensor, parts) in parts(snapshots) {
+                let entry = parts[0].entry();
+                let mut shape = entry.shape.clone();
+                if matches!(entry.extent, Extent::Rows { .. }) {
+                    shape[0] = parts.iter().map(|part| part.entry().len()).sum::<u64>() as i64;
+                    regions.extend(ids_name(job, spec, &tensor).map(|name| Region {
+                        name,
+                        kind: Kind::Int64,
+                        shape: vec![shape[0]],
+                    }));
+                }
+                let names = names(job, spec, snapshots, &tensor).into_iter();
+                regions.extend(names.map(|name| Region { name, kind: entry.kind, shape: shape.clone() }));
+            }
+        }
+        regions
+    }
+}
+
+impl Part<'_> {
+    fn entry(&self) -> &crate::parallel::Entry {
+        &self.snapshot.entries[self.entry]
+    }
+}
+
+/// The parts of each value, in their order.
+fn parts(snapshots: &[StateSnapshot]) -> BTreeMap<String, Vec<Part<'_>>> {
+    let mut parts: BTreeMap<String, Vec<Part<'_>>> = BTreeMap::new();
+    for snapshot in snapshots {
+        for (entry, of) in snapshot.entries.iter().enumerate().filter(|(_, entry)| entry.slot.is_none()) {
+            parts.entry(of.tensor.clone()).or_default().push(Part { snapshot, entry });
+        }
+    }
+    for parts in parts.values_mut() {
+        // Rows stand in the order of their owners already.
+        parts.sort_by_key(|part| match part.entry().extent {
+            Extent::Elements { from, .. } => from,
+            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => 0,
+        });
+    }
+    parts
+}
+
+/// The names of a tensor in the file: its own, and those under which it is there again.
+fn names(job: &Training, spec: &ModuleSpec, snapshots: &[StateSnapshot], tensor: &str) -> Vec<String> {
+    let aliases = snapshots.iter().flat_map(|snapshot| &snapshot.aliases);
+    let aliases = aliases.filter(|(_, first)| first == tensor).map(|(alias, _)| alias.as_str());
+    let mut names: Vec<String> =
+        [tensor].into_iter().chain(aliases).map(|name| job.tensor_name(spec, name)).collect();
+    names.dedup();
+    names
+}
+
+/// Of the list of ids beside a table's rows, which only a table cut by hash has.
+fn ids_name(job: &Training, spec: &ModuleSpec, tensor: &str) -> Option<String> {
+    let module = tensor.strip_suffix("weight").filter(|_| spec.placement == Placement::Shards(Cut::Hash));
+    module.map(|module| job.tensor_name(spec, &format!("{module}ids")))
+}
+
+fn write_tensor(
+    file: &mut TensorFile,
+    names: &[String],
+    ids: Option<String>,
+    parts: Vec<Part<'_>>,
+) -> Result<()> {
+    let Some(ids) = ids else {
+        // Parts follow one another.
+        for part in parts {
+            for piece in part.snapshot.pieces(part.entry) {
+                let Piece { values, .. } = piece?;
+                names.iter().try_for_each(|name| file.append(name, &values))?;
+            }
+        }
+        return Ok(());
+    };
+    let dim = parts[0].entry().shape[1] as usize;
+    let sources = parts.into_iter().map(Source::new).collect::<Result<_>>()?;
+    merge(sources, dim, |of, rows| {
+        file.append(&ids, &Tensor::f_from_slice(of)?)?;
+        let rows = Tensor::f_from_slice(rows)?;
+        names.iter().try_for_each(|name| file.append(name, &rows))?;
+        Ok(())
+    })
 }
 
 /// One owner's rows while they are merged with those of others.
-struct Source {
-    listing: Listing,
+struct Source<'a> {
+    pieces: Box<dyn Iterator<Item = Result<Piece>> + 'a>,
     /// Of the piece that came last.
     ids: Vec<i64>,
     rows: Vec<f32>,
@@ -100,18 +166,20 @@ struct Source {
     next: usize,
 }
 
-impl Source {
-    fn new(listing: Listing) -> Result<Source> {
-        let mut source = Source { listing, ids: Vec::new(), rows: Vec::new(), next: 0 };
+impl<'a> Source<'a> {
+    fn new(part: Part<'a>) -> Result<Source<'a>> {
+        let pieces = Box::new(part.snapshot.pieces(part.entry));
+        let mut source = Source { pieces, ids: Vec::new(), rows: Vec::new(), next: 0 };
         source.refill()?;
         Ok(source)
     }
 
     fn refill(&mut self) -> Result<()> {
         self.next = 0;
-        match self.listing.next_piece()? {
-            Some(Piece { ids, rows }) => {
-                (self.ids, self.rows) = (Vec::try_from(ids)?, Vec::try_from(rows.f_view(-1)?)?);
+        match self.pieces.next().transpose()? {
+            Some(Piece { ids, values }) => {
+                self.ids = Vec::try_from(ids.context("rows came without ids")?)?;
+                self.rows = Vec::try_from(values.f_view(-1)?)?;
             }
             None => self.ids.clear(),
         }
@@ -129,7 +197,7 @@ const MERGED_ROWS: usize = 1 << 16;
 
 /// Hands over the rows of all sources in the order of their ids, of which no two sources have the same.
 fn merge(
-    mut sources: Vec<Source>,
+    mut sources: Vec<Source<'_>>,
     dim: usize,
     mut take: impl FnMut(&[i64], &[f32]) -> Result<()>,
 ) -> Result<()> {

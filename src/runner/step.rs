@@ -12,7 +12,7 @@ use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
-use crate::parallel::{GradientSync, DistributedOptimizer, Forward, MicroBatch, Passage, ModuleHandle};
+use crate::parallel::{DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage};
 use crate::plugin::{Loss, LossValue};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
@@ -231,7 +231,9 @@ impl Stepper {
 fn asks_first(modules: &[ModuleHandle]) -> bool {
     match modules {
         [ModuleHandle::Sharded(_), ..] => true,
-        [ModuleHandle::Remote(_), behind @ ..] => behind.first().is_none_or(|module| module.remote().is_none()),
+        [ModuleHandle::Remote(_), behind @ ..] => {
+            behind.first().is_none_or(|module| module.remote().is_none())
+        }
         _ => false,
     }
 }

@@ -107,7 +107,7 @@ impl Trainer<'_> {
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
         report.pulled = stepper.optimizer.traffic();
 
-        self.take_leave(&stepper, &course)?;
+        self.take_leave(&mut stepper, &course)?;
         Ok(Trained { host, stepper, course, report })
     }
 
@@ -118,7 +118,6 @@ impl Trainer<'_> {
         let mut eval = None;
         if self.position() == 0 {
             eval = self.evaluate(&host, &mut stepper)?;
-            self.keep_pulled(&stepper, &course)?;
         }
         let (startup_seconds, worked) = (course.startup_seconds, course.worked);
         course.recorder.report(TrainerEnd { report: report.clone(), startup_seconds, eval })?;
@@ -126,37 +125,29 @@ impl Trainer<'_> {
         Ok(worked)
     }
 
-    /// No owner waits for this trainer any more; and what the first trainer's replicas have become goes to the coordinator.
-    fn take_leave(&self, stepper: &Stepper, course: &Course) -> Result<()> {
+    /// No owner waits for this trainer any more; and the coordinator hears of what the first trainer's modules have become. Of
+    /// replicas, which have the same parameters, it saves the first one's running statistics, as PyTorch's
+    /// DistributedDataParallel does; of modules whose parameters are on servers, the first trainer's.
+    fn take_leave(&self, stepper: &mut Stepper, course: &Course) -> Result<()> {
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            match module {
-                ModuleHandle::Remote(module) => module.leave()?,
-                ModuleHandle::Sharded(table) => table.leave()?,
-                ModuleHandle::Replica(replica) if self.position() == 0 => self.keep(spec, replica, course)?,
-                ModuleHandle::Replica(_) | ModuleHandle::Pulled(_) => {}
-            }
+            let state = match module {
+                ModuleHandle::Remote(module) => {
+                    module.leave()?;
+                    continue;
+                }
+                ModuleHandle::Sharded(table) => {
+                    table.leave()?;
+                    continue;
+                }
+                ModuleHandle::Replica(_) | ModuleHandle::Pulled(_) if self.position() != 0 => continue,
+                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
+                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
+            };
+            course.recorder.keep(&spec.name, state)?;
         }
         stepper.optimizer.leave()?;
         if let Some(comparison) = stepper.averaging.as_ref().and_then(GradientSync::comparison) {
             tracing::info!("{comparison}");
-        }
-        Ok(())
-    }
-
-    /// What the evaluation has pulled from servers goes to the coordinator too, with the first trainer's running statistics.
-    fn keep_pulled(&self, stepper: &Stepper, course: &Course) -> Result<()> {
-        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            if let ModuleHandle::Pulled(pulled) = module {
-                self.keep(spec, pulled.copy(), course)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Hands the coordinator what a module on this rank has become.
-    fn keep(&self, spec: &ModuleSpec, module: &Replica, course: &Course) -> Result<()> {
-        for (tensor, value) in module.state()? {
-            course.recorder.keep(self.job.tensor_name(spec, &tensor), value)?;
         }
         Ok(())
     }

@@ -13,13 +13,13 @@ use super::metrics::Summary;
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::run_recorder::{self, RunRecorder};
-use super::saved_model;
+use super::saved_model::States;
 use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
-use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, RemoteModule, ShardServer};
+use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, ShardServer, StateServer};
 use crate::profile;
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
@@ -62,6 +62,7 @@ impl<'a> TrainingRank<'a> {
         shards.register(&autograd, methods);
         let ranges = range_server(training, rank);
         ranges.register(&autograd, methods);
+        StateServer::new(&modules, &shards, &ranges).register(&autograd, methods);
         let traces = Arc::new(Traces::default());
         let keep = |folder: RunFolder| {
             let recorder = RunRecorder::open(&folder, training)?;
@@ -197,14 +198,9 @@ impl<'a> TrainingRank<'a> {
     /// The coordinator's last duty: the model and the summary into the run folder.
     fn keep(&self, mesh: &Mesh, folder: &RunFolder, recorder: &RunRecorder) -> Result<Summary> {
         mesh.doing("writing the run folder");
-        let mut tensors = recorder.take_tensors();
-        for spec in self.training.modules.iter().filter(|module| module.placement == Placement::Remote) {
-            let module = RemoteModule::get(&self.autograd, spec.place.ranks[0], &spec.name)?;
-            let named = |(name, tensor): (String, _)| (self.training.tensor_name(spec, &name), tensor);
-            tensors.extend(module.state()?.into_iter().map(named));
-        }
-        let tables = saved_model::tables(self.training, &self.autograd)?;
-        folder.write_with(run_folder::MODEL, |path| saved_model::write(path, tensors, tables))?;
+        let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
+        folder.write_with(run_folder::MODEL, |path| states.write(self.training, path))?;
+        drop(states);
         let summary = recorder.summary(self.job, self.training);
         folder.write_summary(&summary)?;
         self.traces.write(folder)?;

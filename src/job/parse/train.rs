@@ -1,6 +1,6 @@
 //! `[train]`, `[eval]` and `[log]`.
 
-use super::super::validated::{Consistency, Eval, Log, OnNan, Train, Training};
+use super::super::validated::{CONSISTENCIES, Consistency, Eval, Log, OnNan, Train, Training};
 use super::cluster;
 use crate::config::{
     AnyKey, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, Optional, Str, Table, Words, by_hand,
@@ -39,7 +39,7 @@ const ACCUMULATE: Key<Integer> = key("accumulate", integer(1..=65536))
 pub(super) const LOCAL_STEPS: Key<Integer> = key("local_steps", integer(1..=1_000_000))
     .default("1")
     .doc("For modules with `run = \"caller\"`: steps of a trainer from one synchronisation with the servers to the next.");
-pub(super) const CONSISTENCY: Key<Words<Word>> = key("consistency", words(&CONSISTENCIES)).default("async").doc(
+pub(super) const CONSISTENCY: Key<Words<Consistency>> = key("consistency", words(&CONSISTENCIES)).default("async").doc(
     "How updates of several trainers meet: `async` as they come, `bsp` in rounds and the same in every run, `ssp` with no \
      trainer more than `staleness` steps ahead of the slowest, `hogwild` in place without locks.",
 );
@@ -196,36 +196,23 @@ pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
     train.consistency = Consistency::Bsp;
 }
 
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Word {
-    Async,
-    Bsp,
-    Ssp,
-    Hogwild,
-}
-
-const CONSISTENCIES: [(&str, Word); 4] =
-    [("async", Word::Async), ("bsp", Word::Bsp), ("ssp", Word::Ssp), ("hogwild", Word::Hogwild)];
-
 fn consistency(t: &Table<'_>) -> Option<Consistency> {
     let (word, staleness) = (t.read(&CONSISTENCY), t.read(&STALENESS));
     let (item, word) = (t.item(&CONSISTENCY)?, word?);
-    match (word, t.item(&STALENESS)) {
-        (Word::Ssp, None) => {
+    match (word.bounded(0), t.item(&STALENESS)) {
+        (Some(_), None) => {
             let error = JobError::new(format!("`train.staleness` is missing, and {} needs it", item.shown()));
             let hint = "how many steps a trainer may be ahead of the slowest, for example staleness = 4";
             t.reader().report(error.from(item.origin()).hint(hint));
             None
         }
-        (Word::Ssp, Some(_)) => Some(Consistency::Ssp { staleness: staleness?? as u32 }),
-        (Word::Async | Word::Bsp | Word::Hogwild, Some(staleness)) => {
+        (Some(_), Some(_)) => word.bounded(staleness?? as u32),
+        (None, Some(staleness)) => {
             let problem = format!("bounds nothing: {} does not use it", item.shown());
             staleness.wrong(problem, "leave it out, or use consistency = \"ssp\"");
             None
         }
-        (Word::Async, None) => Some(Consistency::Async),
-        (Word::Bsp, None) => Some(Consistency::Bsp),
-        (Word::Hogwild, None) => Some(Consistency::Hogwild),
+        (None, None) => Some(word),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::super::shards::Cut;
-use super::super::validated::{Consistency, Placement};
+use super::super::validated::Placement;
 use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan};
 use crate::human::{bytes, counted, thousands};
 use crate::topology::Rank;
@@ -39,12 +39,7 @@ impl Plan {
             0 => counted(u64::from(self.epochs), "epoch"),
             steps => format!("{} of each trainer at most", counted(steps, "step")),
         };
-        let consistency = match self.consistency {
-            Consistency::Async => "async".into(),
-            Consistency::Bsp => "bsp".into(),
-            Consistency::Hogwild => "hogwild".into(),
-            Consistency::Ssp { staleness } => format!("ssp with staleness {staleness}"),
-        };
+        let consistency = self.consistency;
         let trainers = counted(self.trainers as u64, "trainer");
         let batches = match self.accumulate {
             1 => format!("batches of {}", self.batch_size),

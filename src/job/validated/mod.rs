@@ -1,6 +1,7 @@
 //! The job as proven: every value present, every name resolved, nothing left to check.
 
 mod collectives;
+mod consistency;
 mod data;
 mod module;
 mod pull_push;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use collectives::*;
+pub use consistency::*;
 pub use data::*;
 pub use module::*;
 pub use pull_push::*;

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Data, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush, Replicas};
+use super::{
+    Consistency, Data, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush, Replicas,
+};
 use crate::optimizers::OptimizerSpec;
 use crate::topology::{Rank, Role};
 
@@ -59,19 +61,6 @@ impl Train {
     pub fn is_driver(&self, rank: Rank) -> bool {
         self.driver.as_ref().is_some_and(|driver| driver.ranks.contains(&rank))
     }
-}
-
-/// How updates of many trainers meet at the parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Consistency {
-    Async,
-    Bsp,
-    /// No trainer is more than `staleness` steps ahead of the slowest.
-    Ssp {
-        staleness: u32,
-    },
-    Hogwild,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

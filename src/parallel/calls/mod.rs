@@ -6,3 +6,4 @@ pub(super) mod module;
 pub(super) mod optimizer;
 pub(super) mod range;
 pub(super) mod shard;
+pub(crate) mod state;

@@ -83,29 +83,6 @@ body! {
 }
 
 call! {
-    /// Parameters and buffers as they are now.
-    pub(in crate::parallel) struct State = "module.state" -> StateOf {
-        module: RRef,
-    }
-}
-
-body! {
-    pub(in crate::parallel) struct StateOf {
-        state: RRef,
-        names: Vec<String>,
-    }
-}
-
-call! {
-    /// One tensor of such a state.
-    pub(in crate::parallel) struct StateTensor = "module.tensor" -> Output {
-        state: RRef,
-        /// Among the names.
-        index: u64,
-    }
-}
-
-call! {
     /// The caller takes no more steps.
     pub(in crate::parallel) struct Leave = "module.leave" -> () {
         module: RRef,

@@ -60,35 +60,3 @@ call! {
         shard: RRef,
     }
 }
-
-call! {
-    /// All rows that there are now.
-    pub(in crate::parallel) struct List = "shard.list" -> Listed {
-        shard: RRef,
-    }
-}
-
-body! {
-    pub(in crate::parallel) struct Listed {
-        list: RRef,
-        rows: u64,
-    }
-}
-
-call! {
-    /// Some rows of such a list.
-    pub(in crate::parallel) struct Piece = "shard.piece" -> PieceOfRows {
-        list: RRef,
-        /// The first row's position in the list.
-        start: u64,
-    }
-}
-
-body! {
-    pub(in crate::parallel) struct PieceOfRows {
-        /// int64 `[k]`, ascending.
-        ids: Tensor,
-        /// float32 `[k, dim]`.
-        rows: Tensor,
-    }
-}

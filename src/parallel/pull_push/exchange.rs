@@ -109,7 +109,7 @@ impl Exchange {
         local_steps: u32,
     ) -> Result<Exchange> {
         let sizes: Vec<u64> = here.tensors.iter().map(|tensor| tensor.numel() as u64).collect();
-        let get = |&rank: &Rank| autograd.call(rank, range::Get { module: here.module.clone() }, None);
+        let get = |&rank: &Rank| autograd.call(rank, range::Get { module: here.name.clone() }, None);
         let asked: Vec<_> = servers.iter().map(get).collect();
         let ranges = ranges(sizes.iter().sum(), servers.len());
         let server = |(asked, range): (PendingReply<range::Reference>, _)| {
@@ -129,7 +129,7 @@ impl Exchange {
         self.call_all(|range| range::Optimize { range, options: Json(spec.clone()) })?;
         if self.local.every > 1 {
             let optimizer = Optimizer::new(spec.clone(), &self.here.tensors);
-            self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.module))?);
+            self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.name))?);
         }
         self.refresh()
     }
@@ -201,7 +201,7 @@ impl Exchange {
     }
 
     pub(in crate::parallel) fn module(&self) -> &str {
-        &self.here.module
+        &self.here.name
     }
 
     /// So far.
@@ -215,7 +215,7 @@ impl Exchange {
         for server in &mut self.servers {
             let (marks, encoded) = server
                 .outgoing(&sum, self.filter)
-                .with_context(|| format!("the gradients of module `{}`", self.here.module))?;
+                .with_context(|| format!("the gradients of module `{}`", self.here.name))?;
             if samples.is_some() {
                 self.traffic.pushed_bytes += encoded.bytes();
                 self.traffic.full_bytes += Filter::None.bytes(server.values());
@@ -231,7 +231,7 @@ impl Exchange {
     fn take(&mut self, updates: Vec<Update>, filter: Filter) -> Result<()> {
         for (server, update) in self.servers.iter_mut().zip(updates) {
             let pulled = server.take(update, filter).with_context(|| {
-                format!("what rank {} sent of module `{}`", server.range.owner(), self.here.module)
+                format!("what rank {} sent of module `{}`", server.range.owner(), self.here.name)
             })?;
             self.traffic.pulled_bytes += pulled;
             self.traffic.full_bytes += Filter::None.bytes(server.values());

@@ -1,6 +1,6 @@
 //! A module that a trainer computes, with parameters that are on servers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use tch::Tensor;
@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::Exchange;
 use crate::autograd::{Autograd, Context};
 use crate::job::{Filter, ModuleSpec};
-use crate::parallel::{Forward, Parameters, Replica};
+use crate::parallel::{Forward, ModuleState, Parameters, Replica, StateSnapshot};
 use crate::topology::Rank;
 
 /// This trainer's copy. Its parameters change when the [`Exchange`] over them pulls.
@@ -39,6 +39,23 @@ impl Pulled {
     /// The copy itself, whose running statistics are this trainer's own.
     pub fn copy(&self) -> &Replica {
         &self.copy
+    }
+
+    /// What this trainer's copy keeps beside the parameters: running statistics, which are its own.
+    ///
+    /// # Errors
+    /// When libtorch cannot copy them.
+    pub fn snapshot(&self) -> Result<StateSnapshot> {
+        let state = Arc::new(Mutex::new(self.copy.kept_state()?));
+        Ok(StateSnapshot::here(&self.autograd, state))
+    }
+
+    /// Has this trainer's copy go on from what a state says it keeps. Its parameters are pulled.
+    ///
+    /// # Errors
+    /// The state is of another module.
+    pub fn restore(&self, state: &ModuleState) -> Result<()> {
+        self.copy.restore_kept(state)
     }
 
     /// The output, recorded; the context keeps the gradients of the parameters.

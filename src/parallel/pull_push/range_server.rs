@@ -9,6 +9,7 @@ use crate::autograd::{Autograd, Scope};
 use crate::job::{Consistency, Filter, ModuleSpec};
 use crate::parallel::calls::range::{Get, Leave, Marks, Optimize, Pull, Push, Pushed, Reference, Update};
 use crate::parallel::registry::Registry;
+use crate::parallel::state::Stateful;
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -46,6 +47,10 @@ impl RangeServer {
     pub fn updates(&self) -> (u64, u64) {
         let updates = self.made.all().into_iter().map(|range| range.updates());
         updates.fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1))
+    }
+
+    pub(in crate::parallel) fn owner(&self, module: &str) -> Option<Arc<dyn Stateful>> {
+        Some(self.made.find(module)? as Arc<dyn Stateful>)
     }
 
     fn get(&self, scope: &Scope, Get { module: name }: Get) -> Result<Reference> {

@@ -12,14 +12,16 @@ use tch::{Device, Kind, Tensor};
 
 use super::changes::Changes;
 use super::filter::{decode, encode};
-use super::segments::{gather, marked_length, segments, spread};
+use super::segments::{Segment, gather, marked_length, segments, spread};
 use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::mean::mean_over_trainers;
 use crate::parallel::registry::{Counters, OptimizerChoice};
+use crate::parallel::state::{Entry, Extent, OwnerState, Restored, Stateful};
 use crate::parallel::updates::{Updated, Updates};
+use crate::parallel::versioned::Versioned;
 use crate::parallel::{Applied, Gradients};
 use crate::topology::Rank;
 
@@ -34,6 +36,8 @@ pub(super) struct Holding {
 pub(super) struct ServerRange {
     module: String,
     filter: Filter,
+    /// What the segments are of.
+    parts: Vec<PartOfParameter>,
     /// Of the segments, in elements.
     lengths: Vec<i64>,
     changes: Arc<Changes>,
@@ -44,9 +48,18 @@ pub(super) struct ServerRange {
     counters: Counters,
 }
 
+/// Which numbers of which parameter a segment has.
+pub(super) struct PartOfParameter {
+    name: String,
+    /// Of the whole parameter.
+    shape: Vec<i64>,
+    from: u64,
+    to: u64,
+}
+
 /// The values, as [`Updates`] updates them.
 struct Segments {
-    values: Vec<Tensor>,
+    values: Versioned,
     changes: Arc<Changes>,
     optimizer: Option<Optimizer>,
 }
@@ -69,7 +82,8 @@ impl ServerRange {
         seed: u64,
         holding: &Holding,
     ) -> Result<ServerRange> {
-        let parameters = Module::build(spec, &[Device::Cpu], seed)?.initial_parameters()?;
+        let module = Module::build(spec, &[Device::Cpu], seed)?;
+        let parameters = module.initial_parameters()?;
         let sizes: Vec<u64> = parameters.iter().map(|tensor| tensor.numel() as u64).collect();
         if let Some((problem, hint)) = unservable(spec, sizes.iter().sum()) {
             bail!("module `{}` {problem}\n  hint: {hint}", spec.name);
@@ -89,19 +103,31 @@ impl ServerRange {
             .iter()
             .map(|segment| copy(segment.parameter, segment.view(&parameters[segment.parameter])?))
             .collect::<Result<Vec<_>>>()?;
-        ServerRange::new(&spec.name, values, holding)
+        let part = |segment: &Segment| {
+            let info = &module.parameters()[segment.parameter];
+            let (name, shape) = (info.name.clone(), info.shape.clone());
+            PartOfParameter { name, shape, from: segment.from as u64, to: segment.to as u64 }
+        };
+        ServerRange::new(&spec.name, pieces.iter().map(part).collect(), values, holding)
     }
 
-    fn new(module: &str, values: Vec<Tensor>, holding: &Holding) -> Result<ServerRange> {
+    fn new(
+        module: &str,
+        parts: Vec<PartOfParameter>,
+        values: Vec<Tensor>,
+        holding: &Holding,
+    ) -> Result<ServerRange> {
         let lengths = values.iter().map(|segment| segment.numel() as i64).collect();
         let changes = Arc::new(Changes::of(values.len()));
         let Holding { trainers, consistency, filter } = holding;
+        let values = Versioned::new(values);
         let segments = Segments { values, changes: changes.clone(), optimizer: None };
         let updates = Updates::new(segments, (), trainers, *consistency)?;
         let shadowed = if *filter == Filter::None { &[][..] } else { trainers };
         Ok(ServerRange {
             module: module.into(),
             filter: *filter,
+            parts,
             lengths,
             changes,
             updates,
@@ -118,7 +144,7 @@ impl ServerRange {
     pub(super) fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
         self.optimizer.choose(&self.module, spec, || {
             self.updates.prepare(|segments| {
-                segments.optimizer = Some(Optimizer::new(spec.clone(), &segments.values)?);
+                segments.optimizer = Some(Optimizer::new(spec.clone(), segments.values.tensors())?);
                 Ok(())
             })
         })
@@ -192,7 +218,7 @@ impl ServerRange {
     fn read(&self, caller: Rank, have: Option<u64>) -> Result<Update> {
         let read = |segments: &mut Segments| {
             let (version, marks) = self.changes.since(have);
-            let values = gather(&segments.values, &marks)?;
+            let values = gather(segments.values.tensors(), &marks)?;
             Ok(Update { version, marks: Marks(marks), parts: values.into_iter().collect() })
         };
         self.updates.read(caller, read).1
@@ -234,14 +260,77 @@ impl Updated for Segments {
 
     fn apply(&mut self, mean: Gradients) -> Result<()> {
         let optimizer = self.optimizer.as_mut().context("no optimizer was made for this range")?;
-        optimizer.step(&self.values, &mean)?;
-        self.changes.mark(&mean.iter().map(Option::is_some).collect::<Vec<_>>());
+        let touched: Vec<bool> = mean.iter().map(Option::is_some).collect();
+        self.values.update(&touched, |values| optimizer.step(values, &mean).map_err(anyhow::Error::from))?;
+        self.changes.mark(&touched);
         Ok(())
     }
 
     fn share(&self) -> Result<Segments> {
-        let values = self.values.iter().map(Tensor::shallow_clone).collect();
-        Ok(Segments { values, changes: self.changes.clone(), optimizer: None })
+        Ok(Segments { values: self.values.in_place(), changes: self.changes.clone(), optimizer: None })
+    }
+}
+
+impl Stateful for ServerRange {
+    fn snapshot(self: Arc<Self>, _caller: Rank, _unused_rows: bool) -> Result<OwnerState> {
+        let mut state = OwnerState::default();
+        let mut first = true;
+        state.counters = self.updates.snapshot(|lane, segments| {
+            if std::mem::take(&mut first) {
+                let snapshot = segments.values.snapshot();
+                for (part, value) in self.parts.iter().zip(&snapshot.tensors) {
+                    state.add(&part.name, None, None, part.shape.clone(), part.extent(), value)?;
+                }
+                state.guard(snapshot);
+            }
+            let Some(optimizer) = &segments.optimizer else { return Ok(()) };
+            for (part, slots) in self.parts.iter().zip(optimizer.state()?) {
+                state.add_slots(&part.name, lane, &part.shape, part.extent(), slots)?;
+            }
+            Ok(())
+        })?;
+        Ok(state)
+    }
+
+    fn wanted(&self) -> Result<Vec<Entry>> {
+        let entry = |part: &PartOfParameter| {
+            let (tensor, shape, extent) = (part.name.clone(), part.shape.clone(), part.extent());
+            Entry { tensor, slot: None, lane: None, kind: Kind::Float, shape, extent }
+        };
+        Ok(self.parts.iter().map(entry).collect())
+    }
+
+    fn restore(&self, state: Restored) -> Result<()> {
+        let all = vec![true; self.parts.len()];
+        let mut first = true;
+        self.updates.restore(&state.counters, |lane, segments| {
+            if std::mem::take(&mut first) {
+                segments.values.update(&all, |values| {
+                    for (part, value) in self.parts.iter().zip(values) {
+                        value.shallow_clone().f_copy_(&state.value(&part.name, &value.size())?)?;
+                    }
+                    anyhow::Ok(())
+                })?;
+                self.changes.mark(&all);
+            }
+            let Some(optimizer) = &mut segments.optimizer else { return Ok(()) };
+            let slots =
+                |(part, length): (&PartOfParameter, &i64)| state.shaped_slots(&part.name, lane, &[*length]);
+            let slots = self.parts.iter().zip(&self.lengths).map(slots).collect::<Result<Vec<_>>>()?;
+            let named: Vec<_> =
+                self.parts.iter().zip(&slots).map(|(part, slots)| (part.name.as_str(), &slots[..])).collect();
+            Ok(optimizer.load_state(&named)?)
+        })
+    }
+
+    fn put_rows(&self, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
+        bail!("module `{}` does not go by rows", self.module)
+    }
+}
+
+impl PartOfParameter {
+    fn extent(&self) -> Extent {
+        Extent::Elements { from: self.from, to: self.to }
     }
 }
 
@@ -257,10 +346,20 @@ mod tests {
     const TRAINERS: [Rank; 3] = [Rank(1), Rank(2), Rank(3)];
     const LENGTHS: [i64; 4] = [300, 7, 1, 64];
 
+    fn parts() -> Vec<PartOfParameter> {
+        let part = |(name, length): (usize, i64)| PartOfParameter {
+            name: name.to_string(),
+            shape: vec![length],
+            from: 0,
+            to: length as u64,
+        };
+        LENGTHS.into_iter().enumerate().map(part).collect()
+    }
+
     fn range(consistency: Consistency, filter: Filter) -> ServerRange {
         let values = LENGTHS.map(|length| Tensor::f_randn([length], (Kind::Float, Device::Cpu)).unwrap());
         let holding = Holding { trainers: TRAINERS.to_vec(), consistency, filter };
-        let range = ServerRange::new("net", values.into(), &holding).unwrap();
+        let range = ServerRange::new("net", parts(), values.into(), &holding).unwrap();
         let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
         let sgd = Sgd { lr: 0.1, momentum, dampening, weight_decay, nesterov: false, maximize: false };
         range.set_optimizer(&OptimizerSpec::Sgd(sgd)).unwrap();
@@ -303,7 +402,7 @@ mod tests {
         let holding =
             Holding { trainers: TRAINERS.to_vec(), consistency: Consistency::Hogwild, filter: Filter::None };
         let values = LENGTHS.map(|length| Tensor::ones([length], (Kind::Float, Device::Cpu)));
-        let range = ServerRange::new("net", values.into(), &holding).unwrap();
+        let range = ServerRange::new("net", parts(), values.into(), &holding).unwrap();
         let adam = r#"{"type": "adam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": false, "maximize": false}"#;
         range.set_optimizer(&serde_json::from_str(adam).unwrap()).unwrap();
         let step = |trainer: usize, value: f64| {

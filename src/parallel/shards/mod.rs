@@ -13,14 +13,13 @@
 //! - `S-4` A row is made when a training step first asks for it. Evaluation sees what it would be, and makes none.
 
 mod initial;
-mod listing;
 mod lookup_plan;
 mod shard;
 mod shard_server;
 mod sharded_module;
+mod snapshot;
 mod table;
 
-pub use listing::{Listing, Piece};
 pub use shard::Shard;
 pub use shard_server::ShardServer;
 pub use sharded_module::{LookingUp, ShardedModule};

@@ -1,17 +1,20 @@
 //! A module's rows at one owner: look-ups, and how the trainers' updates meet.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
 
-use super::table::{Given, Gradients, Ids, Place, Table};
+use super::snapshot::ShardRows;
+use super::table::{Given, Gradients, Place, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, TableSpec, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
 use crate::parallel::registry::{Counters, OptimizerChoice};
+use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
 use crate::parallel::updates::Updates;
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
@@ -19,6 +22,11 @@ use crate::topology::Rank;
 /// One rank's part of a sharded module, for the whole world.
 pub struct Shard {
     module: String,
+    /// PyTorch's name of the table in its module.
+    weight: String,
+    /// Of the whole table; and which of its rows may be here.
+    rows: i64,
+    share: RowShare,
     dim: usize,
     updates: Updates<Table>,
     optimizer: OptimizerChoice,
@@ -69,9 +77,19 @@ impl Shard {
             Cut::Rows => Table::of_range(&table, range(nth, table.rows, ranks.len()), seed),
             Cut::Hash => Table::hashed(&table, seed),
         };
+        let share = match cut {
+            Cut::Rows => {
+                let Range { start: from, end: to } = range(nth, table.rows, ranks.len());
+                RowShare::Range { from, to }
+            }
+            Cut::Hash => RowShare::Hash { nth: nth as u64, of: ranks.len() as u64 },
+        };
         let TableSpec { dim, .. } = table;
         Ok(Shard {
             module: spec.name.clone(),
+            weight: format!("{}.weight", spec.layers()[0].name),
+            rows: table.rows,
+            share,
             dim: dim as usize,
             updates: Updates::new(rows.with_context(|| in_module(&spec.name))?, (), trainers, consistency)?,
             optimizer: OptimizerChoice::default(),
@@ -110,15 +128,8 @@ impl Shard {
     /// # Errors
     /// An id is not of this rank.
     pub fn peek(&self, caller: Rank, ids: &Tensor) -> Result<Tensor> {
-        self.rows(caller, &self.ids(ids)?)
-    }
-
-    /// As [`peek`](Shard::peek).
-    ///
-    /// # Errors
-    /// An id is not of this rank.
-    pub fn rows(&self, caller: Rank, ids: &[i64]) -> Result<Tensor> {
-        let (_, rows) = self.updates.read(caller, |table| table.peek(ids));
+        let ids = self.ids(ids)?;
+        let (_, rows) = self.updates.read(caller, |table| table.peek(&ids));
         let rows = rows.with_context(|| in_module(&self.module))?;
         self.tensor(&rows)
     }
@@ -128,9 +139,8 @@ impl Shard {
         self.dim
     }
 
-    /// The ids of all rows that there are now.
-    pub(super) fn all(&self, caller: Rank) -> Ids {
-        self.updates.read(caller, |table| table.all()).1
+    pub(super) fn with_table<T>(&self, caller: Rank, look: impl FnOnce(&mut Table) -> T) -> T {
+        self.updates.read(caller, look).1
     }
 
     /// Chooses what updates the rows. The first call makes it, further ones must name the same.
@@ -222,6 +232,70 @@ impl Shard {
         Ok(Tensor::f_from_slice(rows)?.f_view(shape)?)
     }
 }
+
+impl Stateful for Shard {
+    fn snapshot(self: Arc<Self>, caller: Rank, unused_rows: bool) -> Result<OwnerState> {
+        let (mut slots, mut steps, mut snapshot) = (Vec::new(), 0, None);
+        let counters = self.updates.snapshot(|_, table| {
+            snapshot = Some(table.snapshot(unused_rows));
+            // Rows that nobody has used have none.
+            (slots, steps) = if unused_rows { (Vec::new(), 0) } else { table.slots() };
+            Ok(())
+        })?;
+        let snapshot = snapshot.context("a table is updated in order")?;
+        snapshot.sort();
+        let mut state = OwnerState::new(counters);
+        let rows = snapshot.len() as u64;
+        let entry = |slot: Option<&str>| Entry {
+            tensor: self.weight.clone(),
+            slot: slot.map(str::to_owned),
+            lane: None,
+            kind: Kind::Float,
+            shape: vec![rows as i64, self.dim as i64],
+            extent: Extent::Rows { rows },
+        };
+        let source = Arc::new(ShardRows::new(self.clone(), snapshot, caller));
+        state.add_rows(entry(None), source.clone(), None);
+        for (nth, slot) in slots.iter().enumerate() {
+            state.add_rows(entry(Some(*slot)), source.clone(), Some(nth));
+        }
+        if !slots.is_empty() {
+            let steps = Tensor::f_from_slice(&[steps as i64])?.f_view([0i64; 0])?;
+            state.add(&self.weight, Some(STEP), None, vec![], Extent::Shared, &steps)?;
+        }
+        Ok(state)
+    }
+
+    fn wanted(&self) -> Result<Vec<Entry>> {
+        let shape = vec![self.rows, self.dim as i64];
+        let (tensor, extent) = (self.weight.clone(), Extent::RowsOf(self.share));
+        Ok(vec![Entry { tensor, slot: None, lane: None, kind: Kind::Float, shape, extent }])
+    }
+
+    fn restore(&self, state: Restored) -> Result<()> {
+        let step = state.slots(&self.weight, None).iter().find(|slot| slot.name == STEP);
+        let steps = step.map(|step| step.value.f_double_value(&[0])).transpose()?;
+        self.updates.restore(&state.counters, |_, table| {
+            // Above 2^53 nobody counts.
+            steps.into_iter().for_each(|steps| table.set_steps(steps as u64));
+            Ok(())
+        })
+    }
+
+    fn put_rows(&self, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()> {
+        ensure!(values.f_kind()? == Kind::Float, "rows are of float32");
+        let numbers = Vec::<f32>::try_from(values.f_contiguous()?.f_view([-1])?)?;
+        let mut put = Ok(());
+        self.updates.prepare(|table| {
+            put = table.put(slot, ids, &numbers);
+            Ok(())
+        })?;
+        put.with_context(|| in_module(&self.module))
+    }
+}
+
+/// PyTorch's name for the count of an optimizer's steps.
+const STEP: &str = "step";
 
 /// Of one look-up: what a message carries.
 const MOST_BYTES: usize = 4 << 30;

@@ -3,18 +3,15 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
-use tch::Tensor;
+use anyhow::{Context as _, Result};
 
 use super::shard::Shard;
-use super::table::Ids;
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::{Consistency, ModuleSpec};
-use crate::parallel::calls::shard::{
-    Get, Leave, List, Listed, LookUp, Optimize, Piece, PieceOfRows, Reference, Rows, Step,
-};
+use crate::parallel::calls::shard::{Get, Leave, LookUp, Optimize, Reference, Rows, Step};
 use crate::parallel::module_server::{Steppable, step};
 use crate::parallel::registry::Registry;
+use crate::parallel::state::Stateful;
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -27,15 +24,6 @@ pub struct ShardServer {
     consistency: Consistency,
     made: Registry<Shard>,
 }
-
-/// All rows of a shard at one moment: their ids, not what they hold.
-struct ListOfRows {
-    shard: Arc<Shard>,
-    ids: Ids,
-}
-
-/// Of the rows of one piece: little beside what a rank has, and much beside what a call costs.
-const PIECE_BYTES: usize = 8 << 20;
 
 impl ShardServer {
     /// `placed` are the modules of which `rank` has a part, each with the seed of its first rows.
@@ -58,13 +46,15 @@ impl ShardServer {
             step::<Shard>(scope, shard, backward, samples).await
         });
         autograd.serve(methods, leave);
-        autograd.serve(methods, list);
-        autograd.serve(methods, piece);
     }
 
     /// The shards made so far.
     pub fn shards(&self) -> Vec<Arc<Shard>> {
         self.made.all()
+    }
+
+    pub(in crate::parallel) fn owner(&self, module: &str) -> Option<Arc<dyn Stateful>> {
+        Some(self.made.find(module)? as Arc<dyn Stateful>)
     }
 
     fn get(&self, scope: &Scope, Get { module }: Get) -> Result<Reference> {
@@ -104,22 +94,4 @@ impl Steppable for Shard {
 
 async fn leave(scope: Scope, Leave { shard }: Leave) -> Result<()> {
     shard.local::<Shard>().await?.leave(scope.from)
-}
-
-async fn list(scope: Scope, List { shard }: List) -> Result<Listed> {
-    let shard = shard.local::<Shard>().await?;
-    let ids = shard.all(scope.from);
-    let rows = ids.len() as u64;
-    Ok(Listed { list: scope.mesh.objects().insert(Arc::new(ListOfRows { shard, ids })), rows })
-}
-
-async fn piece(scope: Scope, Piece { list, start }: Piece) -> Result<PieceOfRows> {
-    let list = list.local::<ListOfRows>().await?;
-    let (start, rows) = (usize::try_from(start)?, list.ids.len());
-    if start > rows {
-        bail!("there is no row {start} of {rows}");
-    }
-    let most = PIECE_BYTES / (list.shard.dim() * size_of::<f32>()).max(1);
-    let ids = list.ids.slice(start..rows.min(start + most.max(1)));
-    Ok(PieceOfRows { ids: Tensor::f_from_slice(&ids)?, rows: list.shard.rows(scope.from, &ids)? })
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
-use super::listing::Listing;
 use super::lookup_plan::LookupPlan;
 use crate::autograd::{Autograd, Context};
 use crate::job::layer::{BagMode, LayerOp};
@@ -112,14 +111,6 @@ impl ShardedModule {
         let leave = |shard: &RRef| self.autograd.call(shard.owner(), Leave { shard: shard.clone() }, None);
         let calls: Vec<_> = self.shards.iter().map(leave).collect();
         Ok(calls.into_iter().try_for_each(PendingReply::wait)?)
-    }
-
-    /// What each owner has, in the order of their ranks: ranges of rows that follow one another, or rows of any ids.
-    ///
-    /// # Errors
-    /// When a call fails.
-    pub fn listings(&self) -> Result<Vec<Listing>> {
-        self.shards.iter().map(|shard| Listing::of(&self.autograd, shard, self.table.dim)).collect()
     }
 
     fn ask(&self, context: Option<&Context>, ids: &Tensor, after: u64) -> Result<LookingUp> {

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
+use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::TableSpec;
 use crate::optimizers::{OptimizerSpec, RowOptimizer};
 use crate::parallel::mean::weights;
@@ -21,6 +23,8 @@ pub(super) struct Table {
     initial: Initial,
     optimizer: Option<RowOptimizer>,
     version: u64,
+    /// Those that may still be held.
+    snapshots: Vec<Weak<TableSnapshot>>,
 }
 
 /// Where a row stands.
@@ -31,29 +35,6 @@ enum Places {
     Range { ids: Range<i64>, made: Vec<u64> },
     /// In the order in which they were made.
     Hashed { places: HashMap<i64, Place>, most: usize },
-}
-
-/// Ids in ascending order.
-pub(super) enum Ids {
-    Range(Range<i64>),
-    Listed(Vec<i64>),
-}
-
-impl Ids {
-    pub fn len(&self) -> usize {
-        match self {
-            Ids::Range(range) => (range.end - range.start) as usize,
-            Ids::Listed(ids) => ids.len(),
-        }
-    }
-
-    /// By their positions.
-    pub fn slice(&self, of: Range<usize>) -> Vec<i64> {
-        match self {
-            Ids::Range(range) => (range.start + of.start as i64..range.start + of.end as i64).collect(),
-            Ids::Listed(ids) => ids[of].to_vec(),
-        }
-    }
 }
 
 /// What one trainer's step brings.
@@ -91,7 +72,15 @@ impl Table {
 
     fn new(spec: &TableSpec, places: Places, numbers: Vec<f32>, seed: u64) -> Table {
         let initial = Initial::new(seed, spec.padding);
-        Table { dim: spec.dim as usize, places, numbers, initial, optimizer: None, version: 0 }
+        Table {
+            dim: spec.dim as usize,
+            places,
+            numbers,
+            initial,
+            optimizer: None,
+            version: 0,
+            snapshots: Vec::new(),
+        }
     }
 
     /// # Errors
@@ -134,14 +123,108 @@ impl Table {
         Ok(rows)
     }
 
-    /// The ids of all rows, in ascending order: of a range made or not, of a table cut by hash those that were made.
-    pub fn all(&self) -> Ids {
-        match &self.places {
-            Places::Range { ids, .. } => Ids::Range(ids.clone()),
+    /// The rows as they are now, for as long as what is returned is held. `unused`: also those that nobody has used yet.
+    pub fn snapshot(&mut self, unused: bool) -> Arc<TableSnapshot> {
+        let rows = match &self.places {
+            Places::Range { ids, made } if unused => Rows::All { ids: ids.clone(), made: made.clone() },
+            Places::Range { ids, made } => {
+                let is_made = |place: &Place| made[*place as usize / 64] >> (*place % 64) & 1 == 1;
+                let places = (0..(ids.end - ids.start) as Place).filter(is_made);
+                Rows::Listed(places.map(|place| (ids.start + i64::from(place), place)).collect())
+            }
             Places::Hashed { places, .. } => {
-                let mut ids: Vec<i64> = places.keys().copied().collect();
-                ids.sort_unstable();
-                Ids::Listed(ids)
+                Rows::Listed(places.iter().map(|(&id, &place)| (id, place)).collect())
+            }
+        };
+        let snapshot = Arc::new(TableSnapshot::new(rows));
+        self.snapshots.push(Arc::downgrade(&snapshot));
+        snapshot
+    }
+
+    /// Ids and numbers of some rows of a snapshot, counted in the order of their ids. `slot`: what the optimizer remembers.
+    pub fn read_snapshot(
+        &self,
+        snapshot: &TableSnapshot,
+        slot: Option<usize>,
+        of: Range<usize>,
+    ) -> (Vec<i64>, Vec<f32>) {
+        let (mut ids, mut numbers) = (Vec::with_capacity(of.len()), Vec::with_capacity(of.len() * self.dim));
+        let current = match slot {
+            None => self.numbers.as_slice(),
+            Some(nth) => {
+                let slots = self.optimizer.as_ref().and_then(|rows| rows.slots().nth(nth));
+                slots.map_or(&[][..], |(_, numbers)| numbers)
+            }
+        };
+        let mut drawn = vec![0.0; self.dim];
+        snapshot.visit(of, self.dim, slot, |id, row| {
+            ids.push(id);
+            match row {
+                Row::Saved(row) => numbers.extend_from_slice(row),
+                Row::Current(place) => numbers.extend_from_slice(&current[self.range(place)]),
+                Row::Unused => {
+                    self.initial.draw(id, &mut drawn);
+                    numbers.extend_from_slice(&drawn);
+                }
+            }
+        });
+        (ids, numbers)
+    }
+
+    /// The optimizer's slots by name, and how many steps it has taken.
+    pub fn slots(&self) -> (Vec<&'static str>, u64) {
+        let Some(optimizer) = &self.optimizer else { return (Vec::new(), 0) };
+        (optimizer.slots().map(|(slot, _)| slot.name).collect(), optimizer.steps())
+    }
+
+    /// Takes over what rows are, or what the optimizer remembers of them.
+    ///
+    /// # Errors
+    /// An id is not of this rank, there is no room for its row, or there is no such slot.
+    pub fn put(&mut self, slot: Option<&str>, ids: &[i64], numbers: &[f32]) -> Result<()> {
+        self.check(ids)?;
+        self.check_room(ids)?;
+        ensure!(
+            numbers.len() == ids.len() * self.dim,
+            "{} numbers came for {} rows",
+            numbers.len(),
+            ids.len()
+        );
+        let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
+        let dim = self.dim;
+        let into = match slot {
+            None => self.numbers.as_mut_slice(),
+            Some(name) => {
+                let optimizer = self.optimizer.as_mut().context("no optimizer was made for this module")?;
+                let mut slots = optimizer.slots_mut();
+                let found = slots.find(|(slot, _)| slot.name == name);
+                found.with_context(|| format!("this optimizer has no `{name}`"))?.1
+            }
+        };
+        for (place, row) in places.into_iter().zip(numbers.chunks(dim)) {
+            into[place as usize * dim..][..dim].copy_from_slice(row);
+        }
+        Ok(())
+    }
+
+    /// Goes on from so many steps of the optimizer.
+    pub fn set_steps(&mut self, steps: u64) {
+        if let Some(optimizer) = &mut self.optimizer {
+            optimizer.set_steps(steps);
+        }
+    }
+
+    /// Has the snapshots that are held keep what is about to be written.
+    fn leave_to_snapshots(&mut self, written: &[Entry]) {
+        self.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
+        if self.snapshots.is_empty() {
+            return;
+        }
+        let slots: Vec<&[f32]> =
+            self.optimizer.iter().flat_map(RowOptimizer::slots).map(|(_, numbers)| numbers).collect();
+        for snapshot in self.snapshots.iter().filter_map(Weak::upgrade) {
+            for of_row in written.chunk_by(|one, next| one.place == next.place) {
+                snapshot.save(of_row[0].place, self.dim, &self.numbers, &slots);
             }
         }
     }
@@ -240,8 +323,6 @@ impl Updated for Table {
 
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
     fn apply(&mut self, given: Vec<Given>) -> Result<()> {
-        let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
-        let mut step = optimizer.begin();
         let padding = self.padding();
         let weights = weights(given.iter().map(|given| given.samples));
         let trainers = given.len() as f32;
@@ -250,8 +331,12 @@ impl Updated for Table {
             .zip(&weights)
             .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
             .collect();
+        let written = by_row(&parts);
+        self.leave_to_snapshots(&written);
+        let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
+        let mut step = optimizer.begin();
         let mut sum = vec![0.0; self.dim];
-        for of_row in by_row(&parts).chunk_by(|one, next| one.place == next.place) {
+        for of_row in written.chunk_by(|one, next| one.place == next.place) {
             let place = of_row[0].place;
             if padding == Some(place) {
                 continue;

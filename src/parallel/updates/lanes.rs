@@ -13,33 +13,58 @@ use anyhow::Result;
 
 use super::Updated;
 use crate::parallel::Applied;
+use crate::parallel::state::StepCounters;
 use crate::topology::Rank;
 
 pub(super) struct Lanes<U> {
     /// One for each trainer, and one more for whoever else calls.
-    lanes: Vec<(Option<Rank>, Mutex<U>)>,
+    lanes: Vec<Lane<U>>,
     /// Counts updates, for the staleness that is reported.
     version: AtomicU64,
+}
+
+struct Lane<U> {
+    of: Option<Rank>,
+    /// Steps of the trainer so far, those that were skipped, too.
+    steps: AtomicU64,
+    updated: Mutex<U>,
+}
+
+impl<U> Lane<U> {
+    fn lock(&self) -> MutexGuard<'_, U> {
+        self.updated.lock().expect("no handler panics in its lane")
+    }
 }
 
 impl<U: Updated> Lanes<U> {
     pub fn new(updated: &U, trainers: &[Rank]) -> Result<Lanes<U>> {
         let ranks = trainers.iter().map(|&rank| Some(rank)).chain([None]);
-        let lanes = ranks.map(|rank| Ok((rank, Mutex::new(updated.share()?)))).collect::<Result<_>>()?;
-        Ok(Lanes { lanes, version: AtomicU64::new(0) })
+        let lane = |of| Ok(Lane { of, steps: AtomicU64::new(0), updated: Mutex::new(updated.share()?) });
+        Ok(Lanes { lanes: ranks.map(lane).collect::<Result<_>>()?, version: AtomicU64::new(0) })
     }
 
     /// The numbers as they are and as they will be: others go on writing them.
     pub fn with<T>(&self, caller: Rank, look: impl FnOnce(&mut U) -> T) -> (u64, T) {
         let version = self.version.load(Ordering::Relaxed);
-        (version, look(&mut self.lane(caller)))
+        (version, look(&mut self.lane(caller).lock()))
     }
 
     pub fn each(&self, mut look: impl FnMut(Option<Rank>, &mut U) -> Result<()>) -> Result<()> {
-        let mut lanes = self.lanes.iter();
-        lanes.try_for_each(|(rank, lane)| {
-            look(*rank, &mut lane.lock().expect("no handler panics in its lane"))
-        })
+        self.lanes.iter().try_for_each(|lane| look(lane.of, &mut lane.lock()))
+    }
+
+    pub fn counters(&self) -> StepCounters {
+        let steps = |lane: &Lane<U>| Some((lane.of?, lane.steps.load(Ordering::Relaxed)));
+        let updates = self.version.load(Ordering::Relaxed);
+        StepCounters { updates, steps: self.lanes.iter().filter_map(steps).collect() }
+    }
+
+    pub fn restore(&self, counters: &StepCounters) {
+        self.version.store(counters.updates, Ordering::Relaxed);
+        for lane in &self.lanes {
+            let steps = lane.of.and_then(|rank| counters.steps.get(&rank)).copied();
+            lane.steps.store(steps.unwrap_or(0), Ordering::Relaxed);
+        }
     }
 
     pub fn step(
@@ -49,16 +74,17 @@ impl<U: Updated> Lanes<U> {
         used: u64,
         given: Option<U::Given>,
     ) -> Result<Applied> {
-        let Some(given) = given else { return Ok(Applied { staleness: 0 }) };
-        let Some(mean) = U::average(averager, vec![given])? else { return Ok(Applied { staleness: 0 }) };
-        self.lane(trainer).apply(mean)?;
+        let lane = self.lane(trainer);
+        lane.steps.fetch_add(1, Ordering::Relaxed);
+        let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
+        let Some(mean) = mean else { return Ok(Applied { staleness: 0 }) };
+        lane.lock().apply(mean)?;
         let before = self.version.fetch_add(1, Ordering::Relaxed);
         Ok(Applied { staleness: before.saturating_sub(used) })
     }
 
-    fn lane(&self, caller: Rank) -> MutexGuard<'_, U> {
-        let mine = self.lanes.iter().find(|(rank, _)| *rank == Some(caller));
-        let (_, lane) = mine.or(self.lanes.last()).expect("there is a lane for whoever calls");
-        lane.lock().expect("no handler panics in its lane")
+    fn lane(&self, caller: Rank) -> &Lane<U> {
+        let mine = self.lanes.iter().find(|lane| lane.of == Some(caller));
+        mine.or(self.lanes.last()).expect("there is a lane for whoever calls")
     }
 }

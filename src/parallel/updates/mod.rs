@@ -23,6 +23,7 @@ use self::lanes::Lanes;
 use self::ordered::Ordered;
 use self::pace::{Pace, Verdict};
 use super::Applied;
+use super::state::StepCounters;
 use crate::job::Consistency;
 use crate::topology::Rank;
 
@@ -131,6 +132,44 @@ impl<U: Updated> Updates<U> {
         match &self.state {
             State::Ordered(ordered) => ordered.with(prepare),
             State::Unordered(lanes) => lanes.each(|_, updated| prepare(updated)),
+        }
+    }
+
+    /// Looks at what is updated at one moment, for a snapshot: once, or without order at each trainer's handle. Gives the
+    /// steps that were applied by then.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub(super) fn snapshot(
+        &self,
+        mut look: impl FnMut(Option<Rank>, &mut U) -> Result<()>,
+    ) -> Result<StepCounters> {
+        match &self.state {
+            State::Ordered(ordered) => ordered.snapshot(|updated| look(None, updated)),
+            State::Unordered(lanes) => {
+                lanes.each(|lane, updated| lane.map_or(Ok(()), |lane| look(Some(lane), updated)))?;
+                Ok(lanes.counters())
+            }
+        }
+    }
+
+    /// Goes on from a state in which so many steps were applied: `restore` is called as `look` by
+    /// [`snapshot`](Updates::snapshot). No step is under way.
+    ///
+    /// # Errors
+    /// Those of `restore`.
+    pub(super) fn restore(
+        &self,
+        counters: &StepCounters,
+        mut restore: impl FnMut(Option<Rank>, &mut U) -> Result<()>,
+    ) -> Result<()> {
+        match &self.state {
+            State::Ordered(ordered) => ordered.restore(counters, |updated| restore(None, updated)),
+            State::Unordered(lanes) => {
+                lanes.each(|lane, updated| lane.map_or(Ok(()), |lane| restore(Some(lane), updated)))?;
+                lanes.restore(counters);
+                Ok(())
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::pace::{Pace, Verdict};
 use super::{Policy, Updated};
 use crate::parallel::Applied;
+use crate::parallel::state::StepCounters;
 use crate::topology::Rank;
 
 pub(super) struct Ordered<U: Updated> {
@@ -20,6 +21,8 @@ pub(super) struct Ordered<U: Updated> {
 /// Written by the handlers of all trainers, under the lock.
 struct State<U: Updated> {
     updated: U,
+    /// Applied so far.
+    updates: u64,
     pace: Pace,
     round: Round<U::Given>,
     /// Why a trainer's step was not taken. It takes no more.
@@ -41,12 +44,28 @@ struct Round<G> {
 impl<U: Updated> Ordered<U> {
     pub fn new(updated: U, pace: Pace) -> Ordered<U> {
         let round = Round { number: 0, given: BTreeMap::new(), applied: 0, failed: None };
-        let state = State { updated, pace, round, failed: BTreeMap::new() };
+        let state = State { updated, updates: 0, pace, round, failed: BTreeMap::new() };
         Ordered { state: Mutex::new(state), changed: watch::Sender::new(0) }
     }
 
     pub fn with<T>(&self, look: impl FnOnce(&mut U) -> T) -> T {
         look(&mut self.lock().updated)
+    }
+
+    pub fn snapshot(&self, look: impl FnOnce(&mut U) -> Result<()>) -> Result<StepCounters> {
+        let mut state = self.lock();
+        look(&mut state.updated)?;
+        Ok(StepCounters { updates: state.updates, steps: state.pace.all_finished() })
+    }
+
+    pub fn restore(&self, counters: &StepCounters, restore: impl FnOnce(&mut U) -> Result<()>) -> Result<()> {
+        let mut state = self.lock();
+        restore(&mut state.updated)?;
+        state.updates = counters.updates;
+        state.pace.go_on_from(&counters.steps);
+        drop(state);
+        self.notify();
+        Ok(())
     }
 
     pub async fn turn(&self, policy: &dyn Policy, trainer: Rank, after: u64) -> Result<()> {
@@ -73,7 +92,7 @@ impl<U: Updated> Ordered<U> {
         let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
         let mut state = self.lock();
         let applied = Applied { staleness: state.updated.version().saturating_sub(used) };
-        mean.map(|mean| state.updated.apply(mean)).transpose()?;
+        mean.map(|mean| state.apply(mean)).transpose()?;
         state.pace.finished_step(trainer);
         drop(state);
         self.notify();
@@ -118,7 +137,7 @@ impl<U: Updated> Ordered<U> {
         // In the order of the ranks (O-2).
         let mean = U::average(averager, round.into_values().flatten().collect());
         let mut state = self.lock();
-        let outcome = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.updated.apply(mean)));
+        let outcome = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.apply(mean)));
         match &outcome {
             Ok(()) => {
                 trainers.into_iter().for_each(|trainer| state.pace.finished_step(trainer));
@@ -150,6 +169,12 @@ impl<U: Updated> Ordered<U> {
 }
 
 impl<U: Updated> State<U> {
+    fn apply(&mut self, mean: U::Mean) -> Result<()> {
+        self.updated.apply(mean)?;
+        self.updates += 1;
+        Ok(())
+    }
+
     /// Gives the number of the round.
     fn gather(&mut self, trainer: Rank, given: Option<U::Given>) -> Result<u64> {
         let is_trainer = self.pace.finished(trainer).is_some();

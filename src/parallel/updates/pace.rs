@@ -10,6 +10,8 @@ use crate::topology::Rank;
 pub(super) struct Pace {
     /// Steps finished, by trainer; one that has left is not in it.
     clocks: BTreeMap<Rank, u64>,
+    /// Of those that have left.
+    left: BTreeMap<Rank, u64>,
 }
 
 /// May a trainer start its next step?
@@ -26,7 +28,7 @@ pub(super) enum Verdict {
 
 impl Pace {
     pub fn new(trainers: &[Rank]) -> Pace {
-        Pace { clocks: trainers.iter().map(|&rank| (rank, 0)).collect() }
+        Pace { clocks: trainers.iter().map(|&rank| (rank, 0)).collect(), left: BTreeMap::new() }
     }
 
     /// The verdict on `trainer`'s next step, which comes after so many of its own. A rank that is no trainer (it
@@ -49,6 +51,19 @@ impl Pace {
         self.clocks.iter().min_by_key(|(_, clock)| **clock).map(|(&rank, &clock)| (rank, clock))
     }
 
+    /// Of all trainers, those that have left, too.
+    pub fn all_finished(&self) -> BTreeMap<Rank, u64> {
+        self.clocks.iter().chain(&self.left).map(|(&rank, &finished)| (rank, finished)).collect()
+    }
+
+    /// So many were finished before. A trainer that is new comes where the furthest one is.
+    pub fn go_on_from(&mut self, finished: &BTreeMap<Rank, u64>) {
+        let furthest = finished.values().copied().max().unwrap_or(0);
+        for (rank, clock) in &mut self.clocks {
+            *clock = finished.get(rank).copied().unwrap_or(furthest);
+        }
+    }
+
     pub fn finished_step(&mut self, trainer: Rank) {
         if let Some(clock) = self.clocks.get_mut(&trainer) {
             *clock += 1;
@@ -57,7 +72,8 @@ impl Pace {
 
     /// The trainer takes no more steps: nobody waits for it any longer.
     pub fn leave(&mut self, trainer: Rank) {
-        self.clocks.remove(&trainer);
+        let finished = self.clocks.remove(&trainer);
+        self.left.extend(finished.map(|finished| (trainer, finished)));
     }
 
     /// A round is complete when everyone who still trains has given its gradients.

@@ -1,8 +1,7 @@
 //! What ranks tell the one that keeps the run folder.
 
-use tch::Tensor;
-
-use crate::rpc::{Json, call};
+use crate::parallel::Taken;
+use crate::rpc::{Body, Call, CallError, Field as _, Fields, Json, Value, call};
 use crate::runner::measured::RankMeasured;
 use crate::runner::metrics::StepRecord;
 use crate::runner::run_recorder::TrainerEnd;
@@ -21,11 +20,24 @@ call! {
     }
 }
 
-call! {
-    /// A tensor of the trained model.
-    pub(in crate::runner) struct Keep = "run.keep" -> () {
-        name: String,
-        tensor: Tensor,
+/// The state of a module on the caller, to be saved.
+pub(in crate::runner) struct Keep {
+    pub module: String,
+    pub state: Taken,
+}
+
+impl Call for Keep {
+    const NAME: &'static str = "run.keep";
+    type Reply = ();
+}
+
+impl Body for Keep {
+    fn encode(self) -> Vec<Value> {
+        [self.module.into_value()].into_iter().chain(self.state.encode()).collect()
+    }
+
+    fn decode(fields: &mut Fields) -> Result<Keep, CallError> {
+        Ok(Keep { module: fields.take("module")?, state: Taken::decode(fields)? })
     }
 }
 

@@ -1,3 +1,4 @@
 mod pull_push;
 mod remote_module;
 mod shards;
+mod state;

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crate::support::{shut_down, within, world_with};
 use pstrain::autograd::Autograd;
-use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
+use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
-use pstrain::parallel::{Hosting, ModuleServer, RemoteModule};
+use pstrain::parallel::{
+    Hosting, ModuleServer, ModuleState, RangeServer, RemoteModule, ShardServer, StateServer, StateSnapshot,
+};
 use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
 
@@ -40,6 +42,9 @@ fn hosting(
         let placed = if rank == 0 { vec![hosting] } else { Vec::new() };
         let server = ModuleServer::new(placed, vec![tch::Device::Cpu]);
         server.register(&autograd, &mut methods);
+        let shards = ShardServer::new(Rank(rank), Vec::new(), Vec::new(), Consistency::Async);
+        let ranges = RangeServer::new(Vec::new(), Vec::new(), Consistency::Async, Filter::None);
+        StateServer::new(&server, &shards, &ranges).register(&autograd, &mut methods);
         more(&mut methods);
         autograds.lock().unwrap().push(autograd);
         methods
@@ -66,13 +71,14 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
     // Over the wire, and on the owner itself.
     for autograd in autograds.iter().rev() {
         let (autograd, name) = (autograd.clone(), spec.name.clone());
-        let state = crate::support::later(move || RemoteModule::get(&autograd, Rank(0), &name)?.state());
-        let state = within(state).unwrap();
-        let names: Vec<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
-        let wanted: Vec<&str> = module.parameters().iter().map(|info| info.name.as_str()).collect();
-        assert_eq!(names[..wanted.len()], wanted);
-        for ((name, came), sent) in state.iter().zip(&initial) {
-            assert_eq!(came, sent, "{name}");
+        let state = crate::support::later(move || {
+            let _module = RemoteModule::get(&autograd, Rank(0), &name).unwrap();
+            let snapshot = StateSnapshot::take(&autograd, Rank(0), &name, false).unwrap();
+            ModuleState::collect(&[snapshot]).unwrap()
+        });
+        let state = within(state);
+        for (info, sent) in module.parameters().iter().zip(&initial) {
+            assert_eq!(state.value(&info.name), Some(sent), "{}", info.name);
         }
     }
     drop(autograds);

@@ -99,7 +99,7 @@ impl World {
 }
 
 fn values(pulled: &Pulled) -> Vec<Tensor> {
-    pulled.copy().state().unwrap().into_iter().map(|(_, tensor)| tensor.copy()).collect()
+    pulled.copy().parameters().tensors.iter().map(Tensor::copy).collect()
 }
 
 fn moved(before: Traffic, after: Traffic) -> [u64; 2] {

@@ -10,10 +10,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pstrain::autograd::{Autograd, Context};
-use pstrain::job::{self, Consistency, JobText, ModuleSpec, Sources};
+use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model;
 use pstrain::optimizers::OptimizerSpec;
-use pstrain::parallel::{DistributedOptimizer, Parameters, Piece, ShardServer, ShardedModule};
+use pstrain::parallel::{
+    DistributedOptimizer, ModuleServer, Parameters, Piece, RangeServer, ShardServer, ShardedModule,
+    StateServer, StateSnapshot,
+};
 use pstrain::rpc::{Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor, no_grad};
@@ -69,6 +72,9 @@ impl World {
             let trainers = (0..TRAINERS).map(Rank).collect();
             let server = ShardServer::new(Rank(rank), placed, trainers, consistency);
             server.register(&autograd, &mut methods);
+            let modules = ModuleServer::new(Vec::new(), Vec::new());
+            let ranges = RangeServer::new(Vec::new(), Vec::new(), consistency, Filter::None);
+            StateServer::new(&modules, &server, &ranges).register(&autograd, &mut methods);
             parts.lock().unwrap().push((autograd, server));
             methods
         };
@@ -109,11 +115,13 @@ impl World {
     /// All rows that there are, by id.
     fn rows(&self) -> BTreeMap<i64, Vec<f32>> {
         let mut all = BTreeMap::new();
-        for mut listing in self.module(0).listings().unwrap() {
-            while let Some(Piece { ids, rows }) = listing.next_piece().unwrap() {
-                let ids = Vec::<i64>::try_from(ids).unwrap();
+        for owner in &self.spec.place.ranks {
+            let state = StateSnapshot::take(&self.autograds[0], *owner, &self.spec.name, true).unwrap();
+            for piece in state.pieces(0) {
+                let Piece { ids, values } = piece.unwrap();
+                let ids = Vec::<i64>::try_from(ids.unwrap()).unwrap();
                 assert!(ids.is_sorted());
-                all.extend(ids.into_iter().zip(Vec::<Vec<f32>>::try_from(rows).unwrap()));
+                all.extend(ids.into_iter().zip(Vec::<Vec<f32>>::try_from(values).unwrap()));
             }
         }
         all

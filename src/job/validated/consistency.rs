@@ -1,0 +1,48 @@
+//! How the updates of many trainers meet: what a job can say. What it means is in `parallel/updates`, a file for each.
+
+use std::fmt;
+
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// An update is applied when it comes.
+    Async,
+    /// In rounds of all trainers.
+    Bsp,
+    /// No trainer is more than `staleness` steps ahead of the slowest.
+    Ssp { staleness: u32 },
+    /// In place, without order.
+    Hogwild,
+}
+
+/// As a job writes them; a bound has a key of its own.
+pub(in crate::job) const CONSISTENCIES: [(&str, Consistency); 4] = [
+    ("async", Consistency::Async),
+    ("bsp", Consistency::Bsp),
+    ("ssp", Consistency::Ssp { staleness: 0 }),
+    ("hogwild", Consistency::Hogwild),
+];
+
+impl Consistency {
+    /// With a bound on staleness. `None`: it has none.
+    pub(in crate::job) fn bounded(self, staleness: u32) -> Option<Consistency> {
+        match self {
+            Consistency::Ssp { .. } => Some(Consistency::Ssp { staleness }),
+            Consistency::Async | Consistency::Bsp | Consistency::Hogwild => None,
+        }
+    }
+}
+
+impl fmt::Display for Consistency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let same = |known: &Consistency| std::mem::discriminant(known) == std::mem::discriminant(self);
+        let word = CONSISTENCIES.iter().find(|(_, known)| same(known)).map_or("", |(word, _)| word);
+        f.write_str(word)?;
+        match self {
+            Consistency::Ssp { staleness } => write!(f, " with staleness {staleness}"),
+            Consistency::Async | Consistency::Bsp | Consistency::Hogwild => Ok(()),
+        }
+    }
+}

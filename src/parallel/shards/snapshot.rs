@@ -1,0 +1,153 @@
+//! The rows of a shard as they were at one moment.
+//!
+//! Nothing is copied when a snapshot is taken but the ids. An update that comes while it is held copies the blocks of rows
+//! that it is about to write, once each, into the snapshot.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::{Result, ensure};
+use tch::Tensor;
+
+use super::shard::Shard;
+use super::table::{Place, Table};
+use crate::parallel::calls::state::Piece;
+use crate::parallel::state::RowSource;
+use crate::topology::Rank;
+
+/// Rows that are copied together.
+const BLOCK_ROWS: usize = 64;
+
+/// Which rows there were, and what has been written over since.
+pub(super) struct TableSnapshot {
+    /// Sorted once, after it was taken.
+    rows: Mutex<Rows>,
+    /// By the block's number. Written by updates, under the table's lock.
+    saved: Mutex<HashMap<usize, Block>>,
+}
+
+pub(super) enum Rows {
+    /// These ids and where they stand, in the order of the ids.
+    Listed(Vec<(i64, Place)>),
+    /// All of a range, also those that nobody has used: of these the bit is not set.
+    All { ids: Range<i64>, made: Vec<u64> },
+}
+
+/// A block as it was.
+struct Block {
+    numbers: Vec<f32>,
+    slots: Vec<Vec<f32>>,
+}
+
+/// A row of a snapshot.
+pub(super) enum Row<'a> {
+    /// It has been written since, and was this.
+    Saved(&'a [f32]),
+    /// It is what stands in the table.
+    Current(Place),
+    /// There was none.
+    Unused,
+}
+
+impl TableSnapshot {
+    pub fn new(rows: Rows) -> TableSnapshot {
+        TableSnapshot { rows: Mutex::new(rows), saved: Mutex::default() }
+    }
+
+    /// Before anybody reads it, and without the table's lock: it takes a while.
+    pub fn sort(&self) {
+        if let Rows::Listed(rows) = &mut *self.rows() {
+            rows.sort_unstable();
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match &*self.rows() {
+            Rows::Listed(rows) => rows.len(),
+            Rows::All { ids, .. } => (ids.end - ids.start) as usize,
+        }
+    }
+
+    /// Keeps the block of `place` as it is, if it is not kept yet. `numbers` and `slots` are those of the table.
+    pub fn save(&self, place: Place, dim: usize, numbers: &[f32], slots: &[&[f32]]) {
+        let block = place as usize / BLOCK_ROWS;
+        self.lock().entry(block).or_insert_with(|| {
+            let start = block * BLOCK_ROWS * dim;
+            let range = start..(start + BLOCK_ROWS * dim).min(numbers.len());
+            Block {
+                numbers: numbers[range.clone()].to_vec(),
+                slots: slots.iter().map(|slot| slot[range.clone()].to_vec()).collect(),
+            }
+        });
+    }
+
+    /// Hands over some rows, with their ids, in order.
+    pub fn visit(
+        &self,
+        of: Range<usize>,
+        dim: usize,
+        slot: Option<usize>,
+        mut take: impl FnMut(i64, Row<'_>),
+    ) {
+        let saved = self.lock();
+        let row = |place: Place| {
+            let (block, nth) = (place as usize / BLOCK_ROWS, place as usize % BLOCK_ROWS);
+            match saved.get(&block) {
+                None => Row::Current(place),
+                Some(block) => {
+                    let numbers = slot.map_or(&block.numbers, |slot| &block.slots[slot]);
+                    Row::Saved(&numbers[nth * dim..][..dim])
+                }
+            }
+        };
+        match &*self.rows() {
+            Rows::Listed(rows) => rows[of].iter().for_each(|&(id, place)| take(id, row(place))),
+            Rows::All { ids, made } => {
+                for place in of {
+                    let used = made[place / 64] >> (place % 64) & 1 == 1;
+                    take(ids.start + place as i64, if used { row(place as Place) } else { Row::Unused });
+                }
+            }
+        }
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().expect("nobody panics listing rows")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Block>> {
+        self.saved.lock().expect("nobody panics copying numbers")
+    }
+}
+
+/// A snapshot of a shard's rows, as whoever reads it holds it.
+pub(super) struct ShardRows {
+    shard: Arc<Shard>,
+    snapshot: Arc<TableSnapshot>,
+    reader: Rank,
+}
+
+impl ShardRows {
+    pub fn new(shard: Arc<Shard>, snapshot: Arc<TableSnapshot>, reader: Rank) -> ShardRows {
+        ShardRows { shard, snapshot, reader }
+    }
+}
+
+impl RowSource for ShardRows {
+    fn rows(&self, slot: Option<usize>, from: u64, count: u64) -> Result<Piece> {
+        let (from, rows) = (usize::try_from(from)?, self.snapshot.len());
+        let end = usize::try_from(count)?.checked_add(from);
+        let Some(end) = end.filter(|end| *end <= rows) else {
+            anyhow::bail!("rows {from} and {count} more are not among the {rows} there are");
+        };
+        let read = |table: &mut Table| table.read_snapshot(&self.snapshot, slot, from..end);
+        let (ids, numbers) = self.shard.with_table(self.reader, read);
+        let shape = [ids.len() as i64, self.shard.dim() as i64];
+        ensure!(numbers.len() as i64 == shape[0] * shape[1], "rows are missing");
+        Ok(Piece {
+            ids: Some(Tensor::f_from_slice(&ids)?),
+            values: Tensor::f_from_slice(&numbers)?.f_view(shape)?,
+        })
+    }
+}

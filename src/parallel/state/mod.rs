@@ -1,0 +1,133 @@
+//! The state of a model: what its owners have at one moment, and how they go on from it.
+//!
+//! Whoever owns a module, a stage, rows of a table, a range of parameters or a replica gives a snapshot: named tensors and
+//! the steps that were applied. A snapshot says what it has in terms of the whole model ([`Entry`]: the tensor's name as in
+//! the model's file, the optimizer's slot under PyTorch's name, which numbers or rows), so that it can be given back to
+//! owners of another cut. [`StateSnapshot`] is a handle on one, [`ModuleState`] all snapshots of a module together.
+//!
+//! - `T-1` A snapshot copies nothing when it is taken, but buffers, which are small. An update that comes while it is held
+//!   copies what it updates first, or leaves the old numbers to the snapshot. (Without order it writes in place.)
+//! - `T-2` What travels is pieces of at most [`PIECE_BYTES`].
+
+mod module;
+mod module_state;
+mod owner;
+mod restoring;
+mod server;
+mod snapshot;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tch::Kind;
+
+pub(super) use module::{
+    add_kept, add_module, add_slots, restore_kept, restore_module, restore_slots, wanted_by_module,
+};
+pub use module_state::ModuleState;
+pub(crate) use owner::OwnerState;
+pub(super) use owner::{RowSource, Stateful};
+pub(super) use restoring::Restored;
+pub use server::StateServer;
+pub use snapshot::StateSnapshot;
+
+use crate::job::shards::Cut;
+use crate::topology::Rank;
+
+/// Of one piece: little beside what a rank has, and much beside what a call costs.
+pub const PIECE_BYTES: u64 = 8 << 20;
+
+/// What a part of a state is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The name of a parameter or buffer in its module, PyTorch's.
+    pub tensor: String,
+    /// What the optimizer remembers of it, by PyTorch's name. None: its value.
+    pub slot: Option<String>,
+    /// Without order each trainer has an optimizer of its own.
+    pub lane: Option<Rank>,
+    #[serde(with = "dtype")]
+    pub kind: Kind,
+    /// Of the whole tensor, whoever has the rest of it. Of a table of which anybody has any rows: of the rows here.
+    pub shape: Vec<i64>,
+    pub extent: Extent,
+}
+
+/// Which numbers of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Extent {
+    /// These of the tensor taken as a vector.
+    Elements { from: u64, to: u64 },
+    /// The same for all parts of the tensor: a count of steps, say.
+    Shared,
+    /// So many rows, in the order of their ids.
+    Rows { rows: u64 },
+    /// Whichever rows there are of these.
+    RowsOf(RowShare),
+}
+
+/// The rows that an owner may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RowShare {
+    Range { from: i64, to: i64 },
+    Hash { nth: u64, of: u64 },
+}
+
+impl RowShare {
+    pub fn contains(self, id: i64) -> bool {
+        match self {
+            RowShare::Range { from, to } => (from..to).contains(&id),
+            RowShare::Hash { nth, of } => id >= 0 && Cut::Hash.owner(id, 0, of as usize) == nth as usize,
+        }
+    }
+}
+
+/// Steps that an owner has applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepCounters {
+    /// Updates: a round is one.
+    pub updates: u64,
+    /// By trainer: the number of its last step.
+    pub steps: BTreeMap<Rank, u64>,
+}
+
+impl StepCounters {
+    /// What is known of both: owners of one module have applied the same steps, or nearly.
+    pub fn merge(&mut self, other: &StepCounters) {
+        self.updates = self.updates.max(other.updates);
+        for (&rank, &steps) in &other.steps {
+            let own = self.steps.entry(rank).or_default();
+            *own = steps.max(*own);
+        }
+    }
+}
+
+/// dtypes by their names.
+mod dtype {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+    use tch::Kind;
+
+    const KINDS: [Kind; 10] = [
+        Kind::Uint8,
+        Kind::Int8,
+        Kind::Int16,
+        Kind::Int,
+        Kind::Int64,
+        Kind::Half,
+        Kind::BFloat16,
+        Kind::Float,
+        Kind::Double,
+        Kind::Bool,
+    ];
+
+    pub fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{kind:?}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+        let name = String::deserialize(from)?;
+        let found = KINDS.into_iter().find(|kind| format!("{kind:?}") == name);
+        found.ok_or_else(|| D::Error::custom(format_args!("`{name}` is not a known dtype")))
+    }
+}
