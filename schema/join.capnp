@@ -36,17 +36,17 @@ struct Hello {
   name @6 :Text;        # as in "trainer2"; at most 256 bytes, as are the next two
   role @7 :Text;
   address @8 :Text;     # host:port at which this rank accepts others
-  forms @9 :UInt32;     # payload forms it can take: bit 0 inline, 1 cma, 2 shm, 3 bulk
+  transports @9 :UInt32; # by which it can receive large tensors: bit 0 inline, 1 cma, 2 shm, 3 bulk
 
   proof @10 :Data;
-  # 32 bytes: HMAC(key, "hello", acceptor's nonce, this nonce, every field from `rank` to `forms`)
+  # 32 bytes: HMAC(key, "hello", acceptor's nonce, this nonce, every field from `rank` to `transports`)
 }
 
 struct Answer {
   union {
     accepted :group {
-      proof @0 :Data;   # 32 bytes: HMAC(key, "accepted", connector's nonce, acceptor's nonce, forms)
-      forms @1 :UInt32; # the forms both sides take
+      proof @0 :Data;   # 32 bytes: HMAC(key, "accepted", connector's nonce, acceptor's nonce, transports)
+      transports @1 :UInt32; # those of both sides
     }
     refused @2 :Refusal;
   }

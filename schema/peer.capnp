@@ -16,8 +16,8 @@ interface Peer {
   retain @2 (id :Value.ObjectId) -> (reference :Value.Reference);
   # A reference of the caller's own to an object that lives here. Fails with `gone` when it does not.
 
-  beat @3 (doing :Text) -> ();
-  # Sent every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
+  heartbeat @3 (doing :Text) -> ();
+  # Sent at least every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
   # is busy with, at most 256 bytes, for the report about a lost rank.
 
   barrier @4 (name :Text) -> (failure :Value.Failure);
@@ -26,7 +26,7 @@ interface Peer {
   end @5 (ending :Ending) -> ();
   # The mesh is over. The first such message counts; the receiver ends its own mesh with the same reason.
 
-  lend @6 (nonce :Data) -> (process :UInt32, address :UInt64);
+  showNonce @6 (nonce :Data) -> (process :UInt32, address :UInt64);
   # Puts `nonce`, 32 bytes, where the caller can find it: at `address` of process `process`, until it is asked again.
   # A caller on the same host that reads it there knows that it can read that process's memory.
 
@@ -34,13 +34,13 @@ interface Peer {
   # Connects to this port of the caller's host, where it waits for 32 bytes, `token`; after these the callee sends there
   # the tensors that go by `Transfer`. A connection has one second connection in each direction.
 
-  map @9 (process :UInt32, file :UInt32, nonce :Data) -> ();
+  shareMemory @9 (process :UInt32, file :UInt32, nonce :Data) -> ();
   # The caller shares memory: it is file descriptor `file` of its process `process`, sealed against growing and
   # shrinking, eight slots of 256 KiB, and begins with `nonce`, 32 bytes. From now on the callee writes there.
 
-  sendBy @7 (form :UInt32) -> ();
-  # From now on the callee sends tensors that do not fit into a message in this form, one of those that both sides take,
-  # by its bit in `forms` of join.capnp.
+  sendBy @7 (transport :UInt32) -> ();
+  # From now on the callee sends tensors that do not fit into a message by this transport, one of those that both sides
+  # take, by its bit in `transports` of join.capnp.
 }
 
 struct Request {

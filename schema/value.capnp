@@ -70,9 +70,9 @@ enum DType {
 }
 
 struct Payload {
-  # How the bytes travel. Which forms a connection may use is settled when it is made (`forms` in join.capnp);
-  # a receiver refuses any other. The sender keeps the bytes as they are until the receiver lets go of them, or where the form
-  # says so has answered.
+  # How the bytes travel. Which transports a connection may use is settled when it is made (`transports` in join.capnp);
+  # a receiver refuses any other. The sender keeps the bytes as they are until the receiver releases them, or where the
+  # transport says so has answered.
   union {
     inline @0 :Inline;
     cma @1 :Cma;
@@ -105,7 +105,7 @@ interface Source {
 }
 
 struct Cma {
-  # Same host: read out of the sender's memory by process_vm_readv, if its process has proven itself (`Peer.lend`).
+  # Same host: read out of the sender's memory by process_vm_readv, if its process has proven itself (`Peer.showNonce`).
   # Tensors only.
   address @0 :UInt64;
 
@@ -114,7 +114,7 @@ struct Cma {
 }
 
 struct Shm {
-  # Same host: read in pieces, through memory that the receiver has shared (`Peer.map`). Tensors only.
+  # Same host: read in pieces, through memory that the receiver has shared (`Peer.shareMemory`). Tensors only.
   source @0 :Source;
 }
 

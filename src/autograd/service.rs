@@ -16,8 +16,8 @@ use super::sparse::Gradient;
 use super::state::{ContextState, Shown};
 use super::wire::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
 use crate::rpc::{
-    Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Objects,
-    PendingReply, Together, decode_request,
+    Batch, Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Objects,
+    PendingReply, decode_request,
 };
 use crate::topology::Rank;
 
@@ -145,9 +145,9 @@ impl Autograd {
         self.mesh().objects()
     }
 
-    /// As [`Mesh::together`].
-    pub fn together(&self) -> Together {
-        self.mesh().together()
+    /// As [`Mesh::batch`].
+    pub fn batch(&self) -> Batch {
+        self.mesh().batch()
     }
 
     /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
@@ -208,7 +208,7 @@ impl Autograd {
             for rank in to_be_told(mesh, &state, from) {
                 // In no hurry: with the next step's first call.
                 let message = Message { values: Release {}.encode(), context: Some(id) };
-                mesh.tell(rank, Release::NAME, message);
+                mesh.notify(rank, Release::NAME, message);
             }
             state.release();
         }

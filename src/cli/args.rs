@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::job::Operation;
 use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
-use crate::rpc::Form;
+use crate::rpc::Transport;
 use crate::runner::collective_times::{DTYPES, MEASURED};
 use crate::runner::progress::ColorChoice;
 
@@ -260,8 +260,8 @@ pub struct BenchRpcArgs {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "4K,100K,1M,16M,64M,256M")]
     pub sizes: Vec<Size>,
     /// How tensors travel that do not fit into a message [default: the fastest that works here]
-    #[arg(long, value_name = "FORM", value_parser = one_of(Form::NAMES))]
-    pub form: Option<Form>,
+    #[arg(long, value_name = "TRANSPORT", value_parser = one_of(Transport::NAMES))]
+    pub form: Option<Transport>,
     /// Print the times as JSON
     #[arg(long)]
     pub json: bool,

@@ -11,7 +11,7 @@ use super::exit::{DONE, Failure};
 use super::run::data_root;
 use super::{job, logs, spawn, stdout};
 use crate::job::{Job, Resolved, Training};
-use crate::rpc::{Forms, Mesh, MeshConfig};
+use crate::rpc::{Mesh, MeshConfig, Transports};
 use crate::runner::launch::{self, Forked};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
 use crate::topology::{Rank, WorldSize};
@@ -96,8 +96,8 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     look.start_logs(None);
     tch::set_num_threads(1);
     let usual = MeshConfig::new(local.rank, WorldSize(2), master.to_string());
-    let forms = args.form.map_or(usual.forms, Forms::only);
-    let mesh = Mesh::join(MeshConfig { listen: local.listen, forms, ..usual }, call_times::methods())
+    let transports = args.form.map_or(usual.transports, Transports::only);
+    let mesh = Mesh::join(MeshConfig { listen: local.listen, transports, ..usual }, call_times::methods())
         .map_err(anyhow::Error::from)?;
     if local.rank == Rank(0) {
         let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();

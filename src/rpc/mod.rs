@@ -18,7 +18,7 @@ mod types;
 mod wait;
 mod wire;
 
-pub use mesh::batch::Together;
+pub use mesh::batch::Batch;
 pub use mesh::call::{Bits, Body, Call, Field, Fields, Json, PendingReply};
 pub(crate) use mesh::call::{body, call, decode_reply, decode_request, unexpected};
 pub use mesh::handle::Mesh;
@@ -30,5 +30,5 @@ pub use types::error::{CallError, CallErrorKind};
 pub use types::join_error::{JoinError, RefusalReason};
 pub use types::peer::Peer;
 pub use types::rref::{ObjectId, Objects, RRef};
-pub use types::transport::{Form, Forms};
+pub use types::transport::{Transport, Transports};
 pub use types::value::{ContextId, Message, SentTensor, Value};

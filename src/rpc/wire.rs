@@ -43,7 +43,7 @@ pub(crate) const READS_IN_FLIGHT: usize = 8;
 pub(crate) const CALLS_IN_FLIGHT: usize = 1024;
 
 /// Calls that travel in one message.
-pub(crate) const CALLS_TOGETHER: usize = 64;
+pub(crate) const MAX_BATCH_CALLS: usize = 64;
 
 /// Values of one message, those inside lists counted too.
 pub(crate) const MAX_VALUES: usize = 16 << 10;

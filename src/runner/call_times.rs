@@ -35,7 +35,7 @@ pub struct CallTimes {
     pub small_beside_large: Times,
     pub rates: Vec<Rate>,
     /// How those tensors travel that do not fit into a message.
-    pub form: String,
+    pub transport: String,
     pub tensors: Vec<TensorTimes>,
 }
 
@@ -88,7 +88,7 @@ pub fn measure(mesh: &Mesh, sizes: &[u64]) -> Result<CallTimes> {
         small,
         small_beside_large: beside_large(mesh)?,
         rates,
-        form: mesh.form_to(CALLEE).to_string(),
+        transport: mesh.transport_to(CALLEE).to_string(),
         tensors,
     })
 }
@@ -185,7 +185,7 @@ impl fmt::Display for CallTimes {
         write!(
             f,
             "\n{:<28} {:>10} {:>10} {:>10} {:>8}",
-            format!("tensor, bytes (by {})", self.form),
+            format!("tensor, bytes (by {})", self.transport),
             "median us",
             "p99 us",
             "least us",

@@ -20,7 +20,7 @@ use super::signals::{self, Signals};
 use super::training::TrainingRank;
 use crate::job::{Collectives, Job, Payload, Work};
 use crate::parallel::Groups;
-use crate::rpc::{Cause, Form, Forms, JoinError, LostRank, Mesh, MeshConfig, Methods};
+use crate::rpc::{Cause, JoinError, LostRank, Mesh, MeshConfig, Methods, Transport, Transports};
 use crate::topology::Rank;
 
 /// What a rank starts with.
@@ -225,13 +225,13 @@ pub fn rank_name(job: &Job, rank: Rank) -> String {
     format!("{}{rank}", job.role_of(rank).name)
 }
 
-fn forms(payload: Payload) -> Forms {
+fn transports(payload: Payload) -> Transports {
     match payload {
-        Payload::Auto => Forms::ALL,
-        Payload::Cma => Forms::only(Form::Cma),
-        Payload::Shm => Forms::only(Form::Shm),
-        Payload::Bulk => Forms::only(Form::Bulk),
-        Payload::Inline => Forms::only(Form::Inline),
+        Payload::Auto => Transports::ALL,
+        Payload::Cma => Transports::only(Transport::Cma),
+        Payload::Shm => Transports::only(Transport::Shm),
+        Payload::Bulk => Transports::only(Transport::Bulk),
+        Payload::Inline => Transports::only(Transport::Inline),
     }
 }
 
@@ -247,7 +247,7 @@ fn mesh_config(start: &mut RankStart) -> MeshConfig {
         join_timeout: cluster.join_timeout,
         heartbeat: cluster.heartbeat,
         lost_after: cluster.lost_after,
-        forms: forms(cluster.payload),
+        transports: transports(cluster.payload),
         ..MeshConfig::new(start.rank, cluster.world_size, start.master.clone())
     }
 }

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{self, config, echo, listener, message, one};
-use pstrain::rpc::{CallErrorKind, Form, Forms, Mesh, Message, Methods, Value};
+use pstrain::rpc::{CallErrorKind, Transport, Transports, Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
 
 /// The variable that makes this program rank 1, with the form and the address of rank 0.
 pub const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
-const ALL: [Form; 4] = [Form::Cma, Form::Shm, Form::Bulk, Form::Inline];
+const ALL: [Transport; 4] = [Transport::Cma, Transport::Shm, Transport::Bulk, Transport::Inline];
 
 pub const TESTS: &[(&str, fn())] = tests![
     tensors_of_all_sizes_go_there_and_come_back_as_they_were,
@@ -32,9 +32,9 @@ pub const TESTS: &[(&str, fn())] = tests![
 
 /// Rank 1, when this program was started to be it.
 pub fn callee(told: &str) {
-    let (form, master) = told.split_once(' ').expect("a form and an address");
+    let (transport, master) = told.split_once(' ').expect("a form and an address");
     let mut config = config(1, 2, master.parse().expect("an address"));
-    config.forms = forms(form);
+    config.transports = transports(transport);
     // A slot for what a caller leaves here.
     let left: Arc<Mutex<Option<Tensor>>> = Arc::default();
     let mut methods = echo();
@@ -64,9 +64,9 @@ pub fn callee(told: &str) {
     mesh.lost().wait(Some(support::LIMIT));
 }
 
-fn forms(name: &str) -> Forms {
-    let (_, form) = Form::NAMES.into_iter().find(|(known, _)| *known == name).expect("a form");
-    Forms::only(form)
+fn transports(name: &str) -> Transports {
+    let (_, transport) = Transport::NAMES.into_iter().find(|(known, _)| *known == name).expect("a form");
+    Transports::only(transport)
 }
 
 /// Two processes. The other is killed with this.
@@ -76,11 +76,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn by(form: Form) -> Pair {
-        Pair::of(form, form)
+    fn by(transport: Transport) -> Pair {
+        Pair::of(transport, transport)
     }
 
-    fn of(own: Form, others: Form) -> Pair {
+    fn of(own: Transport, others: Transport) -> Pair {
         let (socket, address): (_, SocketAddr) = listener();
         let other = Command::new(std::env::current_exe().expect("this program"))
             .env(CALLEE, format!("{others} {address}"))
@@ -90,7 +90,7 @@ impl Pair {
             .expect("starts");
         let mut config = config(0, 2, address);
         config.listen = Some(socket);
-        config.forms = Forms::only(own);
+        config.transports = Transports::only(own);
         Pair { mesh: Mesh::join(config, Methods::new()).expect("joins"), other }
     }
 
@@ -117,24 +117,24 @@ fn counted(kind: Kind, elements: i64) -> Tensor {
 }
 
 fn tensors_of_all_sizes_go_there_and_come_back_as_they_were() {
-    for form in ALL {
-        let pair = Pair::by(form);
-        assert_eq!(pair.mesh.form_to(Rank(1)), form);
+    for transport in ALL {
+        let pair = Pair::by(transport);
+        assert_eq!(pair.mesh.transport_to(Rank(1)), transport);
         // Around the limits of what a message carries, of a piece and of a page, and one that fills no word.
         for elements in [0, 1, 8_191, 8_193, 65_537, 262_144, 262_145, 1_310_721, 5_000_011] {
             for kind in [Kind::Float, Kind::Uint8, Kind::BFloat16] {
                 let sent = counted(kind, elements);
                 let back =
                     one(pair.call("echo", [sent.shallow_clone().into()])).into_tensor().expect("a tensor");
-                assert!(back.kind() == kind && back == sent, "{elements} of {kind:?} by {form}");
+                assert!(back.kind() == kind && back == sent, "{elements} of {kind:?} by {transport}");
             }
         }
     }
 }
 
 fn a_view_and_many_tensors_of_one_message_keep_their_places() {
-    for form in ALL {
-        let pair = Pair::by(form);
+    for transport in ALL {
+        let pair = Pair::by(transport);
         let transposed = counted(Kind::Float, 600_000).reshape([600, 1000]).tr();
         let sent: Vec<Tensor> =
             (0..30).map(|n| counted(Kind::Int64, n * 7_001)).chain([transposed]).collect();
@@ -143,17 +143,17 @@ fn a_view_and_many_tensors_of_one_message_keep_their_places() {
         let back = pair.call("echo", values.chain(texts)).wait().expect("an answer").values;
         let mut back = back.into_iter();
         for (came, sent) in back.by_ref().take(sent.len()).zip(&sent) {
-            assert!(came.into_tensor().expect("a tensor") == *sent, "{form}");
+            assert!(came.into_tensor().expect("a tensor") == *sent, "{transport}");
         }
         for (n, came) in back.enumerate() {
-            assert_eq!(came.into_text().expect("a text").len(), n * 18_000, "{form}");
+            assert_eq!(came.into_text().expect("a text").len(), n * 18_000, "{transport}");
         }
     }
 }
 
 fn many_calls_at_once_get_their_own_tensors() {
-    for form in ALL {
-        let pair = Pair::by(form);
+    for transport in ALL {
+        let pair = Pair::by(transport);
         let calls: Vec<_> = (0..60)
             .map(|n| {
                 (n, pair.call("echo", [Tensor::full([300_000 + n], n, (Kind::Float, Device::Cpu)).into()]))
@@ -164,15 +164,15 @@ fn many_calls_at_once_get_their_own_tensors() {
             assert_eq!(
                 (back.numel() as i64, back.max().double_value(&[])),
                 (300_000 + n, n as f64),
-                "{form}"
+                "{transport}"
             );
         }
     }
 }
 
 fn the_sender_keeps_its_bytes_until_they_have_been_read_though_it_has_given_up_the_call() {
-    for form in ALL {
-        let pair = Pair::by(form);
+    for transport in ALL {
+        let pair = Pair::by(transport);
         for n in 1..20 {
             let tensor = Tensor::full([1_000_000], n, (Kind::Float, Device::Cpu));
             drop(pair.call("leave", [tensor.into()]));
@@ -181,13 +181,13 @@ fn the_sender_keeps_its_bytes_until_they_have_been_read_though_it_has_given_up_t
             let sum = one(pair.call("sum", [])).into_float().expect("a number");
             // The first may still be on its way when the second is answered: then what was there before.
             let whole = (sum / 1e6).fract() == 0.0 && sum / 1e6 <= n as f64;
-            assert!(sum.is_nan() || whole, "{form}: {sum} after {n}");
+            assert!(sum.is_nan() || whole, "{transport}: {sum} after {n}");
         }
     }
 }
 
 fn what_is_lent_stays_until_it_has_been_read_though_its_deadline_has_passed() {
-    let mut pair = Pair::by(Form::Cma);
+    let mut pair = Pair::by(Transport::Cma);
     let full = |value| Tensor::full([1_000_000], value, (Kind::Float, Device::Cpu));
     // The thread that serves rank 0 does nothing else meanwhile.
     let stall = pair.call("stall", []);
@@ -203,8 +203,8 @@ fn what_is_lent_stays_until_it_has_been_read_though_its_deadline_has_passed() {
 }
 
 fn neither_side_keeps_what_has_travelled() {
-    for form in ALL {
-        let pair = Pair::by(form);
+    for transport in ALL {
+        let pair = Pair::by(transport);
         let there = || one(pair.call("resident", [])).into_int().expect("a number") as usize;
         let send = || {
             let tensor = Tensor::ones([8 << 20], (Kind::Uint8, Device::Cpu));
@@ -215,31 +215,31 @@ fn neither_side_keeps_what_has_travelled() {
         (0..60).for_each(|_| send());
         let grown = (resident().saturating_sub(here_before), there().saturating_sub(there_before));
         // Half a gigabyte has gone there, and come back; other tests run beside this one.
-        assert!(grown.1 < 100 << 20, "{form}: {grown:?}");
+        assert!(grown.1 < 100 << 20, "{transport}: {grown:?}");
     }
 }
 
 fn a_peer_that_dies_while_tensors_are_on_their_way_is_lost() {
-    for form in ALL {
-        let mut pair = Pair::by(form);
+    for transport in ALL {
+        let mut pair = Pair::by(transport);
         let tensor = Tensor::ones([64 << 20], (Kind::Uint8, Device::Cpu));
         let held = pair.call("hold", [tensor.shallow_clone().into()]);
         let calls: Vec<_> = (0..4).map(|_| pair.call("echo", [tensor.shallow_clone().into()])).collect();
         one(pair.call("resident", []));
         pair.other.kill().expect("it was there");
-        assert_eq!(held.wait().expect_err("nobody answers").kind, CallErrorKind::Lost, "{form}");
+        assert_eq!(held.wait().expect_err("nobody answers").kind, CallErrorKind::Lost, "{transport}");
         for call in calls {
             if let Err(error) = call.wait() {
-                assert_eq!(error.kind, CallErrorKind::Lost, "{form}: {error}");
+                assert_eq!(error.kind, CallErrorKind::Lost, "{transport}: {error}");
             }
         }
-        assert_eq!(support::lost(&pair.mesh).rank, Rank(1), "{form}");
+        assert_eq!(support::lost(&pair.mesh).rank, Rank(1), "{transport}");
     }
 }
 
 fn two_that_have_no_fast_form_in_common_send_inline() {
-    let pair = Pair::of(Form::Cma, Form::Bulk);
-    assert_eq!(pair.mesh.form_to(Rank(1)), Form::Inline);
+    let pair = Pair::of(Transport::Cma, Transport::Bulk);
+    assert_eq!(pair.mesh.transport_to(Rank(1)), Transport::Inline);
     let sent = counted(Kind::Float, 300_000);
     assert!(one(pair.call("echo", [sent.shallow_clone().into()])).into_tensor().expect("a tensor") == sent);
 }
@@ -247,6 +247,6 @@ fn two_that_have_no_fast_form_in_common_send_inline() {
 fn a_rank_does_not_read_its_own_memory_for_a_peer() {
     // Both ranks in one process: the peer's claim to be this very process is not believed.
     let meshes = support::world(2, |_| echo());
-    assert_eq!(meshes[0].form_to(Rank(1)), Form::Bulk);
+    assert_eq!(meshes[0].transport_to(Rank(1)), Transport::Bulk);
     support::shut_down(meshes);
 }

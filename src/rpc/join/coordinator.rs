@@ -23,19 +23,19 @@ use crate::rpc::wire::join_capnp::world;
 use crate::topology::Rank;
 
 /// Connections that have not proven anything yet.
-const MAX_STRANGERS: usize = 64;
+const MAX_UNAUTHENTICATED: usize = 64;
 
 /// What the connections of newcomers share.
-struct Hall {
+struct Lobby {
     config: MeshConfig,
     key: Key,
     /// Who is in: each waits in its own task, and gives its connection back when asked.
     present: RefCell<BTreeMap<Rank, Present>>,
-    strangers: Cell<usize>,
+    unauthenticated: Cell<usize>,
     /// Nobody comes in any more.
     closed: Cell<bool>,
     /// Told whenever `present` grows.
-    news: mpsc::UnboundedSender<()>,
+    notify: mpsc::UnboundedSender<()>,
 }
 
 struct Present {
@@ -46,32 +46,32 @@ struct Present {
 pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
     let tcp = address::listen_at_master(&mut config).await?;
     let listener = listener(&config, tcp);
-    let (news, mut heard) = mpsc::unbounded_channel();
-    let hall = Rc::new(Hall::new(config, news));
+    let (notify, mut notifications) = mpsc::unbounded_channel();
+    let lobby = Rc::new(Lobby::new(config, notify));
     // To the end of the job: who comes too late shall hear why.
-    spawn_local(receive(hall.clone(), listener));
-    let others = hall.config.world_size.0 as usize - 1;
+    spawn_local(accept_connections(lobby.clone(), listener));
+    let others = lobby.config.world_size.0 as usize - 1;
     let complete = timeout_at(deadline.into(), async {
-        while hall.present.borrow().len() < others {
-            heard.recv().await;
+        while lobby.present.borrow().len() < others {
+            notifications.recv().await;
         }
     });
     let complete = complete.await;
-    hall.closed.set(true);
+    lobby.closed.set(true);
     match complete {
-        Ok(()) => hall.open().await,
-        Err(_) => Err(hall.give_up().await),
+        Ok(()) => lobby.open().await,
+        Err(_) => Err(lobby.give_up().await),
     }
 }
 
-async fn receive(hall: Rc<Hall>, listener: Listener) {
+async fn accept_connections(lobby: Rc<Lobby>, listener: Listener) {
     loop {
         match listener.accept().await {
             Ok((socket, nearer)) => {
-                // More strangers than that: somebody floods the port, and is not even answered.
-                if hall.strangers.get() < MAX_STRANGERS {
-                    hall.strangers.set(hall.strangers.get() + 1);
-                    spawn_local(greet(hall.clone(), socket, nearer));
+                // More than that: somebody floods the port, and is not even answered.
+                if lobby.unauthenticated.get() < MAX_UNAUTHENTICATED {
+                    lobby.unauthenticated.set(lobby.unauthenticated.get() + 1);
+                    spawn_local(admit_connection(lobby.clone(), socket, nearer));
                 }
             }
             // Out of file descriptors, or the connection is gone already: neither lasts.
@@ -80,42 +80,42 @@ async fn receive(hall: Rc<Hall>, listener: Listener) {
     }
 }
 
-async fn greet(hall: Rc<Hall>, socket: Socket, nearer: Option<UnixName>) {
+async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixName>) {
     let (ask, asked) = oneshot::channel();
     let mut taken = None;
-    let admitted = handshake::accept(socket, nearer, &hall.key, hall.config.forms, |came| {
-        hall.admit(came, ask)?;
+    let admitted = handshake::accept(socket, nearer, &lobby.key, lobby.config.transports, |came| {
+        lobby.admit(came, ask)?;
         taken = Some(came.rank);
         Ok(())
     })
     .await;
-    hall.strangers.set(hall.strangers.get() - 1);
+    lobby.unauthenticated.set(lobby.unauthenticated.get() - 1);
     match admitted {
         Ok((stream, came)) => {
             tracing::debug!(rank = %came.rank, name = %came.name, "joined");
-            let _ = hall.news.send(());
-            hall.host(came.rank, stream, asked).await;
+            let _ = lobby.notify.send(());
+            lobby.hold(came.rank, stream, asked).await;
         }
         Err(handshake::Failure::Refused(refused)) => tracing::warn!("refused a rank: {}", refused.message),
         Err(failure) => {
-            tracing::debug!(?failure, "a connection that is no rank");
+            tracing::debug!(?failure, "a connection that is not a rank");
             // It does not know that it is in, and may come again.
             if let Some(rank) = taken {
-                hall.present.borrow_mut().remove(&rank);
+                lobby.present.borrow_mut().remove(&rank);
             }
         }
     }
 }
 
-impl Hall {
-    fn new(config: MeshConfig, news: mpsc::UnboundedSender<()>) -> Hall {
-        Hall {
+impl Lobby {
+    fn new(config: MeshConfig, notify: mpsc::UnboundedSender<()>) -> Lobby {
+        Lobby {
             key: Key::from_token(config.token.as_deref()),
             config,
             present: RefCell::default(),
-            strangers: Cell::new(0),
+            unauthenticated: Cell::new(0),
             closed: Cell::new(false),
-            news,
+            notify,
         }
     }
 
@@ -136,7 +136,7 @@ impl Hall {
     }
 
     /// Keeps a connection until the world is complete. A rank that leaves meanwhile makes its place free again.
-    async fn host(&self, rank: Rank, stream: Stream, asked: oneshot::Receiver<oneshot::Sender<Stream>>) {
+    async fn hold(&self, rank: Rank, stream: Stream, asked: oneshot::Receiver<oneshot::Sender<Stream>>) {
         // Nothing is to come from it before it has been told who is there.
         tokio::select! {
             asked = asked => {
@@ -144,7 +144,7 @@ impl Hall {
                     let _ = give.send(stream);
                 }
             }
-            () = stream.stirs() => {
+            () = stream.activity() => {
                 tracing::debug!(%rank, "left before the world was complete");
                 self.present.borrow_mut().remove(&rank);
             }
@@ -174,10 +174,10 @@ impl Hall {
             let left = |why: String| JoinError::PeerLeft { rank, why };
             let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
             let ends = stream.ends().ok();
-            let told =
+            let sent =
                 handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
-            told.await.map_err(|failure| left(format!("{failure:?}")))?;
-            joined.push(Joined { rank, stream, accepted: true, forms: came.forms });
+            sent.await.map_err(|failure| left(format!("{failure:?}")))?;
+            joined.push(Joined { rank, stream, accepted: true, transports: came.transports });
         }
         Ok(World { members, joined })
     }
@@ -225,18 +225,19 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::rpc::types::transport::Forms;
+    use crate::rpc::types::transport::Transports;
     use crate::topology::WorldSize;
 
     /// Rank 1 comes, and the connection is `cut` after it was challenged and before it says who it is.
-    async fn come(hall: &Rc<Hall>, cut: bool) -> Result<Forms, handshake::Failure> {
+    async fn come(lobby: &Rc<Lobby>, cut: bool) -> Result<Transports, handshake::Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (near, accepted) =
             tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
         let far = accepted.0.into_std()?;
         let twin = far.try_clone()?;
-        hall.strangers.set(1);
-        let greeted = spawn_local(greet(hall.clone(), Socket::Tcp(TcpStream::from_std(far)?), None));
+        lobby.unauthenticated.set(1);
+        let admitted =
+            spawn_local(admit_connection(lobby.clone(), Socket::Tcp(TcpStream::from_std(far)?), None));
         near.peek(&mut [0]).await?;
         if cut {
             // What it says still comes, but it cannot be answered.
@@ -244,9 +245,10 @@ mod tests {
         }
         let config = MeshConfig::new(Rank(1), WorldSize(2), "127.0.0.1:0");
         let me = introduction(&config, "127.0.0.1:0".into());
-        let heard = handshake::introduce(Socket::Tcp(near), &hall.key, &me).await.map(|(_, forms)| forms);
+        let heard =
+            handshake::introduce(Socket::Tcp(near), &lobby.key, &me).await.map(|(_, transports)| transports);
         if cut {
-            greeted.await.expect("no panic");
+            admitted.await.expect("no panic");
         }
         heard
     }
@@ -254,13 +256,13 @@ mod tests {
     #[tokio::test]
     async fn a_rank_that_could_not_be_answered_can_come_again() {
         let config = MeshConfig::new(Rank(0), WorldSize(2), "127.0.0.1:0");
-        let (news, _heard) = mpsc::unbounded_channel();
-        let hall = Rc::new(Hall::new(config, news));
+        let (notify, _notifications) = mpsc::unbounded_channel();
+        let lobby = Rc::new(Lobby::new(config, notify));
         tokio::task::LocalSet::new()
             .run_until(async {
-                assert!(matches!(come(&hall, true).await, Err(handshake::Failure::Io(_))));
-                assert!(hall.present.borrow().is_empty());
-                come(&hall, false).await.expect("let in");
+                assert!(matches!(come(&lobby, true).await, Err(handshake::Failure::Io(_))));
+                assert!(lobby.present.borrow().is_empty());
+                come(&lobby, false).await.expect("let in");
             })
             .await;
     }

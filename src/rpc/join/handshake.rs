@@ -11,7 +11,7 @@ use super::secret::{Key, Nonce, nonce, same};
 use crate::rpc::transport::socket::{Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::join_error::RefusalReason;
-use crate::rpc::types::transport::Forms;
+use crate::rpc::types::transport::Transports;
 use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, refusal};
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::topology::{Rank, WorldSize};
@@ -32,8 +32,8 @@ pub(crate) struct Introduction {
     pub role: String,
     /// `host:port` at which it accepts others.
     pub address: String,
-    /// Payload forms it can take.
-    pub forms: Forms,
+    /// By which it can receive large tensors.
+    pub transports: Transports,
 }
 
 /// Why somebody is sent away.
@@ -91,18 +91,18 @@ impl Introduction {
             self.name.as_bytes(),
             self.role.as_bytes(),
             self.address.as_bytes(),
-            &self.forms.0.to_le_bytes(),
+            &self.transports.0.to_le_bytes(),
         ])
     }
 }
 
 /// The accepting side, which may name a nearer way to come. `admit` decides about a connector that knows the key; of the
-/// payload forms that it takes those are left that are among `own_forms`.
+/// transports that it has those are left that are among `own_transports`.
 pub(crate) async fn accept(
     socket: Socket,
     nearer: Option<UnixName>,
     key: &Key,
-    own_forms: Forms,
+    own_transports: Transports,
     admit: impl FnOnce(&Introduction) -> Result<(), Refusal>,
 ) -> Result<(Stream, Introduction), Failure> {
     let mut stream = Stream::over(socket);
@@ -118,17 +118,17 @@ pub(crate) async fn accept(
     .await?;
     let frame = receive(&mut stream, MAX_FRAME_BYTES).await?;
     let verdict = judge(&frame, key, &own).and_then(|(mut came, nonce)| {
-        came.forms = came.forms & own_forms;
+        came.transports = came.transports & own_transports;
         admit(&came).map_err(Failure::Refused)?;
         Ok((came, nonce))
     });
     match verdict {
         Ok((came, nonce)) => {
-            let proof = accepted(key, &nonce, &own, came.forms);
+            let proof = accepted(key, &nonce, &own, came.transports);
             send::<answer::Owned>(&mut stream, |to| {
                 let mut to = to.init_accepted();
                 to.set_proof(&proof);
-                to.set_forms(came.forms.0);
+                to.set_transports(came.transports.0);
             })
             .await?;
             Ok((stream, came))
@@ -141,7 +141,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Version and key first: to a stranger nothing else is said.
+/// Version and key first: an unauthenticated connection learns nothing else.
 fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce), Failure> {
     let hello: hello::Reader<'_> = frame.get_root()?;
     if hello.get_magic() != wire::MAGIC {
@@ -165,7 +165,7 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
         name: text(hello.get_name()?, MAX_NAME_BYTES)?,
         role: text(hello.get_role()?, MAX_NAME_BYTES)?,
         address: text(hello.get_address()?, MAX_NAME_BYTES)?,
-        forms: Forms(hello.get_forms()),
+        transports: Transports(hello.get_transports()),
     };
     if !same(&came.mac(key, own, &nonce), hello.get_proof()?) {
         return Err(Failure::Refused(Refusal::new(
@@ -196,16 +196,16 @@ async fn challenge(stream: &mut Stream) -> Result<Challenge, Failure> {
     Ok(Challenge { nonce: exactly(challenge.get_nonce()?)?, nearer })
 }
 
-/// The connecting side, which comes nearer if it can. Gives the payload forms that both take.
+/// The connecting side, which comes nearer if it can. Gives the transports that both take.
 pub(crate) async fn introduce(
     socket: Socket,
     key: &Key,
     me: &Introduction,
-) -> Result<(Stream, Forms), Failure> {
+) -> Result<(Stream, Transports), Failure> {
     let near = socket.is_near();
     let mut stream = Stream::over(socket);
     let mut challenged = challenge(&mut stream).await?;
-    if let Some(name) = challenged.nearer.filter(|_| me.forms.near() && near) {
+    if let Some(name) = challenged.nearer.filter(|_| me.transports.near() && near) {
         match Socket::connect_near(name).await {
             Ok(near) => {
                 stream = Stream::over(near);
@@ -227,7 +227,7 @@ pub(crate) async fn introduce(
         to.set_name(me.name.as_str());
         to.set_role(me.role.as_str());
         to.set_address(me.address.as_str());
-        to.set_forms(me.forms.0);
+        to.set_transports(me.transports.0);
         to.set_proof(&proof);
     })
     .await?;
@@ -236,18 +236,18 @@ pub(crate) async fn introduce(
     match answer.which()? {
         answer::Refused(refused) => Err(Failure::Refused(read_refusal(refused?)?)),
         answer::Accepted(answer) => {
-            let forms = Forms(answer.get_forms());
-            let expected = accepted(key, &own, &theirs, forms);
+            let transports = Transports(answer.get_transports());
+            let expected = accepted(key, &own, &theirs, transports);
             match same(&expected, answer.get_proof()?) {
-                true => Ok((stream, forms & me.forms)),
+                true => Ok((stream, transports & me.transports)),
                 false => Err(Failure::Unproven),
             }
         }
     }
 }
 
-fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, forms: Forms) -> [u8; 32] {
-    key.mac(&[b"accepted", connector, acceptor, &forms.0.to_le_bytes()])
+fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, transports: Transports) -> [u8; 32] {
+    key.mac(&[b"accepted", connector, acceptor, &transports.0.to_le_bytes()])
 }
 
 pub(super) fn write_refusal(mut to: refusal::Builder<'_>, refused: &Refusal) {

@@ -14,7 +14,7 @@ use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::{JoinError, RefusalReason};
 use crate::rpc::types::peer::Peer;
-use crate::rpc::types::transport::Forms;
+use crate::rpc::types::transport::Transports;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(3);
 
 pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
     let key = Key::from_token(config.token.as_deref());
-    let Reached { mut stream, listener, me, forms } = reach(&config, &key, deadline).await?;
+    let Reached { mut stream, listener, me, transports } = reach(&config, &key, deadline).await?;
     let left = |why: String| JoinError::MasterLeft { address: config.master.clone(), why };
     let frame = timeout_at((deadline + GRACE).into(), handshake::receive_frame(&mut stream, MAX_WORLD_BYTES))
         .await
@@ -44,7 +44,7 @@ pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World,
     let higher = accept_from_above(&config, &key, &listener);
     let both = timeout_at((deadline + GRACE).into(), futures::future::try_join(lower, higher));
     let (lower, higher) = both.await.map_err(|_| JoinError::Unconnected)??;
-    let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false, forms }];
+    let mut joined = vec![Joined { rank: Rank(0), stream, accepted: false, transports }];
     joined.extend(lower);
     joined.extend(higher);
     Ok(World { members, joined })
@@ -55,7 +55,7 @@ struct Reached {
     /// For the ranks above this one.
     listener: Listener,
     me: Introduction,
-    forms: Forms,
+    transports: Transports,
 }
 
 /// Tries until rank 0 has let this rank in, or will not.
@@ -63,7 +63,7 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        let last = match timeout_at((deadline + GRACE).into(), knock(config, key)).await {
+        let last = match timeout_at((deadline + GRACE).into(), connect(config, key)).await {
             Ok(Ok(reached)) => return Ok(reached),
             Ok(Err(Failure::Io(error))) => error.to_string(),
             Ok(Err(failure)) => return Err(failed(failure, config, Rank(0), &config.master)),
@@ -81,13 +81,13 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
     }
 }
 
-async fn knock(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
+async fn connect(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
     let socket = Socket::connect(&config.master).await?;
     let (_, own) = socket.ends()?;
     let (tcp, address) = address::listen_beside(own, config.token.is_some()).await?;
     let (listener, me) = (listener(config, tcp), introduction(config, address));
-    let (stream, forms) = handshake::introduce(socket, key, &me).await?;
-    Ok(Reached { stream, listener, me, forms })
+    let (stream, transports) = handshake::introduce(socket, key, &me).await?;
+    Ok(Reached { stream, listener, me, transports })
 }
 
 fn read_world(frame: &handshake::Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 32]), Failure> {
@@ -129,17 +129,17 @@ async fn connect_down(
             .await
             .map_err(|error| unreached(format!("cannot reach it at {}: {error}", peer.address)))?;
         let introduced = handshake::introduce(socket, key, me).await;
-        let (stream, forms) = introduced.map_err(|failure| match failure {
+        let (stream, transports) = introduced.map_err(|failure| match failure {
             Failure::Io(error) => unreached(format!("at {}: {error}", peer.address)),
             failure => failed(failure, config, peer.rank, &peer.address),
         })?;
-        joined.push(Joined { rank: peer.rank, stream, accepted: false, forms });
+        joined.push(Joined { rank: peer.rank, stream, accepted: false, transports });
     }
     Ok(joined)
 }
 
-/// From every rank above this one. One stranger after the other: the ranks wait in the socket's queue meanwhile, and
-/// a stranger is given up after some seconds.
+/// From every rank above this one. One unauthenticated connection after the other: the ranks wait in the
+/// socket's queue meanwhile, and one that proves nothing is given up after some seconds.
 async fn accept_from_above(
     config: &MeshConfig,
     key: &Key,
@@ -152,7 +152,7 @@ async fn accept_from_above(
             address: format!("{:?}", listener.tcp().local_addr()),
             source,
         })?;
-        let admitted = handshake::accept(socket, nearer, key, config.forms, |came| {
+        let admitted = handshake::accept(socket, nearer, key, config.transports, |came| {
             fits(config, came)?;
             match expected.contains(&came.rank) {
                 true => Ok(()),
@@ -164,7 +164,7 @@ async fn accept_from_above(
         });
         if let Ok((stream, came)) = admitted.await {
             expected.remove(&came.rank);
-            joined.push(Joined { rank: came.rank, stream, accepted: true, forms: came.forms });
+            joined.push(Joined { rank: came.rank, stream, accepted: true, transports: came.transports });
         }
     }
     Ok(joined)

@@ -39,18 +39,18 @@ mod tests {
     use super::world::introduction;
     use super::*;
     use crate::rpc::transport::socket::{Listener, Socket, UnixName};
-    use crate::rpc::types::transport::{Form, Forms};
+    use crate::rpc::types::transport::{Transport, Transports};
     use crate::topology::WorldSize;
 
     /// Of the connections between three ranks of this machine, which are Unix sockets: six ends.
-    fn unix_sockets(forms: [Forms; 3]) -> Vec<bool> {
+    fn unix_sockets(transports: [Transports; 3]) -> Vec<bool> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = socket.local_addr().expect("bound").to_string();
         let mut socket = Some(socket);
-        let ranks = (0..).zip(forms).map(|(rank, forms)| {
+        let ranks = (0..).zip(transports).map(|(rank, transports)| {
             let mut config = MeshConfig::new(Rank(rank), WorldSize(3), address.clone());
-            (config.forms, config.listen) = (forms, socket.take());
+            (config.transports, config.listen) = (transports, socket.take());
             meet(config, Instant::now() + Duration::from_secs(60))
         });
         let worlds = LocalSet::new().block_on(&runtime, try_join_all(ranks)).expect("all meet");
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn ranks_of_one_machine_meet_at_unix_sockets() {
-        assert_eq!(unix_sockets([Forms::ALL; 3]), [true; 6]);
+        assert_eq!(unix_sockets([Transports::ALL; 3]), [true; 6]);
     }
 
     #[tokio::test]
@@ -76,7 +76,7 @@ mod tests {
         let acceptor = async {
             let (socket, _) = Listener::new(socket, None).accept().await?;
             let nowhere = UnixName::of(&nonce());
-            handshake::accept(socket, Some(nowhere), &key, Forms::ALL, |_| Ok(())).await
+            handshake::accept(socket, Some(nowhere), &key, Transports::ALL, |_| Ok(())).await
         };
         let (stream, (_, came)) = tokio::try_join!(connector, acceptor).expect("let in");
         assert!(!stream.is_unix() && came.rank == Rank(1));
@@ -84,9 +84,12 @@ mod tests {
 
     #[test]
     fn who_takes_no_form_of_one_machine_stays_at_tcp() {
-        let far = Forms::only(Form::Bulk);
+        let far = Transports::only(Transport::Bulk);
         assert_eq!(unix_sockets([far; 3]), [false; 6]);
         // Rank 0 with 1 and 2, 1 with 0 and 2, 2 with 0 and 1.
-        assert_eq!(unix_sockets([Forms::ALL, far, Forms::ALL]), [false, true, false, false, true, false]);
+        assert_eq!(
+            unix_sockets([Transports::ALL, far, Transports::ALL]),
+            [false, true, false, false, true, false]
+        );
     }
 }

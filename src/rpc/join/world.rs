@@ -10,7 +10,7 @@ use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::RefusalReason;
 use crate::rpc::types::peer::Peer;
-use crate::rpc::types::transport::Forms;
+use crate::rpc::types::transport::Transports;
 use crate::topology::Rank;
 
 /// Of the message that says who is there.
@@ -29,13 +29,13 @@ pub(crate) struct Joined {
     pub stream: Stream,
     /// Whether this rank is the one that accepted.
     pub accepted: bool,
-    /// The payload forms that both sides take.
-    pub forms: Forms,
+    /// The transports that both sides have.
+    pub transports: Transports,
 }
 
 /// Where ranks reach this one: by TCP, and inside this machine by a Unix socket if that is wanted.
 pub(super) fn listener(config: &MeshConfig, tcp: TcpListener) -> Listener {
-    Listener::new(tcp, config.forms.near().then(|| UnixName::of(&nonce())))
+    Listener::new(tcp, config.transports.near().then(|| UnixName::of(&nonce())))
 }
 
 /// What a rank says of itself.
@@ -47,7 +47,7 @@ pub(super) fn introduction(config: &MeshConfig, address: String) -> Introduction
         name: config.name.clone(),
         role: config.role.clone(),
         address,
-        forms: config.forms,
+        transports: config.transports,
     }
 }
 

@@ -22,23 +22,23 @@ thread_local! {
 /// While it lives, the calls that this thread makes are held back; they leave when it is dropped, or when the thread
 /// waits for an answer. One within another changes nothing.
 #[must_use = "calls are held back while it lives"]
-pub struct Together {
+pub struct Batch {
     outer: bool,
     of_this_thread: PhantomData<*const ()>,
 }
 
-impl Together {
-    pub(crate) fn begin(commands: &Commands) -> Together {
+impl Batch {
+    pub(crate) fn begin(commands: &Commands) -> Batch {
         let outer = HELD.with_borrow_mut(|held| {
             let outer = held.is_none();
             held.get_or_insert_with(|| (commands.clone(), Vec::new()));
             outer
         });
-        Together { outer, of_this_thread: PhantomData }
+        Batch { outer, of_this_thread: PhantomData }
     }
 }
 
-impl Drop for Together {
+impl Drop for Batch {
     fn drop(&mut self) {
         if self.outer
             && let Some((commands, calls)) = HELD.take()
@@ -61,7 +61,7 @@ pub(crate) fn send_or_hold(commands: &Commands, calls: Vec<Call>) {
 }
 
 /// Sends what this thread holds back (T-2).
-pub(crate) fn let_go() {
+pub(crate) fn send_held() {
     let held = HELD
         .with_borrow_mut(|held| held.as_mut().map(|(commands, calls)| (commands.clone(), mem::take(calls))));
     if let Some((commands, calls)) = held {

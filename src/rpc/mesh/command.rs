@@ -36,10 +36,10 @@ pub(crate) enum Command {
         name: String,
         reply: Reply,
     },
-    /// End the mesh on all ranks; `told` answers when they have been told.
+    /// End the mesh on all ranks; `sent` answers when they have been told.
     Abort {
         reason: String,
-        told: oneshot::Sender<()>,
+        sent: oneshot::Sender<()>,
     },
     Shutdown {
         done: oneshot::Sender<()>,

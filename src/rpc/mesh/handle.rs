@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::batch::{self, Together};
+use super::batch::{self, Batch};
 use super::command::{Call, Command, NewObject};
 use super::pending::Pending;
 use super::shared::Shared;
@@ -17,7 +17,7 @@ use crate::rpc::types::peer::Peer;
 use crate::rpc::types::permit::Permit;
 use crate::rpc::types::release::Releases;
 use crate::rpc::types::rref::{Held, Objects, RRef};
-use crate::rpc::types::transport::Form;
+use crate::rpc::types::transport::Transport;
 use crate::rpc::types::value::Message;
 use crate::rpc::wait::park::park_on;
 use crate::topology::{Rank, WorldSize};
@@ -78,7 +78,7 @@ impl Mesh {
         let shared = &self.0.shared;
         match self.prepare_call(to, method, message, within) {
             Ok((call, answer)) => {
-                let mut calls = shared.take_told(to);
+                let mut calls = shared.take_notifications(to);
                 calls.push(call);
                 batch::send_or_hold(&self.0.commands, calls);
                 Pending::sent(to, method, answer, shared.clone())
@@ -89,11 +89,11 @@ impl Mesh {
 
     /// A call whose answer nobody wants. It is in no hurry: it leaves in one message with the next call to that rank,
     /// or by the next heartbeat.
-    pub fn tell(&self, to: Rank, method: &str, message: Message) {
+    pub fn notify(&self, to: Rank, method: &str, message: Message) {
         let shared = &self.0.shared;
         let call = self.prepare_call(to, method, message, shared.rpc_timeout);
         if let Ok((call, _)) = call
-            && let Some(many) = shared.told(call)
+            && let Some(many) = shared.add_notification(call)
         {
             batch::send_or_hold(&self.0.commands, many);
         }
@@ -101,8 +101,8 @@ impl Mesh {
 
     /// Until what comes back is dropped, or this thread waits for an answer, calls of this thread are held back; then
     /// those to one rank leave in one message, and are answered together.
-    pub fn together(&self) -> Together {
-        Together::begin(&self.0.commands)
+    pub fn batch(&self) -> Batch {
+        Batch::begin(&self.0.commands)
     }
 
     fn prepare_call(
@@ -193,8 +193,8 @@ impl Mesh {
     /// Ends the job on all ranks: their calls fail, and their [`lost`](Mesh::lost) names this rank and `reason`.
     /// Returns when they have been told, at most about a second later.
     pub fn abort(&self, reason: &str) {
-        let (told, wait) = oneshot::channel();
-        let _ = self.0.commands.send(Command::Abort { reason: reason.into(), told });
+        let (sent, wait) = oneshot::channel();
+        let _ = self.0.commands.send(Command::Abort { reason: reason.into(), sent });
         // Here even a thread that serves may block: the RPC thread does not wait for it.
         let _ = park_on(wait, Some(ABORT_LIMIT));
     }
@@ -235,10 +235,10 @@ impl Mesh {
     }
 
     /// How tensors go to `rank` that do not fit into a message. To this rank itself they do not travel.
-    pub fn form_to(&self, rank: Rank) -> Form {
+    pub fn transport_to(&self, rank: Rank) -> Transport {
         let counters = self.0.shared.counters.get(rank.index());
-        let form = counters.and_then(|counters| counters.form.get().copied());
-        form.unwrap_or(Form::Inline)
+        let transport = counters.and_then(|counters| counters.transport.get().copied());
+        transport.unwrap_or(Transport::Inline)
     }
 
     #[cfg(test)]
@@ -246,7 +246,7 @@ impl Mesh {
         let _ = self.0.commands.send(Command::Stall(how_long));
     }
 
-    /// What `rank` said it was doing, as far as this rank has heard.
+    /// What `rank` said last that it was doing.
     #[cfg(test)]
     pub(crate) fn heard_doing(&self, rank: Rank) -> String {
         let (reply, answer) = oneshot::channel();
@@ -255,7 +255,7 @@ impl Mesh {
     }
 }
 
-/// Somewhat more than the RPC thread takes at most to tell the others.
+/// Somewhat more than the RPC thread takes at most to notify the others.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 
 impl Drop for Inner {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::batch;
 use super::shared::Shared;
-use crate::rpc::message::received::{Answer, Arrived, Outcome};
+use crate::rpc::message::received::{Answer, Outcome, ReceivedMessage};
 use crate::rpc::transport::quota;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::Message;
@@ -29,7 +29,7 @@ pub struct Pending {
 enum State {
     Sent(oneshot::Receiver<Answer>, Arc<Shared>),
     /// To be read.
-    Arrived(Arrived, Arc<Shared>),
+    ReceivedMessage(ReceivedMessage, Arc<Shared>),
     /// It could not be read, so the mesh ends, and that says why.
     Ending(Pin<Box<dyn Future<Output = CallError> + Send>>),
     /// None once it was given out.
@@ -82,23 +82,23 @@ impl Future for Pending {
         match &mut this.state {
             State::Sent(reply, shared) => match Pin::new(reply).poll(context) {
                 Poll::Ready(Ok(Ok(arrived))) => {
-                    this.state = State::Arrived(arrived, shared.clone());
+                    this.state = State::ReceivedMessage(arrived, shared.clone());
                     self.poll(context)
                 }
                 Poll::Ready(Ok(Err(error))) => Poll::Ready(Err(error)),
                 // No RPC thread any more: it has said why.
                 Poll::Ready(Err(_)) => Poll::Ready(Err(shared.end_error(this.rank, &this.method))),
                 Poll::Pending => {
-                    batch::let_go();
-                    quota::give_share_back();
+                    batch::send_held();
+                    quota::yield_permit();
                     Poll::Pending
                 }
             },
-            State::Arrived(arrived, shared) => loop {
+            State::ReceivedMessage(arrived, shared) => loop {
                 match arrived.read_on() {
-                    // When the mesh ends its sender takes back what it has lent, perhaps before it was read.
+                    // When the mesh ends its sender releases what it had pinned, perhaps before it was read.
                     Ok(Some(message)) => {
-                        let ended = shared.end.borrow().is_some() && arrived.was_lent();
+                        let ended = shared.end.borrow().is_some() && arrived.was_pinned();
                         let message =
                             if ended { Err(shared.end_error(this.rank, &this.method)) } else { Ok(message) };
                         return Poll::Ready(message);

@@ -17,7 +17,7 @@ use crate::rpc::types::end::End;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::types::rref::Objects;
-use crate::rpc::types::transport::Form;
+use crate::rpc::types::transport::Transport;
 use crate::rpc::types::value::Message;
 use crate::rpc::wire;
 use crate::topology::{Rank, WorldSize};
@@ -34,8 +34,9 @@ pub(crate) struct Shared {
     pub helper: Helper,
     /// By rank; this rank's own entry counts calls to itself.
     pub counters: Vec<Counters>,
-    /// By rank: calls that wait for company. Written by whoever tells or calls that rank, and by the heartbeat.
-    told: Vec<Mutex<Vec<Call>>>,
+    /// By rank: calls that nobody waits for, kept until they have company. Written by whoever calls or notifies that rank, and by
+    /// the heartbeat.
+    notifications: Vec<Mutex<Vec<Call>>>,
     /// Written by whoever calls `Mesh::doing`, read by the heartbeat.
     doing: Mutex<String>,
     /// Written once, by the RPC thread when the mesh ends.
@@ -50,8 +51,8 @@ pub(crate) struct Counters {
     pub payload_bytes_sent: AtomicU64,
     /// Of these, what belongs to an autograd context.
     pub context_bytes_sent: AtomicU64,
-    /// How large tensors go there, once it has asked for a form.
-    pub form: OnceLock<Form>,
+    /// How large tensors go there, once it has asked for a transport.
+    pub transport: OnceLock<Transport>,
     /// Calls to it that wait for their answer.
     waiting: Arc<AtomicUsize>,
 }
@@ -69,23 +70,27 @@ impl Shared {
             reaper,
             helper: Helper::start(),
             counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
-            told: config.world_size.ranks().map(|_| Mutex::default()).collect(),
+            notifications: config.world_size.ranks().map(|_| Mutex::default()).collect(),
             doing: Mutex::new("starting".into()),
             end: watch::Sender::new(None),
         }
     }
 
     /// Keeps a call until it has company. Some: there are so many that they are to leave now.
-    pub fn told(&self, call: Call) -> Option<Vec<Call>> {
-        let mut told = self.told[call.to.index()].lock().unwrap_or_else(PoisonError::into_inner);
-        told.push(call);
-        (told.len() >= wire::CALLS_TOGETHER).then(|| mem::take(&mut *told))
+    pub fn add_notification(&self, call: Call) -> Option<Vec<Call>> {
+        let mut notifications =
+            self.notifications[call.to.index()].lock().unwrap_or_else(PoisonError::into_inner);
+        notifications.push(call);
+        (notifications.len() >= wire::MAX_BATCH_CALLS).then(|| mem::take(&mut *notifications))
     }
 
     /// What was kept for `to`.
-    pub fn take_told(&self, to: Rank) -> Vec<Call> {
-        let told = self.told.get(to.index());
-        told.map(|told| mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner)))
+    pub fn take_notifications(&self, to: Rank) -> Vec<Call> {
+        let notifications = self.notifications.get(to.index());
+        notifications
+            .map(|notifications| {
+                mem::take(&mut *notifications.lock().unwrap_or_else(PoisonError::into_inner))
+            })
             .unwrap_or_default()
     }
 

@@ -4,7 +4,7 @@ use capnp::message::{Builder, HeapAllocator, ReaderOptions};
 
 use super::read::read_message;
 use crate::rpc::transport::direction::Receiving;
-use crate::rpc::transport::quota::Intake;
+use crate::rpc::transport::quota::ReceiveQuota;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wait::park::block_on;
 use crate::rpc::wire::value_capnp::{DType, message, tensor};
@@ -187,12 +187,12 @@ fn a_text_that_is_no_utf8_is_refused_when_it_is_complete() {
         text.init_payload().init_inline().set_data(&[0xff, 0xfe]);
     }
     let reader = builder.get_root_as_reader().expect("a struct");
-    let draft = read_message(reader, LIMIT, &Receiving::default()).expect("read");
-    let intake = Intake::new(LIMIT);
-    let complete = draft.complete(
-        &intake.reads,
+    let partial = read_message(reader, LIMIT, &Receiving::default()).expect("read");
+    let quota = ReceiveQuota::new(LIMIT);
+    let complete = partial.complete(
+        &quota.reads,
         async |_| unreachable!("no references"),
-        |_| unreachable!("nothing is lent"),
+        |_| unreachable!("nothing is pinned"),
     );
     let error = block_on(complete).expect("may block").err().expect("refused");
     assert!(error.message.contains("UTF-8"), "{error}");

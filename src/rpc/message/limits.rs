@@ -13,7 +13,7 @@ pub(super) fn too_large(message: impl std::fmt::Display) -> CallError {
 }
 
 /// Counts what a message holds, while it is prepared and while it is read.
-pub(super) struct Tally {
+pub(super) struct MessageLimits {
     values: usize,
     /// Of all payloads.
     pub bytes: u64,
@@ -22,9 +22,9 @@ pub(super) struct Tally {
     max_bytes: u64,
 }
 
-impl Tally {
-    pub fn new(max_bytes: u64) -> Tally {
-        Tally { values: 0, bytes: 0, inline_bytes: 0, max_bytes }
+impl MessageLimits {
+    pub fn new(max_bytes: u64) -> MessageLimits {
+        MessageLimits { values: 0, bytes: 0, inline_bytes: 0, max_bytes }
     }
 
     pub fn list(&mut self, len: usize, depth: usize) -> Result<(), CallError> {

@@ -1,6 +1,6 @@
 //! Between [`Message`](super::Message) and the wire. A sender prepares on its own thread ([`prepare`]); the RPC thread
 //! writes ([`write`]) and reads ([`read`]), which gives a [`partial`] message; what that leaves behind at the sender is
-//! fetched ([`partial::Draft::complete`]), which gives a [`received`] one.
+//! fetched ([`partial::PartialMessage::complete`]), which gives a [`received`] one.
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.
 //! C-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself; more is refused

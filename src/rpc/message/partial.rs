@@ -6,12 +6,12 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tch::{Kind, Tensor};
 use tokio::sync::Semaphore;
 
-use super::received::Arrived;
-use crate::rpc::transport::bulk::Incoming;
-use crate::rpc::transport::cma::{Pinned, Unread};
+use super::received::ReceivedMessage;
+use crate::rpc::transport::bulk::BulkReceiver;
+use crate::rpc::transport::cma::{Lease, UnreadTensor};
 use crate::rpc::transport::inline;
-use crate::rpc::transport::memory::Room;
-use crate::rpc::transport::reading::Loan;
+use crate::rpc::transport::memory::ReceiveBuffer;
+use crate::rpc::transport::reading::RemoteBuffer;
 use crate::rpc::transport::shm::Segment;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::rref::{ObjectId, RRef};
@@ -22,7 +22,7 @@ use crate::topology::Rank;
 
 /// A message as read, of which some parts may still have to be fetched.
 #[derive(Default)]
-pub(crate) struct Draft {
+pub(crate) struct PartialMessage {
     pub values: Vec<Part>,
     pub context: Option<ContextId>,
     pub fetches: Vec<Fetch>,
@@ -42,11 +42,11 @@ pub(crate) enum Part {
 }
 
 pub(crate) enum Fetch {
-    Here(Room),
+    Here(ReceiveBuffer),
     Pieces { shape: Shape, len: usize, source: source::Client },
     Shared { shape: Shape, len: usize, source: source::Client, segment: Rc<Segment> },
-    Lent { shape: Shape, len: usize, loan: Loan, pin: Option<pin::Client> },
-    Bulk { shape: Shape, len: usize, transfer: transfer::Client, connection: Rc<Incoming> },
+    Pinned { shape: Shape, len: usize, remote: RemoteBuffer, pin: Option<pin::Client> },
+    Bulk { shape: Shape, len: usize, transfer: transfer::Client, connection: Rc<BulkReceiver> },
 }
 
 /// What the bytes of a payload become.
@@ -63,19 +63,19 @@ pub(crate) struct Fork {
 }
 
 impl Shape {
-    /// Room for `len` bytes, which is what a tensor of this shape takes.
-    pub fn room(&self, len: usize) -> Result<Room, CallError> {
+    /// A buffer for `len` bytes, which is what a tensor of this shape takes.
+    pub fn buffer(&self, len: usize) -> Result<ReceiveBuffer, CallError> {
         let no_memory = |what: String| CallError::of_kind(CallErrorKind::TooLarge, what);
         match self {
-            Shape::Bytes => Room::for_bytes(len)
+            Shape::Bytes => ReceiveBuffer::for_bytes(len)
                 .map_err(|error| no_memory(format!("no memory for {len} bytes that came: {error}"))),
-            Shape::Tensor(kind, shape) => Room::for_tensor(*kind, shape)
+            Shape::Tensor(kind, shape) => ReceiveBuffer::for_tensor(*kind, shape)
                 .map_err(|error| no_memory(format!("no memory for a tensor of shape {shape:?}: {error}"))),
         }
     }
 }
 
-impl Draft {
+impl PartialMessage {
     /// It takes no memory but that of the message.
     pub fn is_whole(&self) -> bool {
         self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_)))
@@ -83,29 +83,34 @@ impl Draft {
 
     /// Nothing of it must be fetched.
     pub fn is_fetched(&self) -> bool {
-        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_) | Fetch::Lent { .. }))
+        self.fetches.iter().all(|fetch| matches!(fetch, Fetch::Here(_) | Fetch::Pinned { .. }))
     }
 
-    /// Fetches what is missing, but for what is lent. `adopt` makes a fork a reference of this rank, `keep` holds a pin
+    /// Fetches what is missing, but for what is pinned. `adopt` makes a fork a reference of this rank, `keep` holds a pin
     /// until its guard is dropped. The caller holds a share for what is fetched.
-    pub async fn complete<F, K>(self, reads: &Semaphore, adopt: F, keep: K) -> Result<Arrived, CallError>
+    pub async fn complete<F, K>(
+        self,
+        reads: &Semaphore,
+        adopt: F,
+        keep: K,
+    ) -> Result<ReceivedMessage, CallError>
     where
         F: AsyncFn(Fork) -> Result<RRef, CallError>,
-        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
+        K: Fn(Option<pin::Client>) -> Result<Lease, CallError>,
     {
         let whole = self.is_whole();
-        let Draft { values, context, fetches, forks, .. } = self;
-        let mut rooms = Vec::with_capacity(fetches.len());
+        let PartialMessage { values, context, fetches, forks, .. } = self;
+        let mut buffers = Vec::with_capacity(fetches.len());
         let mut unread = Vec::new();
         if whole {
             for fetch in fetches {
-                rooms.push(Some(fetch.complete(reads, &keep).await?.0));
+                buffers.push(Some(fetch.complete(reads, &keep).await?.0));
             }
         } else {
             let all =
                 stream::iter(fetches).map(|fetch| fetch.complete(reads, &keep)).buffered(READS_IN_FLIGHT);
-            for (room, to_read) in all.try_collect::<Vec<_>>().await? {
-                rooms.push(Some(room));
+            for (buffer, to_read) in all.try_collect::<Vec<_>>().await? {
+                buffers.push(Some(buffer));
                 unread.extend(to_read);
             }
         }
@@ -113,31 +118,35 @@ impl Draft {
         for fork in forks {
             rrefs.push(Some(adopt(fork).await?));
         }
-        let values = assemble(values, &mut rooms, &mut rrefs)?;
-        Ok(Arrived::new(Message { values, context }, unread))
+        let values = assemble(values, &mut buffers, &mut rrefs)?;
+        Ok(ReceivedMessage::new(Message { values, context }, unread))
     }
 }
 
 impl Fetch {
-    async fn complete<K>(self, reads: &Semaphore, keep: &K) -> Result<(Room, Option<Unread>), CallError>
+    async fn complete<K>(
+        self,
+        reads: &Semaphore,
+        keep: &K,
+    ) -> Result<(ReceiveBuffer, Option<UnreadTensor>), CallError>
     where
-        K: Fn(Option<pin::Client>) -> Result<Pinned, CallError>,
+        K: Fn(Option<pin::Client>) -> Result<Lease, CallError>,
     {
         match self {
-            Fetch::Here(room) => Ok((room, None)),
+            Fetch::Here(buffer) => Ok((buffer, None)),
             Fetch::Pieces { shape, len, source } => {
-                Ok((inline::read(source, shape.room(len)?, len, reads, None).await?, None))
+                Ok((inline::read(source, shape.buffer(len)?, len, reads, None).await?, None))
             }
             Fetch::Shared { shape, len, source, segment } => {
-                Ok((inline::read(source, shape.room(len)?, len, reads, Some(segment)).await?, None))
+                Ok((inline::read(source, shape.buffer(len)?, len, reads, Some(segment)).await?, None))
             }
             Fetch::Bulk { shape, len, transfer, connection } => {
-                Ok((connection.receive(shape.room(len)?, len, transfer).await?, None))
+                Ok((connection.receive(shape.buffer(len)?, len, transfer).await?, None))
             }
-            Fetch::Lent { shape, len, loan, pin } => {
-                let room = shape.room(len)?;
-                let unread = Unread::new(&room, len, loan, keep(pin)?)?;
-                Ok((room, Some(unread)))
+            Fetch::Pinned { shape, len, remote, pin } => {
+                let buffer = shape.buffer(len)?;
+                let unread = UnreadTensor::new(&buffer, len, remote, keep(pin)?)?;
+                Ok((buffer, Some(unread)))
             }
         }
     }
@@ -145,44 +154,44 @@ impl Fetch {
 
 fn assemble(
     parts: Vec<Part>,
-    rooms: &mut [Option<Room>],
+    buffers: &mut [Option<ReceiveBuffer>],
     rrefs: &mut [Option<RRef>],
 ) -> Result<Vec<Value>, CallError> {
-    parts.into_iter().map(|part| assemble_one(part, rooms, rrefs)).collect()
+    parts.into_iter().map(|part| assemble_one(part, buffers, rrefs)).collect()
 }
 
 fn assemble_one(
     part: Part,
-    rooms: &mut [Option<Room>],
+    buffers: &mut [Option<ReceiveBuffer>],
     rrefs: &mut [Option<RRef>],
 ) -> Result<Value, CallError> {
     Ok(match part {
         Part::Ready(value) => value,
         Part::Text(fetch) => {
-            let text = String::from_utf8(bytes(rooms[fetch].take()));
+            let text = String::from_utf8(bytes(buffers[fetch].take()));
             Value::Text(
                 text.map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?,
             )
         }
-        Part::Bytes(fetch) => Value::Bytes(bytes(rooms[fetch].take())),
+        Part::Bytes(fetch) => Value::Bytes(bytes(buffers[fetch].take())),
         Part::Tensor { fetch, edge } => {
-            Value::Tensor(SentTensor { tensor: tensor(rooms[fetch].take()), edge })
+            Value::Tensor(SentTensor { tensor: tensor(buffers[fetch].take()), edge })
         }
         Part::Ref(fork) => Value::RRef(rrefs[fork].take().expect("each fork is of one value")),
-        Part::List(parts) => Value::List(assemble(parts, rooms, rrefs)?),
+        Part::List(parts) => Value::List(assemble(parts, buffers, rrefs)?),
     })
 }
 
-fn bytes(room: Option<Room>) -> Vec<u8> {
-    match room {
-        Some(Room::Vec { bytes, .. }) => bytes,
-        _ => unreachable!("a blob's room is bytes, and each is of one value"),
+fn bytes(buffer: Option<ReceiveBuffer>) -> Vec<u8> {
+    match buffer {
+        Some(ReceiveBuffer::Vec { bytes, .. }) => bytes,
+        _ => unreachable!("a blob's buffer is bytes, and each is of one value"),
     }
 }
 
-fn tensor(room: Option<Room>) -> Tensor {
-    match room {
-        Some(Room::Tensor(tensor)) => tensor,
-        _ => unreachable!("a tensor's room is a tensor, and each is of one value"),
+fn tensor(buffer: Option<ReceiveBuffer>) -> Tensor {
+    match buffer {
+        Some(ReceiveBuffer::Tensor(tensor)) => tensor,
+        _ => unreachable!("a tensor's buffer is a tensor, and each is of one value"),
     }
 }

@@ -3,7 +3,7 @@
 use tch::{Device, Tensor};
 
 use super::dtype::dtype_of;
-use super::limits::{Tally, bad};
+use super::limits::{MessageLimits, bad};
 use crate::rpc::transport::memory;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::{Message, Value};
@@ -19,22 +19,27 @@ pub(crate) fn prepare(
     max_payload_bytes: u64,
     local: bool,
 ) -> Result<(Message, u64), CallError> {
-    let mut tally = Tally::new(max_payload_bytes);
-    prepare_list(&mut message.values, 0, local, &mut tally)?;
-    Ok((message, tally.bytes))
+    let mut limits = MessageLimits::new(max_payload_bytes);
+    prepare_list(&mut message.values, 0, local, &mut limits)?;
+    Ok((message, limits.bytes))
 }
 
-fn prepare_list(values: &mut [Value], depth: usize, local: bool, tally: &mut Tally) -> Result<(), CallError> {
-    tally.list(values.len(), depth)?;
+fn prepare_list(
+    values: &mut [Value],
+    depth: usize,
+    local: bool,
+    limits: &mut MessageLimits,
+) -> Result<(), CallError> {
+    limits.list(values.len(), depth)?;
     for value in values {
         match value {
-            Value::Text(text) => tally.payload(text.len() as u64)?,
-            Value::Bytes(bytes) => tally.payload(bytes.len() as u64)?,
+            Value::Text(text) => limits.payload(text.len() as u64)?,
+            Value::Bytes(bytes) => limits.payload(bytes.len() as u64)?,
             Value::Tensor(sent) => {
                 sent.tensor = prepare_tensor(&sent.tensor, local)?;
-                tally.payload(memory::byte_len(&sent.tensor)? as u64)?;
+                limits.payload(memory::byte_len(&sent.tensor)? as u64)?;
             }
-            Value::List(list) => prepare_list(list, depth + 1, local, tally)?,
+            Value::List(list) => prepare_list(list, depth + 1, local, limits)?,
             Value::RRef(rref) => rref.sendable()?,
             Value::Nil | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
         }

@@ -3,12 +3,12 @@
 use tch::Kind;
 
 use super::dtype::kind_of;
-use super::limits::{Tally, bad, too_large};
-use super::partial::{Draft, Fetch, Fork, Part, Shape};
+use super::limits::{MessageLimits, bad, too_large};
+use super::partial::{Fetch, Fork, Part, PartialMessage, Shape};
 use super::reference::read_object_id;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::direction::Receiving;
-use crate::rpc::transport::reading::Loan;
+use crate::rpc::transport::reading::RemoteBuffer;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::{ContextId, Value};
 use crate::rpc::wire::MAX_DIMENSIONS;
@@ -23,31 +23,32 @@ pub(crate) fn read_message(
     from: message::Reader<'_>,
     max_payload_bytes: u64,
     receiving: &Receiving,
-) -> Result<Draft, CallError> {
+) -> Result<PartialMessage, CallError> {
     let _span = span(Activity::Payload);
-    let mut draft = Draft::default();
+    let mut partial = PartialMessage::default();
     if from.has_context() {
         let context = from.get_context()?;
-        draft.context = Some(ContextId { rank: Rank(context.get_rank()), number: context.get_number() });
+        partial.context = Some(ContextId { rank: Rank(context.get_rank()), number: context.get_number() });
     }
-    let mut reader = MessageReader { draft: &mut draft, tally: Tally::new(max_payload_bytes), receiving };
+    let mut reader =
+        MessageReader { partial: &mut partial, limits: MessageLimits::new(max_payload_bytes), receiving };
     let values = reader.list(from.get_values()?, 0)?;
-    let bytes = reader.tally.bytes;
-    Ok(Draft { values, bytes, ..draft })
+    let bytes = reader.limits.bytes;
+    Ok(PartialMessage { values, bytes, ..partial })
 }
 
 type Values<'a> = capnp::struct_list::Reader<'a, value::Owned>;
 
 struct MessageReader<'a> {
     /// Collects what must be fetched.
-    draft: &'a mut Draft,
-    tally: Tally,
+    partial: &'a mut PartialMessage,
+    limits: MessageLimits,
     receiving: &'a Receiving,
 }
 
 impl MessageReader<'_> {
     fn list(&mut self, from: Values<'_>, depth: usize) -> Result<Vec<Part>, CallError> {
-        self.tally.list(from.len() as usize, depth)?;
+        self.limits.list(from.len() as usize, depth)?;
         from.iter().map(|value| self.value(value, depth)).collect()
     }
 
@@ -64,8 +65,8 @@ impl MessageReader<'_> {
                 let reference = reference?;
                 let held = reference.has_fork().then(|| reference.get_fork()).transpose()?;
                 let (owner, id) = (Rank(reference.get_owner()), read_object_id(reference.get_id()?));
-                self.draft.forks.push(Fork { owner, id, held });
-                Part::Ref(self.draft.forks.len() - 1)
+                self.partial.forks.push(Fork { owner, id, held });
+                Part::Ref(self.partial.forks.len() - 1)
             }
             value::List(list) => Part::List(self.list(list?, depth + 1)?),
         })
@@ -73,7 +74,7 @@ impl MessageReader<'_> {
 
     fn blob(&mut self, from: blob::Reader<'_>) -> Result<usize, CallError> {
         let len = from.get_len();
-        self.tally.payload(len)?;
+        self.limits.payload(len)?;
         self.payload(from.get_payload()?, Shape::Bytes, len)
     }
 
@@ -94,7 +95,7 @@ impl MessageReader<'_> {
                 from.get_len()
             )));
         }
-        self.tally.payload(len)?;
+        self.limits.payload(len)?;
         let edge = from.get_has_edge().then(|| from.get_edge());
         let fetch = self.payload(from.get_payload()?, Shape::Tensor(kind, shape), len)?;
         Ok(Part::Tensor { fetch, edge })
@@ -107,11 +108,11 @@ impl MessageReader<'_> {
                 inline::Data(data) => self.inline(data?, &shape, len)?,
                 inline::Source(source) => Fetch::Pieces { shape, len: to_fetch()?, source: source? },
             },
-            (payload::Cma(lent), Shape::Tensor(..), Receiving::Cma(process)) => {
-                let (lent, len) = (lent?, to_fetch()?);
-                let loan = Loan { process: process.clone(), address: lent.get_address() };
-                let pin = lent.has_pin().then(|| lent.get_pin()).transpose()?;
-                Fetch::Lent { shape, len, loan, pin }
+            (payload::Cma(pinned), Shape::Tensor(..), Receiving::Cma(process)) => {
+                let (pinned, len) = (pinned?, to_fetch()?);
+                let remote = RemoteBuffer { process: process.clone(), address: pinned.get_address() };
+                let pin = pinned.has_pin().then(|| pinned.get_pin()).transpose()?;
+                Fetch::Pinned { shape, len, remote, pin }
             }
             (payload::Shm(sent), Shape::Tensor(..), Receiving::Shm(segment)) => {
                 let source = sent?.get_source()?;
@@ -125,8 +126,8 @@ impl MessageReader<'_> {
                 return Err(bad("a transport that this connection did not agree on"));
             }
         };
-        self.draft.fetches.push(fetch);
-        Ok(self.draft.fetches.len() - 1)
+        self.partial.fetches.push(fetch);
+        Ok(self.partial.fetches.len() - 1)
     }
 
     /// What the message carries in itself, copied.
@@ -134,10 +135,10 @@ impl MessageReader<'_> {
         if data.len() as u64 != len {
             return Err(bad(format_args!("{len} bytes announced, {} came", data.len())));
         }
-        self.tally.inline(data.len())?;
-        let mut room = shape.room(data.len())?;
-        match room.write(0, data) {
-            true => Ok(Fetch::Here(room)),
+        self.limits.inline(data.len())?;
+        let mut buffer = shape.buffer(data.len())?;
+        match buffer.write(0, data) {
+            true => Ok(Fetch::Here(buffer)),
             // Its length is that of its shape, so this is a fault of this program.
             false => Err(bad(format_args!("{len} bytes do not fit into what was made for them"))),
         }

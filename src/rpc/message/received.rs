@@ -3,35 +3,35 @@
 use std::mem;
 
 use crate::profile::{Activity, span};
-use crate::rpc::transport::cma::Unread;
+use crate::rpc::transport::cma::UnreadTensor;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::Message;
 
 /// What a method returned.
 pub(crate) type Outcome = Result<Message, CallError>;
 
-/// What came of a call: who waits for it reads what is lent.
-pub(crate) type Answer = Result<Arrived, CallError>;
+/// What came of a call: who waits for it reads what is pinned.
+pub(crate) type Answer = Result<ReceivedMessage, CallError>;
 
 /// A message as it came, of which tensors may still have to be read.
 #[derive(Default)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedMessage {
     message: Message,
-    unread: Vec<Unread>,
-    was_lent: bool,
+    unread: Vec<UnreadTensor>,
+    was_pinned: bool,
 }
 
-impl Arrived {
-    pub fn new(message: Message, unread: Vec<Unread>) -> Arrived {
-        Arrived { was_lent: !unread.is_empty(), message, unread }
+impl ReceivedMessage {
+    pub fn new(message: Message, unread: Vec<UnreadTensor>) -> ReceivedMessage {
+        ReceivedMessage { was_pinned: !unread.is_empty(), message, unread }
     }
 
     /// Whether there was something to read.
-    pub fn was_lent(&self) -> bool {
-        self.was_lent
+    pub fn was_pinned(&self) -> bool {
+        self.was_pinned
     }
 
-    /// Reads a piece of what is lent, which takes less than a millisecond, or gives the message when all is there. For
+    /// Reads a piece of what is pinned, which takes less than a millisecond, or gives the message when all is there. For
     /// the thread that needs it; one that serves others does so between the pieces.
     ///
     /// # Errors
@@ -49,8 +49,8 @@ impl Arrived {
     }
 }
 
-impl From<Message> for Arrived {
-    fn from(message: Message) -> Arrived {
-        Arrived::new(message, Vec::new())
+impl From<Message> for ReceivedMessage {
+    fn from(message: Message) -> ReceivedMessage {
+        ReceivedMessage::new(message, Vec::new())
     }
 }

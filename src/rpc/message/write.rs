@@ -8,8 +8,8 @@ use crate::rpc::transport::bulk::TransferServer;
 use crate::rpc::transport::cma::PinServer;
 use crate::rpc::transport::direction::Sending;
 use crate::rpc::transport::inline::SourceServer;
-use crate::rpc::transport::memory::{self, Bytes};
-use crate::rpc::transport::reaper::{Kept, Reaper};
+use crate::rpc::transport::memory::{self, SendBuffer};
+use crate::rpc::transport::reaper::{PinnedBuffer, Reaper};
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::rref::RRef;
 use crate::rpc::types::value::{Message, SentTensor, Value};
@@ -36,7 +36,7 @@ pub(crate) struct UntilAnswered {
     /// Of the callee's own objects.
     rrefs: Vec<RRef>,
     /// Of tensors that the callee reads where they lie (P-6).
-    bytes: Vec<Kept>,
+    bytes: Vec<PinnedBuffer>,
 }
 
 impl UntilAnswered {
@@ -120,7 +120,7 @@ impl<'a> MessageWriter<'a> {
     fn blob(&mut self, mut to: blob::Builder<'_>, bytes: Vec<u8>) -> Result<(), CallError> {
         let len = bytes.len();
         to.set_len(len as u64);
-        self.payload(to.init_payload(), Bytes::Vec(bytes), len)
+        self.payload(to.init_payload(), SendBuffer::Vec(bytes), len)
     }
 
     fn tensor(&mut self, mut to: tensor::Builder<'_>, sent: SentTensor) -> Result<(), CallError> {
@@ -133,10 +133,10 @@ impl<'a> MessageWriter<'a> {
         }
         let len = memory::byte_len(&tensor)?;
         to.set_len(len as u64);
-        self.payload(to.init_payload(), Bytes::of_tensor(tensor)?, len)
+        self.payload(to.init_payload(), SendBuffer::of_tensor(tensor)?, len)
     }
 
-    fn payload(&mut self, to: payload::Builder<'_>, bytes: Bytes, len: usize) -> Result<(), CallError> {
+    fn payload(&mut self, to: payload::Builder<'_>, bytes: SendBuffer, len: usize) -> Result<(), CallError> {
         if len > self.inline_left {
             self.outside(to, bytes, len);
             return Ok(());
@@ -150,26 +150,26 @@ impl<'a> MessageWriter<'a> {
     }
 
     /// What the receiver has to fetch.
-    fn outside(&mut self, to: payload::Builder<'_>, bytes: Bytes, len: usize) {
+    fn outside(&mut self, to: payload::Builder<'_>, bytes: SendBuffer, len: usize) {
         match (&self.sending, &bytes) {
-            (Sending::Cma, Bytes::Tensor(_)) => {
+            (Sending::Cma, SendBuffer::Tensor(_)) => {
                 let mut to = to.init_cma();
                 to.set_address(bytes.address());
-                let kept = Kept::new(bytes, len, self.reaper);
+                let kept = PinnedBuffer::new(bytes, len, self.reaper);
                 match &mut self.asked {
                     Some((_, held)) => held.bytes.push(kept),
                     None => to.set_pin(capnp_rpc::new_client(PinServer::new(kept))),
                 }
             }
-            (Sending::Shm(segment), Bytes::Tensor(_)) => {
+            (Sending::Shm(segment), SendBuffer::Tensor(_)) => {
                 let source = SourceServer::new(bytes, len, self.reaper, Some(segment.clone()));
                 to.init_shm().set_source(capnp_rpc::new_client(source));
             }
-            (Sending::Bulk(by), Bytes::Tensor(_)) => {
+            (Sending::Bulk(by), SendBuffer::Tensor(_)) => {
                 let transfer = TransferServer::new(bytes, len, by.clone());
                 to.init_bulk().set_transfer(capnp_rpc::new_client(transfer));
             }
-            (_, Bytes::Vec(_)) | (Sending::Inline, Bytes::Tensor(_)) => {
+            (_, SendBuffer::Vec(_)) | (Sending::Inline, SendBuffer::Tensor(_)) => {
                 let source = SourceServer::new(bytes, len, self.reaper, None);
                 to.init_inline().set_source(capnp_rpc::new_client(source));
             }

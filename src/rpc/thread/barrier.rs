@@ -7,7 +7,7 @@ use tokio::task::spawn_local;
 use super::net::Net;
 use crate::rpc::mesh::command::Reply;
 use crate::rpc::message::failure::read_failure;
-use crate::rpc::message::received::Arrived;
+use crate::rpc::message::received::ReceivedMessage;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::topology::Rank;
@@ -30,7 +30,7 @@ impl Net {
             if let Err(error) = &outcome {
                 self.last_words(error).await;
             }
-            self.answer(number, outcome.map(|()| Arrived::default()));
+            self.answer(number, outcome.map(|()| ReceivedMessage::default()));
         });
     }
 

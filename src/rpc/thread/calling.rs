@@ -12,17 +12,17 @@ use super::deadline::within_deadline;
 use super::ending::REASON_LIMIT;
 use super::link::Link;
 use super::net::Net;
-use super::serving::{Lent, Request};
+use super::serving::{HeldBy, Request};
 use super::state::calls::Waiting;
 use crate::rpc::mesh::command::{Call, Reply};
 use crate::rpc::message::failure::read_failure;
-use crate::rpc::message::partial::Draft;
-use crate::rpc::message::received::{Answer, Arrived};
+use crate::rpc::message::partial::PartialMessage;
+use crate::rpc::message::received::{Answer, ReceivedMessage};
 use crate::rpc::message::write::UntilAnswered;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::types::value::Message;
-use crate::rpc::wire::CALLS_TOGETHER;
+use crate::rpc::wire::MAX_BATCH_CALLS;
 use crate::rpc::wire::peer_capnp::{peer, reply};
 use crate::topology::Rank;
 
@@ -33,16 +33,16 @@ impl Net {
         for call in calls {
             let with = by_rank
                 .iter_mut()
-                .find(|with| with[0].to == call.to && call.to != self.rank() && with.len() < CALLS_TOGETHER);
+                .find(|with| with[0].to == call.to && call.to != self.rank() && with.len() < MAX_BATCH_CALLS);
             match with {
                 Some(with) => with.push(call),
                 None => by_rank.push(vec![call]),
             }
         }
-        by_rank.into_iter().for_each(|calls| self.clone().start_together(calls));
+        by_rank.into_iter().for_each(|calls| self.clone().start_batch(calls));
     }
 
-    fn start_together(self: Rc<Net>, calls: Vec<Call>) {
+    fn start_batch(self: Rc<Net>, calls: Vec<Call>) {
         let (mut numbers, mut requests) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
         let Some((to, mut within)) = calls.first().map(|first| (first.to, first.within)) else { return };
         for Call { to, method, message, within: its, reply, permit } in calls {
@@ -112,7 +112,7 @@ impl Net {
     ) -> Result<Vec<Answer>, CallError> {
         if to == self.rank() {
             let run = async |(method, message): (String, Message)| {
-                self.run(to, &method, Request::local(message, None)).await.map(Arrived::from)
+                self.run(to, &method, Request::local(message, None)).await.map(ReceivedMessage::from)
             };
             return Ok(future::join_all(requests.into_iter().map(run)).await);
         }
@@ -130,41 +130,45 @@ impl Net {
         for (number, (method, message)) in (0..).zip(ready) {
             writer.request(written.reborrow().get(number), &method, message)?;
         }
-        let call = Asked { net: self.clone(), held: writer.held(), answer: Some(call.send().promise) };
+        let call = Exchange { net: self.clone(), held: writer.held(), answer: Some(call.send().promise) };
         let response = call.answered().await?;
         let replies = response.get()?.get_replies()?;
         if replies.len() as usize != asked {
             let message = format_args!("{asked} requests were sent, {} replies came", replies.len());
             return Err(CallError::of_kind(CallErrorKind::BadValue, message));
         }
-        let read = |reply: reply::Reader<'_>| -> Result<Draft, CallError> {
+        let read = |reply: reply::Reader<'_>| -> Result<PartialMessage, CallError> {
             match reply.which()? {
                 reply::Message(message) => self.read_message(message?, to),
                 reply::Failure(failure) => Err(read_failure(failure?)?),
             }
         };
-        let drafts: Vec<_> = replies.iter().map(read).collect();
+        let partials: Vec<_> = replies.iter().map(read).collect();
         drop(response);
-        let (link, mut drafts) = (self.membership.link(to)?, drafts.into_iter());
+        let (link, mut partials) = (self.membership.link(to)?, partials.into_iter());
         let mut answers = Vec::with_capacity(all_settled.len());
         for settled in all_settled {
             answers.push(match settled {
-                Ok(()) => self.receive_reply(&link, drafts.next().expect("counted")).await,
+                Ok(()) => self.receive_reply(&link, partials.next().expect("counted")).await,
                 Err(error) => Err(error),
             });
         }
         Ok(answers)
     }
 
-    async fn receive_reply(self: &Rc<Net>, link: &Link, draft: Result<Draft, CallError>) -> Answer {
-        let draft = draft?;
-        let _share = link.intake.share_for_reply(draft.bytes, draft.is_fetched()).await;
-        self.complete(link, draft, Lent::Pinned).await
+    async fn receive_reply(
+        self: &Rc<Net>,
+        link: &Link,
+        partial: Result<PartialMessage, CallError>,
+    ) -> Answer {
+        let partial = partial?;
+        let _share = link.quota.permit_for_reply(partial.bytes, partial.is_fetched()).await;
+        self.complete(link, partial, HeldBy::Pin).await
     }
 }
 
 /// Requests on their way.
-struct Asked {
+struct Exchange {
     net: Rc<Net>,
     held: UntilAnswered,
     /// None: it has come.
@@ -173,7 +177,7 @@ struct Asked {
 
 type Answered = Response<peer::call_results::Owned>;
 
-impl Asked {
+impl Exchange {
     async fn answered(mut self) -> Result<Answered, capnp::Error> {
         let answered = self.answer.as_mut().expect("asked once").await;
         self.answer = None;
@@ -181,7 +185,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for Exchange {
     /// Nobody waits any more, and yet the callee may still read (P-6).
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take().filter(|_| !self.held.is_empty()) {

@@ -13,9 +13,9 @@ use crate::rpc::wait::spin;
 
 impl Net {
     /// Does what other threads ask.
-    pub async fn obey(self: Rc<Net>, mut queue: mpsc::UnboundedReceiver<Command>) {
+    pub async fn handle_commands(self: Rc<Net>, mut queue: mpsc::UnboundedReceiver<Command>) {
         while let Some(command) = queue.recv().await {
-            spin::came();
+            spin::end_wait();
             let net = self.clone();
             match command {
                 Command::Calls(calls) => net.start_calls(calls),
@@ -29,10 +29,10 @@ impl Net {
                     spawn_local(async move { net.disconnected(rank, why).await });
                 }
                 Command::Barrier { name, reply } => net.start_barrier(name, reply),
-                Command::Abort { reason, told } => {
+                Command::Abort { reason, sent } => {
                     spawn_local(async move {
                         net.end(net.aborted(reason)).await;
-                        let _ = told.send(());
+                        let _ = sent.send(());
                     });
                 }
                 Command::Shutdown { done } => {
@@ -56,10 +56,10 @@ impl Net {
     }
 
     /// Passes on what workers have done.
-    pub async fn tell(self: Rc<Net>, mut outcomes: mpsc::UnboundedReceiver<Done>) {
+    pub async fn deliver_outcomes(self: Rc<Net>, mut outcomes: mpsc::UnboundedReceiver<Done>) {
         while let Some(done) = outcomes.recv().await {
-            spin::came();
-            done.tell(&self.shared.reaper);
+            spin::end_wait();
+            done.deliver(&self.shared.reaper);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) const REASON_LIMIT: Duration = Duration::from_secs(2);
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(50);
 
 /// How long the others may take to hear why the mesh ends. A rank that takes longer finds out by itself.
-const TELL_LIMIT: Duration = Duration::from_millis(500);
+const SEND_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long a closing connection may take to write what is queued.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
@@ -94,10 +94,10 @@ impl Net {
         for link in culprit {
             // Should it wake up, it will find that the fault is its own. Nobody waits for that.
             let lost = lost.clone();
-            spawn_local(async move { tell(&link, &lost).await });
+            spawn_local(async move { send_ending(&link, &lost).await });
         }
-        let told = join_all(others.iter().map(|link| tell(link, &lost)));
-        let _ = tokio::time::timeout(TELL_LIMIT, told).await;
+        let sent = join_all(others.iter().map(|link| send_ending(link, &lost)));
+        let _ = tokio::time::timeout(SEND_LIMIT, sent).await;
         self.close(End::Lost(lost)).await;
     }
 
@@ -133,8 +133,8 @@ impl Net {
         self.end(self.aborted(format!("it could not shut down: {error}"))).await;
     }
 
-    /// Waits until this rank's own calls are answered, each has a deadline; and, for a while, until what others lend has
-    /// been read, and what this rank lends for requests that it gave up has been let go of: both end with the mesh.
+    /// Waits until this rank's own calls are answered, each has a deadline; and, for a while, until what others have pinned
+    /// for it has been read, and what it has pinned itself for requests that it gave up is released: both end with the mesh.
     async fn drained(&self) {
         self.calls.all_answered().await;
         // Of an answer that nobody has asked for there is no end to wait for.
@@ -160,7 +160,7 @@ impl Net {
     }
 }
 
-async fn tell(link: &Link, lost: &LostRank) {
+async fn send_ending(link: &Link, lost: &LostRank) {
     let mut end = link.peer.end_request();
     write_ending(end.get().init_ending(), lost);
     let _ = end.send().promise.await;

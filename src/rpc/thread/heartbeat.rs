@@ -40,8 +40,9 @@ pub(super) async fn keep_watch(net: Rc<Net>) {
         for link in net.membership.links() {
             beat(&net, &link);
         }
-        let told = net.shared.world_size.ranks().flat_map(|rank| net.shared.take_told(rank));
-        net.clone().start_calls(told.collect());
+        let notifications =
+            net.shared.world_size.ranks().flat_map(|rank| net.shared.take_notifications(rank));
+        net.clone().start_calls(notifications.collect());
         tokio::time::sleep(heartbeat).await;
         let now = Instant::now();
         let since = now - last_look;
@@ -55,7 +56,7 @@ pub(super) async fn keep_watch(net: Rc<Net>) {
 }
 
 fn judge(link: &Link, now: Instant, since: Duration, heartbeat: Duration, lost_after: Duration) -> Verdict {
-    let silent = now.saturating_duration_since(link.last_heard.get());
+    let silent = now.saturating_duration_since(link.last_received.get());
     // Heard since the last look: what was overslept before does not count any more.
     let before = match silent < since {
         true => Duration::ZERO,
@@ -70,7 +71,7 @@ fn beat(net: &Rc<Net>, link: &Rc<Link>) {
     if link.beating.replace(true) {
         return;
     }
-    let mut beat = link.peer.beat_request();
+    let mut beat = link.peer.heartbeat_request();
     beat.get().set_doing(net.shared.doing());
     let (sent, link) = (beat.send().promise, link.clone());
     spawn_local(async move {

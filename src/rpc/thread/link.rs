@@ -23,12 +23,12 @@ use super::outbox::{Inlet, Outbox};
 use crate::rpc::join::secret::Nonce;
 use crate::rpc::join::world::Joined;
 use crate::rpc::message::write::MessageWriter;
-use crate::rpc::transport::bulk::Outgoing;
+use crate::rpc::transport::bulk::BulkSender;
 use crate::rpc::transport::direction::{Receiving, Sending};
-use crate::rpc::transport::quota::Intake;
+use crate::rpc::transport::quota::ReceiveQuota;
 use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::transport::shm::Segment;
-use crate::rpc::types::transport::Forms;
+use crate::rpc::types::transport::Transports;
 use crate::rpc::wait::spin;
 use crate::rpc::wire::peer_capnp::peer;
 use crate::rpc::wire::{self, MAX_DEPTH};
@@ -40,19 +40,19 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Link {
     pub rank: Rank,
     pub peer: peer::Client,
-    pub intake: Intake,
+    pub quota: ReceiveQuota,
     /// How large tensors go there, as the peer has asked for it.
     pub sending: RefCell<Sending>,
     /// How large tensors come from there, as this rank has asked for it.
     pub receiving: RefCell<Receiving>,
-    /// The forms that both sides take.
-    pub forms: Forms,
+    /// The transports that both sides have.
+    pub transports: Transports,
     /// Memory that the peer shares with this rank, if it has.
     pub mapped: RefCell<Option<Rc<Segment>>>,
     /// The peer has asked for a second connection, and is not to ask again.
     pub asked_to_dial: Cell<bool>,
     /// The second connection for what goes there, if the peer has asked for one.
-    pub dialed: RefCell<Option<Rc<Outgoing>>>,
+    pub dialed: RefCell<Option<Rc<BulkSender>>>,
     /// Where the peer is, and this rank as the peer sees it.
     pub ends: Option<(IpAddr, IpAddr)>,
     /// What the peer is to find in this rank's memory.
@@ -60,7 +60,7 @@ pub(crate) struct Link {
     /// Calls of this peer that are served.
     pub served: Arc<AtomicUsize>,
     /// When something last came from it.
-    pub last_heard: Rc<Cell<Instant>>,
+    pub last_received: Rc<Cell<Instant>>,
     /// Since then, how long this thread was not there to listen.
     pub overslept: Cell<Duration>,
     /// The last heartbeat is not answered yet.
@@ -82,14 +82,14 @@ impl Link {
         max_payload_bytes: u64,
         gone: oneshot::Sender<String>,
     ) -> Link {
-        let Joined { rank, stream, accepted, forms } = joined;
+        let Joined { rank, stream, accepted, transports } = joined;
         let ends = stream.ends().ok();
-        let last_heard = Rc::new(Cell::new(Instant::now()));
+        let last_received = Rc::new(Cell::new(Instant::now()));
         let gone = Rc::new(Gone(Cell::new(Some(gone))));
         let (read, write) = tokio::io::split(stream);
-        let read = Watched { inner: read.compat(), last_heard: last_heard.clone(), gone: gone.clone() };
+        let read = Watched { inner: read.compat(), last_received: last_received.clone(), gone: gone.clone() };
         let write =
-            Watched { inner: write.compat_write(), last_heard: last_heard.clone(), gone: gone.clone() };
+            Watched { inner: write.compat_write(), last_received: last_received.clone(), gone: gone.clone() };
         let outbox = Outbox::new();
         let leaving = outbox.clone();
         // What goes wrong is noticed by `write`.
@@ -109,7 +109,7 @@ impl Link {
         let disconnector = system.get_disconnector();
         let task = spawn_local(async move {
             let outcome = system.await;
-            gone.tell(|| match outcome {
+            gone.report(|| match outcome {
                 Ok(()) => "its connection was closed".into(),
                 Err(error) => format!("its connection failed: {error}"),
             });
@@ -117,17 +117,17 @@ impl Link {
         Link {
             rank,
             peer,
-            intake: Intake::new(max_payload_bytes),
+            quota: ReceiveQuota::new(max_payload_bytes),
             sending: RefCell::default(),
             receiving: RefCell::default(),
-            forms,
+            transports,
             mapped: RefCell::default(),
             asked_to_dial: Cell::default(),
             dialed: RefCell::default(),
             ends,
             shown: RefCell::default(),
             served: Arc::default(),
-            last_heard,
+            last_received,
             overslept: Cell::default(),
             beating: Cell::default(),
             doing: RefCell::new("starting".into()),
@@ -183,7 +183,7 @@ fn reader_options() -> ReaderOptions {
 struct Gone(Cell<Option<oneshot::Sender<String>>>);
 
 impl Gone {
-    fn tell(&self, why: impl FnOnce() -> String) {
+    fn report(&self, why: impl FnOnce() -> String) {
         if let Some(gone) = self.0.take() {
             let _ = gone.send(why());
         }
@@ -193,14 +193,14 @@ impl Gone {
 /// Half of a socket that tells when something comes, and notices its end at once.
 struct Watched<T> {
     inner: T,
-    last_heard: Rc<Cell<Instant>>,
+    last_received: Rc<Cell<Instant>>,
     gone: Rc<Gone>,
 }
 
 impl<T> Watched<T> {
     fn notice(&self, moved: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Err(error)) = moved {
-            self.gone.tell(|| format!("its connection broke: {error}"));
+            self.gone.report(|| format!("its connection broke: {error}"));
         }
     }
 }
@@ -214,10 +214,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         self.notice(&read);
         match &read {
-            Poll::Ready(Ok(0)) => self.gone.tell(|| "its process ended, or closed the connection".into()),
+            Poll::Ready(Ok(0)) => self.gone.report(|| "its process ended, or closed the connection".into()),
             Poll::Ready(Ok(_)) => {
-                self.last_heard.set(Instant::now());
-                spin::came();
+                self.last_received.set(Instant::now());
+                spin::end_wait();
             }
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! Which form the tensors on a connection take: each rank tries what could bring those of a peer fastest, and tells the
-//! peer to send by the first that works.
+//! By which transport the tensors of a connection travel: each rank tries what could bring those of a peer fastest, and
+//! asks the peer to send by the first that works.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,70 +15,60 @@ use tokio::time::timeout;
 use super::link::Link;
 use super::net::Net;
 use crate::rpc::join::secret::{Nonce, nonce, same};
-use crate::rpc::transport::bulk::{Incoming, Outgoing};
+use crate::rpc::transport::bulk::{BulkReceiver, BulkSender};
 use crate::rpc::transport::direction::{Receiving, Sending};
 use crate::rpc::transport::memory::{self, Process};
 use crate::rpc::transport::shm::Segment;
 use crate::rpc::transport::socket;
 use crate::rpc::types::error::{CallError, CallErrorKind};
-use crate::rpc::types::transport::Form;
+use crate::rpc::types::transport::Transport;
 
 /// For the second connection to stand.
 const DIAL_LIMIT: Duration = Duration::from_secs(3);
 
-/// For a stranger to say who it is.
+/// For an unauthenticated connection to bring the token.
 const TOKEN_LIMIT: Duration = Duration::from_millis(500);
 
 impl Net {
-    pub(super) async fn choose_forms(self: &Rc<Net>) {
+    pub(super) async fn choose_transports(self: &Rc<Net>) {
         let links = self.membership.links();
-        join_all(links.iter().map(|link| self.choose_form(link))).await;
+        join_all(links.iter().map(|link| self.choose_transport(link))).await;
     }
 
-    async fn choose_form(&self, link: &Link) {
-        let mut chosen = Form::Inline;
-        for form in Form::BY_SPEED.into_iter().filter(|form| link.forms.has(*form)) {
-            match prepare(link, form).await {
-                Ok(()) => {
-                    chosen = form;
-                    break;
+    async fn choose_transport(&self, link: &Link) {
+        let name = self.membership.name_of(link.rank);
+        for transport in Transport::BY_SPEED.into_iter().filter(|transport| link.transports.has(*transport)) {
+            match prepare(link, transport).await {
+                Ok(receiving) => {
+                    *link.receiving.borrow_mut() = receiving;
+                    tracing::debug!("tensors of {name} travel by {transport}");
+                    let mut request = link.peer.send_by_request();
+                    request.get().set_transport(transport.bit());
+                    // Should it fail, the connection has failed, or the peer goes on inline.
+                    let _ = request.send().promise.await;
+                    return;
                 }
-                Err(why) => {
-                    tracing::info!(
-                        "tensors of {} do not come by {form}: {why}",
-                        self.membership.name_of(link.rank)
-                    )
-                }
+                Err(why) => tracing::info!("tensors of {name} do not travel by {transport}: {why}"),
             }
         }
-        if chosen == Form::Inline {
-            return;
-        }
-        tracing::debug!("tensors of {} come by {chosen}", self.membership.name_of(link.rank));
-        let mut request = link.peer.send_by_request();
-        request.get().set_form(chosen.bit());
-        // Should it fail, the connection has failed, or the peer goes on as before.
-        let _ = request.send().promise.await;
     }
 }
 
-/// Makes this rank ready to take tensors of the peer in this form, if they can come in it.
-async fn prepare(link: &Link, form: Form) -> Result<(), CallError> {
-    let receiving = match form {
-        Form::Inline => Receiving::Inline,
-        Form::Cma => Receiving::Cma(proven_process(link).await?),
-        Form::Shm => Receiving::Shm(Rc::new(shared_memory(link).await?)),
-        Form::Bulk => Receiving::Bulk(Rc::new(second_connection(link).await?)),
-    };
-    *link.receiving.borrow_mut() = receiving;
-    Ok(())
+/// Makes this rank ready to receive tensors of the peer by this transport, if it works.
+async fn prepare(link: &Link, transport: Transport) -> Result<Receiving, CallError> {
+    Ok(match transport {
+        Transport::Cma => Receiving::Cma(proven_process(link).await?),
+        Transport::Shm => Receiving::Shm(Rc::new(shared_memory(link).await?)),
+        Transport::Bulk => Receiving::Bulk(Rc::new(second_connection(link).await?)),
+        Transport::Inline => Receiving::Inline,
+    })
 }
 
 /// The process of the peer, if this rank can read its memory (P-7).
 async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
     on_this_host(link)?;
     let nonce = nonce();
-    let mut request = link.peer.lend_request();
+    let mut request = link.peer.show_nonce_request();
     request.get().set_nonce(&nonce);
     let response = request.send().promise.await?;
     let response = response.get()?;
@@ -103,7 +93,7 @@ async fn shared_memory(link: &Link) -> Result<Segment, CallError> {
     on_this_host(link)?;
     let nonce = nonce();
     let (segment, file) = Segment::create(&nonce).map_err(CallError::failed)?;
-    let mut request = link.peer.map_request();
+    let mut request = link.peer.share_memory_request();
     request.get().set_process(std::process::id());
     request.get().set_file(file.as_raw_fd() as u32);
     request.get().set_nonce(&nonce);
@@ -120,7 +110,7 @@ pub(super) fn nonce_of(bytes: &[u8]) -> Result<Nonce, capnp::Error> {
 }
 
 /// Waits where the peer is to connect to. Nobody else knows the token.
-async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
+async fn second_connection(link: &Link) -> Result<BulkReceiver, CallError> {
     let (_, own) = link.ends.ok_or_else(|| CallError::failed("its address is not known"))?;
     let listener = TcpListener::bind((own, 0)).await.map_err(CallError::failed)?;
     let token = nonce();
@@ -132,7 +122,7 @@ async fn second_connection(link: &Link) -> Result<Incoming, CallError> {
     let ((), stream) = timeout(DIAL_LIMIT, both).await.unwrap_or_else(|_| {
         Err(CallError::failed(format_args!("no second connection came within {DIAL_LIMIT:?}")))
     })?;
-    Incoming::start(blocking(stream)?, link.rank).map_err(CallError::failed)
+    BulkReceiver::start(blocking(stream)?, link.rank).map_err(CallError::failed)
 }
 
 /// The connection that brings the token.
@@ -173,13 +163,13 @@ impl Link {
         };
         let stream = timeout(DIAL_LIMIT, connect).await.map_err(CallError::failed)?;
         let stream = stream.map_err(|error| CallError::failed(format_args!("{peer}:{port}: {error}")))?;
-        let outgoing = Outgoing::start(blocking(stream)?, self.rank).map_err(CallError::failed)?;
+        let outgoing = BulkSender::start(blocking(stream)?, self.rank).map_err(CallError::failed)?;
         *self.dialed.borrow_mut() = Some(Rc::new(outgoing));
         Ok(())
     }
 
     /// Finds the memory that the peer shares.
-    pub fn map(&self, process: u32, file: u32, nonce: Nonce) -> Result<(), CallError> {
+    pub fn map_memory(&self, process: u32, file: u32, nonce: Nonce) -> Result<(), CallError> {
         on_this_host(self)?;
         if self.mapped.borrow().is_some() {
             return Err(CallError::failed("memory is shared once"));
@@ -191,25 +181,27 @@ impl Link {
     }
 
     /// Sends tensors as the peer has asked for it.
-    pub fn send_by(&self, form: u32) -> Result<Form, CallError> {
-        let asked = Form::BY_SPEED.into_iter().find(|known| known.bit() == form && self.forms.has(*known));
-        let ready = asked.and_then(|form| {
-            let sending = match form {
-                Form::Inline => Sending::Inline,
-                Form::Cma => Sending::Cma,
-                Form::Shm => Sending::Shm(self.mapped.borrow().clone()?),
-                Form::Bulk => Sending::Bulk(self.dialed.borrow().clone()?),
+    pub fn send_by(&self, transport: u32) -> Result<Transport, CallError> {
+        let asked = Transport::BY_SPEED
+            .into_iter()
+            .find(|known| known.bit() == transport && self.transports.has(*known));
+        let ready = asked.and_then(|transport| {
+            let sending = match transport {
+                Transport::Inline => Sending::Inline,
+                Transport::Cma => Sending::Cma,
+                Transport::Shm => Sending::Shm(self.mapped.borrow().clone()?),
+                Transport::Bulk => Sending::Bulk(self.dialed.borrow().clone()?),
             };
-            Some((form, sending))
+            Some((transport, sending))
         });
-        let (form, sending) = ready.ok_or_else(|| {
-            let message = format_args!("form {form} is not one that both sides have made ready");
+        let (transport, sending) = ready.ok_or_else(|| {
+            let message = format_args!("transport {transport} is not one that both sides have made ready");
             CallError::of_kind(CallErrorKind::BadValue, message)
         })?;
         if !matches!(*self.sending.borrow(), Sending::Inline) {
             return Err(CallError::failed("how tensors go is settled once"));
         }
         *self.sending.borrow_mut() = sending;
-        Ok(form)
+        Ok(transport)
     }
 }

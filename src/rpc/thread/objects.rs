@@ -13,7 +13,7 @@ use super::serving::Request;
 use crate::rpc::mesh::command::{NewObject, Reply};
 use crate::rpc::message::failure::read_failure;
 use crate::rpc::message::partial::Fork;
-use crate::rpc::message::received::{Arrived, Outcome};
+use crate::rpc::message::received::{Outcome, ReceivedMessage};
 use crate::rpc::message::reference::write_object_id;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
@@ -82,7 +82,7 @@ impl Net {
             if let Err(error) = &outcome {
                 self.last_words(error).await;
             }
-            self.answer(number, outcome.map(|()| Arrived::default()));
+            self.answer(number, outcome.map(|()| ReceivedMessage::default()));
         });
     }
 

@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 256 << 10;
 #[derive(Default)]
 pub(super) struct Outbox {
     bytes: RefCell<Vec<u8>>,
-    /// Of the writer, where it waits for room.
+    /// Of the writer, where it waits for space.
     waiting: Cell<Option<Waker>>,
     filled: Notify,
     /// Nothing is left, or nothing will be written any more.

@@ -10,16 +10,16 @@ use super::deadline::within_deadline;
 use super::negotiate::nonce_of;
 use super::net::Net;
 use super::objects::fill;
-use super::serving::Lent;
+use super::serving::HeldBy;
 use crate::rpc::message::ending::read_ending;
 use crate::rpc::message::failure::{read_text, write_failure};
-use crate::rpc::message::partial::Draft;
+use crate::rpc::message::partial::PartialMessage;
 use crate::rpc::message::received::Outcome;
 use crate::rpc::message::reference::{ReferenceServer, read_object_id};
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::wire::peer_capnp::{peer, request};
-use crate::rpc::wire::{CALLS_IN_FLIGHT, CALLS_TOGETHER, MAX_NAME_BYTES};
+use crate::rpc::wire::{CALLS_IN_FLIGHT, MAX_BATCH_CALLS, MAX_NAME_BYTES};
 use crate::topology::Rank;
 
 pub(crate) struct PeerServer {
@@ -50,18 +50,22 @@ impl PeerServer {
 
     fn take(&self, net: &Net, request: request::Reader<'_>) -> Result<Taken, CallError> {
         let permit = self.admit(net)?;
-        let (method, draft) = self.read_request(net, request)?;
-        Ok(Taken { method, draft, permit })
+        let (method, partial) = self.read_request(net, request)?;
+        Ok(Taken { method, partial, permit })
     }
 
-    fn read_request(&self, net: &Net, from: request::Reader<'_>) -> Result<(String, Draft), CallError> {
+    fn read_request(
+        &self,
+        net: &Net,
+        from: request::Reader<'_>,
+    ) -> Result<(String, PartialMessage), CallError> {
         let method = read_text(from.get_method()?, MAX_NAME_BYTES)?;
         Ok((method, net.read_message(from.get_message()?, self.from)?))
     }
 
     async fn serve(&self, net: &Rc<Net>, taken: Result<Taken, CallError>) -> Outcome {
-        let Taken { method, draft, permit } = taken?;
-        let request = in_time(net, net.receive(self.from, draft, Lent::Unpinned, permit)).await?;
+        let Taken { method, partial, permit } = taken?;
+        let request = in_time(net, net.receive(self.from, partial, HeldBy::Request, permit)).await?;
         // How long the method may take is for its caller to say.
         let message = net.run(self.from, &method, request).await?;
         in_time(net, net.settle(&message.values)).await?;
@@ -72,7 +76,7 @@ impl PeerServer {
 /// A request as read.
 struct Taken {
     method: String,
-    draft: Draft,
+    partial: PartialMessage,
     permit: Permit,
 }
 
@@ -94,9 +98,9 @@ impl peer::Server for PeerServer {
     ) -> Result<(), capnp::Error> {
         let net = self.net()?;
         let requests = params.get()?.get_requests()?;
-        if requests.len() as usize > CALLS_TOGETHER {
+        if requests.len() as usize > MAX_BATCH_CALLS {
             let message =
-                format!("{} requests in one message, the limit is {CALLS_TOGETHER}", requests.len());
+                format!("{} requests in one message, the limit is {MAX_BATCH_CALLS}", requests.len());
             return Err(capnp::Error::failed(message));
         }
         let taken: Vec<_> = requests.iter().map(|request| self.take(&net, request)).collect();
@@ -137,7 +141,7 @@ impl peer::Server for PeerServer {
         }
         let request = self.read_request(&net, params.get()?.get_request()?);
         drop(params);
-        let (method, draft) = request.map_err(refused)?;
+        let (method, partial) = request.map_err(refused)?;
         let rref = net.shared.objects.reserve(id);
         let rref = rref.ok_or_else(|| capnp::Error::failed(format!("there is an object {id:?}")))?;
         results
@@ -145,7 +149,7 @@ impl peer::Server for PeerServer {
             .set_reference(capnp_rpc::new_client(ReferenceServer::new(rref.clone(), &net.shared.reaper)));
         spawn_local(async move {
             let work = async {
-                let request = net.receive(self.from, draft, Lent::Pinned, permit).await?;
+                let request = net.receive(self.from, partial, HeldBy::Pin, permit).await?;
                 net.run(self.from, &method, request).await
             };
             let outcome = in_time(&net, work).await;
@@ -167,10 +171,10 @@ impl peer::Server for PeerServer {
         Ok(())
     }
 
-    async fn beat(
+    async fn heartbeat(
         self: Rc<Self>,
-        params: peer::BeatParams,
-        _: peer::BeatResults,
+        params: peer::HeartbeatParams,
+        _: peer::HeartbeatResults,
     ) -> Result<(), capnp::Error> {
         let doing = read_text(params.get()?.get_doing()?, MAX_NAME_BYTES).map_err(refused)?;
         if let Ok(link) = self.net()?.membership.link(self.from) {
@@ -193,10 +197,10 @@ impl peer::Server for PeerServer {
         Ok(())
     }
 
-    async fn lend(
+    async fn show_nonce(
         self: Rc<Self>,
-        params: peer::LendParams,
-        mut results: peer::LendResults,
+        params: peer::ShowNonceParams,
+        mut results: peer::ShowNonceResults,
     ) -> Result<(), capnp::Error> {
         let nonce = nonce_of(params.get()?.get_nonce()?)?;
         let address = self.net()?.membership.link(self.from).map_err(refused)?.show(nonce);
@@ -218,11 +222,15 @@ impl peer::Server for PeerServer {
         link.dial(port, token).await.map_err(refused)
     }
 
-    async fn map(self: Rc<Self>, params: peer::MapParams, _: peer::MapResults) -> Result<(), capnp::Error> {
+    async fn share_memory(
+        self: Rc<Self>,
+        params: peer::ShareMemoryParams,
+        _: peer::ShareMemoryResults,
+    ) -> Result<(), capnp::Error> {
         let params = params.get()?;
         let nonce = nonce_of(params.get_nonce()?)?;
         let link = self.net()?.membership.link(self.from).map_err(refused)?;
-        link.map(params.get_process(), params.get_file(), nonce).map_err(refused)
+        link.map_memory(params.get_process(), params.get_file(), nonce).map_err(refused)
     }
 
     async fn send_by(
@@ -231,9 +239,10 @@ impl peer::Server for PeerServer {
         _: peer::SendByResults,
     ) -> Result<(), capnp::Error> {
         let net = self.net()?;
-        let form = net.membership.link(self.from).and_then(|link| link.send_by(params.get()?.get_form()));
+        let transport =
+            net.membership.link(self.from).and_then(|link| link.send_by(params.get()?.get_transport()));
         // Once: it is settled before the first call.
-        let _ = net.shared.counters[self.from.index()].form.set(form.map_err(refused)?);
+        let _ = net.shared.counters[self.from.index()].transport.set(transport.map_err(refused)?);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What has come for this rank: fetched, and run.
+//! What this rank has received: fetched, and run.
 
 use std::future;
 use std::rc::Rc;
@@ -10,11 +10,11 @@ use super::net::Net;
 use super::worker::Job;
 use crate::rpc::mesh::handle::Mesh;
 use crate::rpc::mesh::methods::Incoming;
-use crate::rpc::message::partial::Draft;
+use crate::rpc::message::partial::PartialMessage;
 use crate::rpc::message::read;
-use crate::rpc::message::received::{Answer, Arrived, Outcome};
-use crate::rpc::transport::cma::Pinned;
-use crate::rpc::transport::quota::Share;
+use crate::rpc::message::received::{Answer, Outcome, ReceivedMessage};
+use crate::rpc::transport::cma::Lease;
+use crate::rpc::transport::quota::MemoryPermit;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::types::value::Message;
@@ -23,9 +23,9 @@ use crate::topology::Rank;
 
 /// What a method is run with.
 pub(super) struct Request {
-    arrived: Arrived,
+    arrived: ReceivedMessage,
     permit: Option<Permit>,
-    share: Option<Share>,
+    share: Option<MemoryPermit>,
 }
 
 impl Request {
@@ -35,16 +35,21 @@ impl Request {
     }
 }
 
-/// What holds the bytes that a message lends (P-6).
+/// What keeps the bytes of a message pinned (P-6).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lent {
-    Pinned,
+pub(super) enum HeldBy {
+    /// A capability of the sender's.
+    Pin,
     /// Or nothing but the sender, which waits for the answer.
-    Unpinned,
+    Request,
 }
 
 impl Net {
-    pub(super) fn read_message(&self, from: message::Reader<'_>, sender: Rank) -> Result<Draft, CallError> {
+    pub(super) fn read_message(
+        &self,
+        from: message::Reader<'_>,
+        sender: Rank,
+    ) -> Result<PartialMessage, CallError> {
         let link = self.membership.link(sender)?;
         let receiving = link.receiving.borrow();
         read::read_message(from, self.shared.max_payload_bytes, &receiving)
@@ -54,31 +59,36 @@ impl Net {
     pub(super) async fn receive(
         self: &Rc<Net>,
         from: Rank,
-        draft: Draft,
-        lent: Lent,
+        partial: PartialMessage,
+        held_by: HeldBy,
         permit: Permit,
     ) -> Result<Request, CallError> {
         let link = self.membership.link(from)?;
-        let share = link.intake.share_for_request(draft.bytes, draft.is_whole()).await;
-        let arrived = self.complete(&link, draft, lent).await?;
+        let share = link.quota.permit_for_request(partial.bytes, partial.is_whole()).await;
+        let arrived = self.complete(&link, partial, held_by).await?;
         Ok(Request { arrived, permit: Some(permit), share })
     }
 
-    pub(super) async fn complete(self: &Rc<Net>, link: &Link, draft: Draft, lent: Lent) -> Answer {
+    pub(super) async fn complete(
+        self: &Rc<Net>,
+        link: &Link,
+        partial: PartialMessage,
+        held_by: HeldBy,
+    ) -> Answer {
         let adopt = async |fork| self.adopt(link.rank, fork).await;
-        draft.complete(&link.intake.reads, adopt, |pin| self.keep(pin, lent, link.rank)).await
+        partial.complete(&link.quota.reads, adopt, |pin| self.keep(pin, held_by, link.rank)).await
     }
 
     /// Holds a pin of rank `of`, if there is one, until its guard is dropped.
-    fn keep(&self, pin: Option<pin::Client>, lent: Lent, of: Rank) -> Result<Pinned, CallError> {
-        if pin.is_none() && lent == Lent::Pinned {
-            let why = format_args!("rank {of} lent a tensor that nothing holds");
+    fn keep(&self, pin: Option<pin::Client>, held_by: HeldBy, of: Rank) -> Result<Lease, CallError> {
+        if pin.is_none() && held_by == HeldBy::Pin {
+            let why = format_args!("rank {of} sent a tensor that nothing pins");
             return Err(CallError::of_kind(CallErrorKind::BadValue, why));
         }
         let mesh = self.mesh.upgrade();
         let mesh = mesh.ok_or_else(|| CallError::of_kind(CallErrorKind::Shutdown, "the mesh has ended"))?;
         let key = pin.map(|pin| self.pins.hold(pin));
-        Ok(Pinned { key, of, releases: mesh.releases.clone(), helper: self.shared.helper.clone() })
+        Ok(Lease { key, of, releases: mesh.releases.clone(), helper: self.shared.helper.clone() })
     }
 
     /// Runs a method of this rank on the thread that serves `from`.

@@ -46,7 +46,7 @@ fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .on_thread_park(spin::waits)
+        .on_thread_park(spin::begin_wait)
         .build()
         .map_err(JoinError::Thread)?;
     let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
@@ -78,12 +78,12 @@ async fn run(
         net.connect(joined);
     }
     spawn_local(keep_watch(net.clone()));
-    spawn_local(net.clone().obey(queue));
-    spawn_local(net.clone().tell(outcomes));
-    spawn_local(spin::keep_looking());
+    spawn_local(net.clone().handle_commands(queue));
+    spawn_local(net.clone().deliver_outcomes(outcomes));
+    spawn_local(spin::keep_spinning());
     // No rank calls another before all connections stand, and know how tensors travel on them.
     let ready = async {
-        net.choose_forms().await;
+        net.choose_transports().await;
         net.arrive(JOINED).await
     };
     let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), ready).await;

@@ -15,8 +15,8 @@ use tokio::task::LocalSet;
 
 use crate::rpc::mesh::methods::{Handler, Incoming};
 use crate::rpc::mesh::shared::Shared;
-use crate::rpc::message::received::{Arrived, Outcome};
-use crate::rpc::transport::quota::{self, Share};
+use crate::rpc::message::received::{Outcome, ReceivedMessage};
+use crate::rpc::transport::quota::{self, MemoryPermit};
 use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::types::error::{CallError, CallErrorKind, without_frames};
 use crate::rpc::types::permit::Permit;
@@ -28,13 +28,13 @@ pub(crate) struct Job {
     pub handler: Handler,
     pub incoming: Incoming,
     /// Of which the message is missing.
-    pub arrived: Arrived,
+    pub arrived: ReceivedMessage,
     pub shared: Arc<Shared>,
     pub answer: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
     /// Given back then too, if the handler has not done so before (P-5 in `transport/quota.rs`).
-    pub share: Option<Share>,
+    pub share: Option<MemoryPermit>,
 }
 
 /// A job's outcome and whom it is for. It goes by way of the RPC thread's queue, which wakes that thread once for all that
@@ -45,7 +45,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub fn tell(self, reaper: &Reaper) {
+    pub fn deliver(self, reaper: &Reaper) {
         // A caller that has given up does not want it.
         if let Err(unwanted) = self.answer.send(self.outcome) {
             reaper.take(unwanted);
@@ -66,7 +66,7 @@ impl Worker {
     pub fn start(peer: Rank, done: mpsc::UnboundedSender<Done>) -> std::io::Result<Worker> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
-            .on_thread_park(spin::waits)
+            .on_thread_park(spin::begin_wait)
             .build()?;
         let (jobs, queue) = mpsc::unbounded_channel();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
@@ -83,9 +83,9 @@ impl Worker {
 }
 
 async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::UnboundedSender<Done>) {
-    tokio::task::spawn_local(spin::keep_looking());
+    tokio::task::spawn_local(spin::keep_spinning());
     while let Some(job) = queue.recv().await {
-        spin::came();
+        spin::end_wait();
         let done = done.clone();
         tokio::task::spawn_local(async move {
             // When the RPC thread is gone nobody waits.
@@ -101,7 +101,7 @@ async fn run(job: Job) -> Done {
     let call = AssertUnwindSafe(async move {
         incoming.message = loop {
             match arrived.read_on()? {
-                Some(_) if arrived.was_lent() && of_mesh.end.borrow().is_some() => {
+                Some(_) if arrived.was_pinned() && of_mesh.end.borrow().is_some() => {
                     return Err(of_mesh.end_error(caller, "request"));
                 }
                 Some(message) => break message,
@@ -111,7 +111,7 @@ async fn run(job: Job) -> Done {
         };
         handler(incoming).await
     });
-    let outcome = match quota::holding(share, call.catch_unwind()).await {
+    let outcome = match quota::with_permit(share, call.catch_unwind()).await {
         Ok(outcome) => outcome,
         Err(panic) => Err(CallError::of_kind(
             CallErrorKind::Panicked,

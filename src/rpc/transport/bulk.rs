@@ -1,7 +1,7 @@
-//! The `bulk` form: a second connection of two ranks, which carries nothing but tensors of one to the other. A thread
+//! The `bulk` transport: a second connection of two ranks, which carries nothing but tensors of one to the other. A thread
 //! at either end writes straight out of the one tensor and reads straight into the other.
 //!
-//! P-8: the receiver asks for each tensor when it has room for it, so what comes on the second connection is always
+//! P-8: the receiver asks for each tensor when it has a buffer for it, so what comes on the second connection is always
 //! wanted, and nothing waits behind what is not.
 //! P-9: at most `READS_IN_FLIGHT` are under way; one whose caller has given up counts until it has come.
 
@@ -15,7 +15,7 @@ use std::thread;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::memory::{Bytes, Room};
+use super::memory::{ReceiveBuffer, SendBuffer};
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::READS_IN_FLIGHT;
 use crate::rpc::wire::value_capnp::transfer;
@@ -25,7 +25,7 @@ use crate::topology::Rank;
 const HEADER_BYTES: usize = 16;
 
 /// The receiving end.
-pub(crate) struct Incoming {
+pub(crate) struct BulkReceiver {
     expected: Arc<Mutex<Expected>>,
     next: Cell<u64>,
     under_way: Arc<Semaphore>,
@@ -36,15 +36,15 @@ pub(crate) struct Incoming {
 type Expected = Option<HashMap<u64, Transfer>>;
 
 struct Transfer {
-    room: Room,
+    buffer: ReceiveBuffer,
     len: usize,
-    done: oneshot::Sender<Room>,
+    done: oneshot::Sender<ReceiveBuffer>,
     _one: Option<OwnedSemaphorePermit>,
 }
 
-impl Incoming {
+impl BulkReceiver {
     /// Reads what comes on `stream` from `peer` until it is closed.
-    pub fn start(stream: TcpStream, peer: Rank) -> io::Result<Incoming> {
+    pub fn start(stream: TcpStream, peer: Rank) -> io::Result<BulkReceiver> {
         let expected: Arc<Mutex<Expected>> = Arc::new(Mutex::new(Some(HashMap::new())));
         let (asked, mut reads) = (expected.clone(), stream.try_clone()?);
         thread::Builder::new().name(format!("bulk-in-{peer}")).spawn(move || {
@@ -55,22 +55,22 @@ impl Incoming {
             asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         })?;
         let under_way = Arc::new(Semaphore::new(READS_IN_FLIGHT));
-        Ok(Incoming { expected, next: Cell::default(), under_way, stream })
+        Ok(BulkReceiver { expected, next: Cell::default(), under_way, stream })
     }
 
-    /// Asks for the `len` bytes of `transfer`, and waits until they are in `room`.
+    /// Asks for the `len` bytes of `transfer`, and waits until they are in `buffer`.
     pub async fn receive(
         &self,
-        room: Room,
+        buffer: ReceiveBuffer,
         len: usize,
         transfer: transfer::Client,
-    ) -> Result<Room, CallError> {
+    ) -> Result<ReceiveBuffer, CallError> {
         let gone = || CallError::of_kind(CallErrorKind::Lost, "its second connection broke");
         let number = self.next.replace(self.next.get() + 1);
         let (done, came) = oneshot::channel();
         let one = self.under_way.clone().acquire_owned().await.ok();
         match &mut *self.expected.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(expected) => expected.insert(number, Transfer { room, len, done, _one: one }),
+            Some(expected) => expected.insert(number, Transfer { buffer, len, done, _one: one }),
             None => return Err(gone()),
         };
         let mut start = transfer.start_request();
@@ -86,7 +86,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for BulkReceiver {
     fn drop(&mut self) {
         // Its thread waits for more.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -106,27 +106,27 @@ fn read_all(
             let mut expected = expected.lock().unwrap_or_else(PoisonError::into_inner);
             expected.as_mut().and_then(|expected| expected.remove(&number))
         };
-        let Some(Transfer { mut room, len, done, _one }) = wanted.filter(|of| of.len as u64 == announced)
+        let Some(Transfer { mut buffer, len, done, _one }) = wanted.filter(|of| of.len as u64 == announced)
         else {
             let what = format!("{announced} bytes as number {number}, which nobody asked for");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
-        room.receive(stream, len)?;
+        buffer.receive(stream, len)?;
         // Who has given up does not want it.
-        let _ = done.send(room);
+        let _ = done.send(buffer);
     }
 }
 
 /// The sending end.
-pub(crate) struct Outgoing {
-    queue: mpsc::Sender<(u64, Bytes, usize)>,
+pub(crate) struct BulkSender {
+    queue: mpsc::Sender<(u64, SendBuffer, usize)>,
     stream: TcpStream,
 }
 
-impl Outgoing {
+impl BulkSender {
     /// Writes what is asked for on `stream` until that fails.
-    pub fn start(stream: TcpStream, peer: Rank) -> io::Result<Outgoing> {
-        let (queue, asked) = mpsc::channel::<(u64, Bytes, usize)>();
+    pub fn start(stream: TcpStream, peer: Rank) -> io::Result<BulkSender> {
+        let (queue, asked) = mpsc::channel::<(u64, SendBuffer, usize)>();
         let mut writes = stream.try_clone()?;
         thread::Builder::new().name(format!("bulk-out-{peer}")).spawn(move || {
             for (number, bytes, len) in asked {
@@ -140,11 +140,11 @@ impl Outgoing {
             // The peer reads no half of a tensor as a whole one.
             let _ = writes.shutdown(Shutdown::Both);
         })?;
-        Ok(Outgoing { queue, stream })
+        Ok(BulkSender { queue, stream })
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for BulkSender {
     fn drop(&mut self) {
         // Its thread may be writing to a peer that does not read.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -154,13 +154,13 @@ impl Drop for Outgoing {
 /// The sender's bytes until the receiver asks for them (P-1).
 pub(crate) struct TransferServer {
     /// None once it has.
-    bytes: Cell<Option<Bytes>>,
+    bytes: Cell<Option<SendBuffer>>,
     len: usize,
-    by: Rc<Outgoing>,
+    by: Rc<BulkSender>,
 }
 
 impl TransferServer {
-    pub fn new(bytes: Bytes, len: usize, by: Rc<Outgoing>) -> TransferServer {
+    pub fn new(bytes: SendBuffer, len: usize, by: Rc<BulkSender>) -> TransferServer {
         TransferServer { bytes: Cell::new(Some(bytes)), len, by }
     }
 }

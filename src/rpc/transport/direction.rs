@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::bulk::{Incoming, Outgoing};
+use super::bulk::{BulkReceiver, BulkSender};
 use super::memory::Process;
 use super::shm::Segment;
 
@@ -14,7 +14,7 @@ pub(crate) enum Sending {
     Inline,
     Cma,
     Shm(Rc<Segment>),
-    Bulk(Rc<Outgoing>),
+    Bulk(Rc<BulkSender>),
 }
 
 /// How tensors come to this rank. A message that names another transport is refused; `inline` is always possible.
@@ -27,5 +27,5 @@ pub(crate) enum Receiving {
     /// Through memory that this rank has shared with the peer.
     Shm(Rc<Segment>),
     /// On the peer's second connection.
-    Bulk(Rc<Incoming>),
+    Bulk(Rc<BulkReceiver>),
 }

@@ -1,4 +1,4 @@
-//! The `inline` form: bytes that do not fit into a message are read from their sender in pieces, on the connection of
+//! The `inline` transport: bytes that do not fit into a message are read from their sender in pieces, on the connection of
 //! the call itself.
 //!
 //! P-1: a sender's bytes stay where they are while their [`SourceServer`] lives, that is until the receiver lets go.
@@ -11,8 +11,8 @@ use futures::stream::{self, TryStreamExt};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
-use super::memory::{Bytes, Room};
-use super::reaper::{Kept, Reaper};
+use super::memory::{ReceiveBuffer, SendBuffer};
+use super::reaper::{PinnedBuffer, Reaper};
 use super::shm::{Segment, Slot};
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::value_capnp::source;
@@ -20,18 +20,18 @@ use crate::rpc::wire::{CHUNK_BYTES, MAX_CHUNK_BYTES, READS_IN_FLIGHT};
 
 /// The sender's side of one payload.
 pub(crate) struct SourceServer {
-    kept: Kept,
+    kept: PinnedBuffer,
     /// Memory that the receiver has shared.
     segment: Option<Rc<Segment>>,
 }
 
 impl SourceServer {
-    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper, segment: Option<Rc<Segment>>) -> SourceServer {
-        SourceServer { kept: Kept::new(bytes, len, reaper), segment }
+    pub fn new(bytes: SendBuffer, len: usize, reaper: &Reaper, segment: Option<Rc<Segment>>) -> SourceServer {
+        SourceServer { kept: PinnedBuffer::new(bytes, len, reaper), segment }
     }
 
     /// The bytes, and where the piece begins, if it is inside them.
-    fn piece(&self, offset: u64, len: usize) -> Result<(&Bytes, usize), capnp::Error> {
+    fn piece(&self, offset: u64, len: usize) -> Result<(&SendBuffer, usize), capnp::Error> {
         let all = self.kept.len;
         let at = usize::try_from(offset).ok().filter(|offset| *offset <= all);
         match at.filter(|at| len <= MAX_CHUNK_BYTES && len <= all - at) {
@@ -75,37 +75,37 @@ impl source::Server for SourceServer {
     }
 }
 
-/// Fills `room` with the `len` bytes of `source`, through `segment` if there is one.
+/// Fills `buffer` with the `len` bytes of `source`, through `segment` if there is one.
 pub(crate) async fn read(
     source: source::Client,
-    room: Room,
+    buffer: ReceiveBuffer,
     len: usize,
     reads: &Semaphore,
     segment: Option<Rc<Segment>>,
-) -> Result<Room, CallError> {
-    let room = RefCell::new(room);
+) -> Result<ReceiveBuffer, CallError> {
+    let buffer = RefCell::new(buffer);
     let chunk = if segment.is_some() { MAX_CHUNK_BYTES } else { CHUNK_BYTES };
     stream::iter((0..len).step_by(chunk).map(Ok::<usize, CallError>))
         .try_for_each_concurrent(READS_IN_FLIGHT, |offset| {
-            let (source, room, segment) = (&source, &room, segment.clone());
+            let (source, buffer, segment) = (&source, &buffer, segment.clone());
             let len = chunk.min(len - offset);
             async move {
                 match segment {
-                    Some(segment) => read_shared(source, room, offset, len, segment).await,
+                    Some(segment) => read_shared(source, buffer, offset, len, segment).await,
                     None => {
                         let _one = reads.acquire().await;
-                        read_piece(source, room, offset, len).await
+                        read_piece(source, buffer, offset, len).await
                     }
                 }
             }
         })
         .await?;
-    Ok(room.into_inner())
+    Ok(buffer.into_inner())
 }
 
 async fn read_piece(
     source: &source::Client,
-    room: &RefCell<Room>,
+    buffer: &RefCell<ReceiveBuffer>,
     offset: usize,
     len: usize,
 ) -> Result<(), CallError> {
@@ -114,7 +114,7 @@ async fn read_piece(
     request.get().set_len(len as u32);
     let response = request.send().promise.await?;
     let data = response.get()?.get_data()?;
-    if data.len() != len || !room.borrow_mut().write(offset, data) {
+    if data.len() != len || !buffer.borrow_mut().write(offset, data) {
         return Err(CallError::of_kind(
             CallErrorKind::BadValue,
             format_args!("{len} bytes asked for, {} came", data.len()),
@@ -125,7 +125,7 @@ async fn read_piece(
 
 async fn read_shared(
     source: &source::Client,
-    room: &RefCell<Room>,
+    buffer: &RefCell<ReceiveBuffer>,
     offset: usize,
     len: usize,
     segment: Rc<Segment>,
@@ -142,7 +142,7 @@ async fn read_shared(
     });
     let slot = answered.await.map_err(CallError::failed)??;
     let at = Segment::offset(slot.number).expect("one of its own");
-    match slot.segment.memory.take(at, &mut room.borrow_mut(), offset, len) {
+    match slot.segment.memory.take(at, &mut buffer.borrow_mut(), offset, len) {
         true => Ok(()),
         false => Err(CallError::failed("a piece that is not inside its tensor")),
     }

@@ -17,14 +17,14 @@ use nix::libc;
 use tch::{Device, Kind, TchError, Tensor};
 
 /// Memory that a payload is read from. It owns its bytes, so they stay in place while it lives.
-pub(crate) enum Bytes {
+pub(crate) enum SendBuffer {
     /// Contiguous, on the CPU.
     Tensor(Tensor),
     Vec(Vec<u8>),
 }
 
 /// Memory that a payload is written to, all of it before it is handed on.
-pub(crate) enum Room {
+pub(crate) enum ReceiveBuffer {
     /// Contiguous, on the CPU, and looked at by nobody but who fills it before it is filled.
     Tensor(Tensor),
     /// It takes `len` bytes, for which there is memory; it has those up to the last that came.
@@ -77,18 +77,18 @@ pub(crate) fn byte_len(tensor: &Tensor) -> Result<usize, TchError> {
     Ok(tensor.numel() * tensor.f_kind()?.elt_size_in_bytes())
 }
 
-impl Bytes {
+impl SendBuffer {
     /// # Errors
     /// The tensor is not contiguous, or not on the CPU.
-    pub fn of_tensor(tensor: Tensor) -> Result<Bytes, TchError> {
+    pub fn of_tensor(tensor: Tensor) -> Result<SendBuffer, TchError> {
         readable(&tensor)?;
-        Ok(Bytes::Tensor(tensor))
+        Ok(SendBuffer::Tensor(tensor))
     }
 
     fn has(&self, offset: usize, len: usize) -> bool {
         let there = match self {
-            Bytes::Vec(bytes) => bytes.len(),
-            Bytes::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
+            SendBuffer::Vec(bytes) => bytes.len(),
+            SendBuffer::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
         };
         inside(offset, len, there)
     }
@@ -96,8 +96,8 @@ impl Bytes {
     /// Where they lie.
     pub fn address(&self) -> u64 {
         match self {
-            Bytes::Vec(bytes) => bytes.as_ptr() as u64,
-            Bytes::Tensor(tensor) => tensor.data_ptr() as u64,
+            SendBuffer::Vec(bytes) => bytes.as_ptr() as u64,
+            SendBuffer::Tensor(tensor) => tensor.data_ptr() as u64,
         }
     }
 
@@ -126,8 +126,8 @@ impl Bytes {
             return false;
         }
         match self {
-            Bytes::Vec(bytes) => target.copy_from_slice(&bytes[offset..offset + target.len()]),
-            Bytes::Tensor(tensor) => {
+            SendBuffer::Vec(bytes) => target.copy_from_slice(&bytes[offset..offset + target.len()]),
+            SendBuffer::Tensor(tensor) => {
                 if target.is_empty() {
                     return true;
                 }
@@ -143,42 +143,42 @@ impl Bytes {
     }
 }
 
-impl Room {
+impl ReceiveBuffer {
     /// Fresh memory for a tensor. The caller has checked kind and shape against its limits.
     ///
     /// # Errors
     /// Libtorch has no memory for it.
-    pub fn for_tensor(kind: Kind, shape: &[i64]) -> Result<Room, TchError> {
+    pub fn for_tensor(kind: Kind, shape: &[i64]) -> Result<ReceiveBuffer, TchError> {
         let tensor = Tensor::f_empty(shape, (kind, Device::Cpu))?;
         readable(&tensor)?;
-        Ok(Room::Tensor(tensor))
+        Ok(ReceiveBuffer::Tensor(tensor))
     }
 
     /// Fresh memory for bytes. The caller has checked their number against its limits.
     ///
     /// # Errors
     /// The system has no memory for them.
-    pub fn for_bytes(len: usize) -> Result<Room, TryReserveError> {
+    pub fn for_bytes(len: usize) -> Result<ReceiveBuffer, TryReserveError> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len)?;
-        Ok(Room::Vec { bytes, len })
+        Ok(ReceiveBuffer::Vec { bytes, len })
     }
 
     /// The same tensor once more, for whoever is to fill it, or other pieces of it.
     ///
     /// # Errors
     /// It is not of a tensor.
-    pub fn again(&self) -> Result<Room, TchError> {
+    pub fn again(&self) -> Result<ReceiveBuffer, TchError> {
         match self {
-            Room::Tensor(tensor) => Ok(Room::Tensor(tensor.shallow_clone())),
-            Room::Vec { .. } => Err(TchError::Shape("not a tensor".into())),
+            ReceiveBuffer::Tensor(tensor) => Ok(ReceiveBuffer::Tensor(tensor.shallow_clone())),
+            ReceiveBuffer::Vec { .. } => Err(TchError::Shape("not a tensor".into())),
         }
     }
 
     fn has(&self, offset: usize, len: usize) -> bool {
         let there = match self {
-            Room::Vec { len, .. } => *len,
-            Room::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
+            ReceiveBuffer::Vec { len, .. } => *len,
+            ReceiveBuffer::Tensor(tensor) => byte_len(tensor).unwrap_or(0),
         };
         inside(offset, len, there)
     }
@@ -188,7 +188,7 @@ impl Room {
     /// # Errors
     /// They are more than the tensor takes, or the connection is gone.
     pub fn receive(&mut self, socket: &TcpStream, len: usize) -> io::Result<()> {
-        let Room::Tensor(tensor) = &*self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let ReceiveBuffer::Tensor(tensor) = &*self else { return Err(io::ErrorKind::InvalidInput.into()) };
         if !self.has(0, len) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -213,7 +213,7 @@ impl Room {
         len: usize,
     ) -> io::Result<()> {
         let from = address.checked_add(offset as u64).filter(|_| self.has(offset, len));
-        let Room::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let ReceiveBuffer::Tensor(tensor) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         let from = from.ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: `for_tensor` saw a contiguous CPU tensor of `byte_len` bytes, which live as long as `tensor` is held;
         // others who fill it write other pieces, and nobody reads before all are there; the piece is inside them.
@@ -226,19 +226,19 @@ impl Room {
             return false;
         }
         match self {
-            Room::Vec { bytes: room, .. } => {
+            ReceiveBuffer::Vec { bytes: buffer, .. } => {
                 let end = offset + bytes.len();
                 // As far as a piece needs, and not all at once: zeros for gigabytes would hold the RPC thread up.
-                if room.len() < end {
-                    room.resize(end, 0);
+                if buffer.len() < end {
+                    buffer.resize(end, 0);
                 }
-                room[offset..end].copy_from_slice(bytes);
+                buffer[offset..end].copy_from_slice(bytes);
             }
-            Room::Tensor(tensor) => {
+            ReceiveBuffer::Tensor(tensor) => {
                 if bytes.is_empty() {
                     return true;
                 }
-                // SAFETY: as in `Bytes::copy_to`; the tensor was made by `for_tensor` and nobody else has it yet, so
+                // SAFETY: as in `SendBuffer::copy_to`; the tensor was made by `for_tensor` and nobody else has it yet, so
                 // nobody reads or writes its memory at the same time.
                 unsafe {
                     let to = tensor.data_ptr().cast::<u8>().add(offset);
@@ -253,7 +253,7 @@ impl Room {
 /// Fills `target` with the bytes at `address` of another process.
 ///
 /// # Errors
-/// As [`Room::read_from`].
+/// As [`ReceiveBuffer::read_from`].
 pub(crate) fn peek(process: &Process, address: u64, target: &mut [u8]) -> io::Result<()> {
     // SAFETY: `target` is borrowed mutably.
     unsafe { copy_from_process(process, address, target.as_mut_ptr(), target.len()) }
@@ -323,7 +323,7 @@ impl SharedMemory {
     }
 
     /// Puts `len` of `bytes` from `offset` on at `at`. False: they are not all there, or do not fit.
-    pub fn put(&self, at: usize, bytes: &Bytes, offset: usize, len: usize) -> bool {
+    pub fn put(&self, at: usize, bytes: &SendBuffer, offset: usize, len: usize) -> bool {
         if !self.has(at, len) || !bytes.has(offset, len) {
             return false;
         }
@@ -335,13 +335,13 @@ impl SharedMemory {
         true
     }
 
-    /// Fills `len` bytes of `room` from `offset` on with those at `at`. False: they do not fit there.
-    pub fn take(&self, at: usize, room: &mut Room, offset: usize, len: usize) -> bool {
-        if !room.has(offset, len) || !self.has(at, len) {
+    /// Fills `len` bytes of `buffer` from `offset` on with those at `at`. False: they do not fit there.
+    pub fn take(&self, at: usize, buffer: &mut ReceiveBuffer, offset: usize, len: usize) -> bool {
+        if !buffer.has(offset, len) || !self.has(at, len) {
             return false;
         }
-        let Room::Tensor(tensor) = room else { return false };
-        // SAFETY: as in `put`; for the tensor see `Room::write`.
+        let ReceiveBuffer::Tensor(tensor) = buffer else { return false };
+        // SAFETY: as in `put`; for the tensor see `ReceiveBuffer::write`.
         unsafe {
             let into = tensor.data_ptr().cast::<u8>().add(offset);
             std::ptr::copy_nonoverlapping(self.map.as_ptr().add(at), into, len);
@@ -368,37 +368,37 @@ mod tests {
 
     #[test]
     fn nothing_is_copied_from_or_to_outside_a_tensor() {
-        let bytes = Bytes::of_tensor(Tensor::from_slice(&[1i32, 2, 3])).expect("contiguous");
+        let bytes = SendBuffer::of_tensor(Tensor::from_slice(&[1i32, 2, 3])).expect("contiguous");
         let mut target = [0; 8];
         assert!(!bytes.copy_to(5, &mut target));
         assert!(!bytes.copy_to(usize::MAX, &mut target));
         assert!(bytes.copy_to(4, &mut target));
         assert_eq!(target, [2, 0, 0, 0, 3, 0, 0, 0]);
 
-        let mut room = Room::for_tensor(Kind::Int, &[2]).expect("small");
-        assert!(!room.write(1, &target));
-        assert!(room.write(0, &target));
-        let Room::Tensor(tensor) = room else { unreachable!() };
+        let mut buffer = ReceiveBuffer::for_tensor(Kind::Int, &[2]).expect("small");
+        assert!(!buffer.write(1, &target));
+        assert!(buffer.write(0, &target));
+        let ReceiveBuffer::Tensor(tensor) = buffer else { unreachable!() };
         assert_eq!(tensor, Tensor::from_slice(&[2i32, 3]));
     }
 
     #[test]
     fn room_for_bytes_takes_pieces_in_any_order_and_nothing_beyond_its_end() {
-        let mut room = Room::for_bytes(5).expect("small");
-        assert!(room.write(3, &[4, 5]) && room.write(0, &[1, 2]) && room.write(2, &[3]));
-        assert!(!room.write(4, &[6, 7]) && !room.write(usize::MAX, &[6]));
-        let Room::Vec { bytes, .. } = room else { unreachable!() };
+        let mut buffer = ReceiveBuffer::for_bytes(5).expect("small");
+        assert!(buffer.write(3, &[4, 5]) && buffer.write(0, &[1, 2]) && buffer.write(2, &[3]));
+        assert!(!buffer.write(4, &[6, 7]) && !buffer.write(usize::MAX, &[6]));
+        let ReceiveBuffer::Vec { bytes, .. } = buffer else { unreachable!() };
         assert_eq!(bytes, [1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn room_that_the_system_does_not_have_is_an_error() {
-        assert!(Room::for_bytes(isize::MAX as usize).is_err());
+        assert!(ReceiveBuffer::for_bytes(isize::MAX as usize).is_err());
     }
 
     #[test]
     fn a_strided_view_is_refused() {
         let tensor = Tensor::from_slice(&[1f32, 2., 3., 4.]).reshape([2, 2]).tr();
-        assert!(Bytes::of_tensor(tensor).is_err());
+        assert!(SendBuffer::of_tensor(tensor).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! What one peer may take of this rank's memory at a time.
 //!
-//! P-2: room for a payload is made only after the message has passed its limits, and what one peer's requests take at
+//! P-2: a receive buffer is made only after the message has passed its limits, and what one peer's requests take at
 //! a time is bounded: a request whose payloads must be fetched or read waits for a share of `max_payload_bytes` first, and the
 //! share goes back when the request's handler has ended, or awaits an answer (P-5). One that carries all in itself takes a
 //! share too, but waits for none: of those there are at most `CALLS_IN_FLIGHT`, each of `INLINE_BYTES` (C-2).
@@ -20,7 +20,7 @@ use tokio::task_local;
 use crate::rpc::wire::READS_IN_FLIGHT;
 
 /// What one peer may take of this rank at a time.
-pub(crate) struct Intake {
+pub(crate) struct ReceiveQuota {
     /// Pieces under way (P-3).
     pub reads: Semaphore,
     /// Memory for requests and for replies, in KiB, as much for each.
@@ -30,32 +30,37 @@ pub(crate) struct Intake {
 }
 
 /// Memory that a message may take until this is dropped.
-pub(crate) type Share = OwnedSemaphorePermit;
+pub(crate) type MemoryPermit = OwnedSemaphorePermit;
 
 task_local! {
     /// The share of the request that a handler serves, unless it has given it back.
-    static SERVED: RefCell<Option<Share>>;
+    static SERVED: RefCell<Option<MemoryPermit>>;
 }
 
 /// Runs `handler` with the share of its request, which goes back when it ends at the latest.
-pub(crate) async fn holding<T>(share: Option<Share>, handler: impl Future<Output = T>) -> T {
+pub(crate) async fn with_permit<T>(share: Option<MemoryPermit>, handler: impl Future<Output = T>) -> T {
     SERVED.scope(RefCell::new(share), handler).await
 }
 
 /// To be called where a handler waits for an answer of another rank (P-5); elsewhere it does nothing.
-pub(crate) fn give_share_back() {
+pub(crate) fn yield_permit() {
     let _ = SERVED.try_with(RefCell::take);
 }
 
-impl Intake {
-    pub fn new(max_payload_bytes: u64) -> Intake {
+impl ReceiveQuota {
+    pub fn new(max_payload_bytes: u64) -> ReceiveQuota {
         let memory_kib = u32::try_from(max_payload_bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let memory = || Arc::new(Semaphore::new(memory_kib as usize));
-        Intake { reads: Semaphore::new(READS_IN_FLIGHT), requests: memory(), replies: memory(), memory_kib }
+        ReceiveQuota {
+            reads: Semaphore::new(READS_IN_FLIGHT),
+            requests: memory(),
+            replies: memory(),
+            memory_kib,
+        }
     }
 
     /// Memory for a request, to be held until it has been served (P-2).
-    pub async fn share_for_request(&self, bytes: u64, is_whole: bool) -> Option<Share> {
+    pub async fn permit_for_request(&self, bytes: u64, is_whole: bool) -> Option<MemoryPermit> {
         let kib = self.kib(bytes);
         match is_whole {
             true => self.requests.clone().try_acquire_many_owned(kib).ok(),
@@ -64,7 +69,7 @@ impl Intake {
     }
 
     /// Memory for a reply, to be held until it has been fetched (P-4).
-    pub async fn share_for_reply(&self, bytes: u64, is_fetched: bool) -> Option<Share> {
+    pub async fn permit_for_reply(&self, bytes: u64, is_fetched: bool) -> Option<MemoryPermit> {
         match is_fetched {
             true => None,
             false => self.replies.clone().acquire_many_owned(self.kib(bytes)).await.ok(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
-use super::memory::{Process, Room};
+use super::memory::{Process, ReceiveBuffer};
 
 /// Of a tensor that two threads read. (16 MiB take 1.6 ms instead of 4 on a machine with two cores, 4 MiB 0.5 as before.)
 const LARGE_BYTES: usize = 4 << 20;
@@ -18,16 +18,16 @@ const CHUNK_BYTES: usize = 128 << 10;
 
 /// Where the bytes lie.
 #[derive(Clone)]
-pub(crate) struct Loan {
+pub(crate) struct RemoteBuffer {
     pub process: Arc<Process>,
     pub address: u64,
 }
 
 /// What threads read together: each the next chunk that none has taken.
 pub(super) struct Reading {
-    room: Room,
+    buffer: ReceiveBuffer,
     len: usize,
-    loan: Loan,
+    remote: RemoteBuffer,
     progress: Arc<Progress>,
     /// Where the second thread says how it went, if it helps.
     help: Option<Receiver<io::Result<()>>>,
@@ -42,8 +42,8 @@ struct Progress {
 }
 
 impl Reading {
-    pub fn new(room: Room, len: usize, loan: Loan) -> Reading {
-        Reading { room, len, loan, progress: Arc::default(), help: None }
+    pub fn new(buffer: ReceiveBuffer, len: usize, remote: RemoteBuffer) -> Reading {
+        Reading { buffer, len, remote, progress: Arc::default(), help: None }
     }
 
     /// Reads up to `most` bytes. True: then all are there.
@@ -78,8 +78,8 @@ impl Reading {
 
     /// For another thread.
     fn again(&self) -> Option<Reading> {
-        let (loan, progress) = (self.loan.clone(), self.progress.clone());
-        Some(Reading { room: self.room.again().ok()?, len: self.len, loan, progress, help: None })
+        let (remote, progress) = (self.remote.clone(), self.progress.clone());
+        Some(Reading { buffer: self.buffer.again().ok()?, len: self.len, remote, progress, help: None })
     }
 
     /// False: there is none left.
@@ -96,7 +96,7 @@ impl Reading {
             return Ok(false);
         }
         let len = most.min(self.len - start);
-        self.room.read_from(&self.loan.process, self.loan.address, start, len)?;
+        self.buffer.read_from(&self.remote.process, self.remote.address, start, len)?;
         self.progress.done.fetch_add(len, Ordering::Release);
         Ok(true)
     }
@@ -120,7 +120,7 @@ pub(crate) struct Helper {
 
 struct Help {
     reading: Reading,
-    told: SyncSender<io::Result<()>>,
+    done: SyncSender<io::Result<()>>,
 }
 
 impl Helper {
@@ -135,15 +135,15 @@ impl Helper {
 
     /// None: it has no time.
     fn ask(&self, reading: Reading) -> Option<Receiver<io::Result<()>>> {
-        let (told, help) = mpsc::sync_channel(1);
-        self.ask.as_ref()?.try_send(Help { reading, told }).ok()?;
+        let (done, help) = mpsc::sync_channel(1);
+        self.ask.as_ref()?.try_send(Help { reading, done }).ok()?;
         Some(help)
     }
 }
 
 impl Help {
     fn give(self) {
-        let Help { mut reading, told } = self;
+        let Help { mut reading, done } = self;
         let read = loop {
             match reading.read_chunk() {
                 Ok(true) => {}
@@ -153,6 +153,6 @@ impl Help {
         };
         drop(reading);
         // Whoever asked may have all, or have given up.
-        let _ = told.send(read);
+        let _ = done.send(read);
     }
 }

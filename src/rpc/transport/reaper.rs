@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::{io, thread};
 
-use super::memory::Bytes;
+use super::memory::SendBuffer;
 
 /// Drops on a thread of its own. Everything in its queue lived before, so it is bounded by what may live.
 #[derive(Clone)]
@@ -30,24 +30,24 @@ impl Reaper {
 }
 
 /// Bytes of a payload while a peer may read them. Large ones are dropped by the reaper.
-pub(crate) struct Kept {
+pub(crate) struct PinnedBuffer {
     /// None only while it is dropped.
-    bytes: Option<Bytes>,
+    bytes: Option<SendBuffer>,
     pub len: usize,
     reaper: Reaper,
 }
 
-impl Kept {
-    pub fn new(bytes: Bytes, len: usize, reaper: &Reaper) -> Kept {
-        Kept { bytes: Some(bytes), len, reaper: reaper.clone() }
+impl PinnedBuffer {
+    pub fn new(bytes: SendBuffer, len: usize, reaper: &Reaper) -> PinnedBuffer {
+        PinnedBuffer { bytes: Some(bytes), len, reaper: reaper.clone() }
     }
 
-    pub fn bytes(&self) -> &Bytes {
+    pub fn bytes(&self) -> &SendBuffer {
         self.bytes.as_ref().expect("not dropped")
     }
 }
 
-impl Drop for Kept {
+impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         if self.len >= LARGE_BYTES {
             self.reaper.take(self.bytes.take());

@@ -1,4 +1,4 @@
-//! The `shm` form: slots of memory that two processes of one host share. The receiver makes it and says into which slot
+//! The `shm` transport: slots of memory that two processes of one host share. The receiver makes it and says into which slot
 //! a piece of a tensor is to be put; with so few and small ones they stay in the cache.
 //!
 //! P-10: a segment is sealed against growing and shrinking, so neither side can take it from under the other.
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    use crate::rpc::transport::memory::{Bytes, Room};
+    use crate::rpc::transport::memory::{ReceiveBuffer, SendBuffer};
 
     fn refusal(process: u32, file: u32) -> String {
         Segment::open(process, file, &[7; 32]).err().expect("refused").to_string()
@@ -140,14 +140,14 @@ mod tests {
     fn what_one_end_puts_the_other_takes() {
         let (segment, _) = Segment::create(&[7; 32]).expect("there is memory");
         assert!(segment.memory.begins_with(&[7; 32]) && !segment.memory.begins_with(&[8; 32]));
-        let bytes = Bytes::of_tensor(tch::Tensor::from_slice(&[1i32, 2, 3, 4])).expect("contiguous");
-        let mut room = Room::for_tensor(tch::Kind::Int, &[4]).expect("small");
+        let bytes = SendBuffer::of_tensor(tch::Tensor::from_slice(&[1i32, 2, 3, 4])).expect("contiguous");
+        let mut buffer = ReceiveBuffer::for_tensor(tch::Kind::Int, &[4]).expect("small");
         let last = Segment::offset(READS_IN_FLIGHT as u32 - 1).expect("a slot");
-        assert!(segment.memory.put(last, &bytes, 4, 8) && segment.memory.take(last, &mut room, 8, 8));
-        let Room::Tensor(tensor) = &room else { unreachable!() };
+        assert!(segment.memory.put(last, &bytes, 4, 8) && segment.memory.take(last, &mut buffer, 8, 8));
+        let ReceiveBuffer::Tensor(tensor) = &buffer else { unreachable!() };
         assert_eq!(tensor.slice(0, 2, 4, 1), tch::Tensor::from_slice(&[2i32, 3]));
         // Beyond the tensors, and beyond the segment.
-        assert!(!segment.memory.put(0, &bytes, 12, 8) && !segment.memory.take(0, &mut room, 12, 8));
+        assert!(!segment.memory.put(0, &bytes, 12, 8) && !segment.memory.take(0, &mut buffer, 12, 8));
         assert!(!segment.memory.put(SEGMENT_BYTES - 4, &bytes, 0, 8));
         assert_eq!(Segment::offset(READS_IN_FLIGHT as u32), None);
     }

@@ -63,7 +63,7 @@ impl Listener {
         let bind = |name: UnixName| match UnixListener::bind(name.to_string()) {
             Ok(listener) => Some((listener, name)),
             Err(error) => {
-                tracing::debug!("ranks of this machine come by TCP: no Unix socket: {error}");
+                tracing::debug!("ranks of this machine connect by TCP: no Unix socket: {error}");
                 None
             }
         };
@@ -121,7 +121,7 @@ impl Socket {
     }
 
     /// Waits until something comes, which is lost, or the peer is gone.
-    pub async fn stirs(&self) {
+    pub async fn activity(&self) {
         loop {
             let read = match self {
                 Socket::Tcp(stream) => {
@@ -259,9 +259,9 @@ mod tests {
         for name in [None, Some(at)] {
             let (near, far, _) = connect(&listener, name).await;
             let moment = Duration::from_millis(20);
-            timeout(moment, far.stirs()).await.expect_err("it is there");
+            timeout(moment, far.activity()).await.expect_err("it is there");
             drop(near);
-            timeout(CONNECT_LIMIT, far.stirs()).await.expect("it is gone");
+            timeout(CONNECT_LIMIT, far.activity()).await.expect("it is gone");
         }
     }
 }

@@ -31,8 +31,8 @@ impl Stream {
     }
 
     /// Waits until something comes, which is lost, or the peer is gone.
-    pub async fn stirs(&self) {
-        self.socket.stirs().await;
+    pub async fn activity(&self) {
+        self.socket.activity().await;
     }
 
     /// Whether it is a Unix socket.

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use super::join_error::JoinError;
-use super::transport::Forms;
+use super::transport::Transports;
 use crate::rpc::wire;
 use crate::topology::{Rank, WorldSize};
 
@@ -35,7 +35,7 @@ pub struct MeshConfig {
     /// of all replies of one peer that are fetched at a time. (Small ones come on top, see P-2 in `transport/quota.rs`.)
     pub max_payload_bytes: u64,
     /// How large tensors may travel; each connection takes the fastest that works.
-    pub forms: Forms,
+    pub transports: Transports,
 }
 
 impl MeshConfig {
@@ -55,7 +55,7 @@ impl MeshConfig {
             heartbeat: Duration::from_millis(500),
             lost_after: Duration::from_secs(5),
             max_payload_bytes: 4 << 30,
-            forms: Forms::ALL,
+            transports: Transports::ALL,
         }
     }
 

@@ -1,11 +1,11 @@
-//! The forms of payloads, and sets of them.
+//! Transports of large tensors, and sets of them.
 
 use std::fmt;
 use std::ops::BitAnd;
 
 /// How the bytes of a tensor that does not fit into a message reach another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Transport {
     /// In pieces, on the connection of the calls. Every two ranks can do this.
     Inline,
     /// Same host: the receiver reads them out of the sender's memory (`process_vm_readv`).
@@ -16,58 +16,63 @@ pub enum Form {
     Bulk,
 }
 
-/// Forms that a rank, or a connection, takes.
+/// Transports by which a rank can receive, or that both sides of a connection have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forms(pub(crate) u32);
+pub struct Transports(pub(crate) u32);
 
-impl Form {
+impl Transport {
     /// As people write them.
-    pub const NAMES: [(&str, Form); 4] =
-        [("cma", Form::Cma), ("shm", Form::Shm), ("bulk", Form::Bulk), ("inline", Form::Inline)];
+    pub const NAMES: [(&str, Transport); 4] = [
+        ("cma", Transport::Cma),
+        ("shm", Transport::Shm),
+        ("bulk", Transport::Bulk),
+        ("inline", Transport::Inline),
+    ];
 
     /// The best first.
-    pub(crate) const BY_SPEED: [Form; 3] = [Form::Cma, Form::Shm, Form::Bulk];
+    pub(crate) const BY_SPEED: [Transport; 4] =
+        [Transport::Cma, Transport::Shm, Transport::Bulk, Transport::Inline];
 
-    /// As in `Hello.forms`.
+    /// As in `Hello.transports`.
     pub(crate) fn bit(self) -> u32 {
         match self {
-            Form::Inline => 1,
-            Form::Cma => 2,
-            Form::Shm => 4,
-            Form::Bulk => 8,
+            Transport::Inline => 1,
+            Transport::Cma => 2,
+            Transport::Shm => 4,
+            Transport::Bulk => 8,
         }
     }
 }
 
-impl Forms {
-    pub const ALL: Forms = Forms(1 | 2 | 4 | 8);
+impl Transports {
+    pub const ALL: Transports = Transports(1 | 2 | 4 | 8);
 
-    /// `form`, and `Inline`, which all ranks take.
-    pub fn only(form: Form) -> Forms {
-        Forms(Form::Inline.bit() | form.bit())
+    /// `transport`, and `Inline`, which all ranks take.
+    pub fn only(transport: Transport) -> Transports {
+        Transports(Transport::Inline.bit() | transport.bit())
     }
 
-    pub(crate) fn has(self, form: Form) -> bool {
-        self.0 & form.bit() != 0
+    pub(crate) fn has(self, transport: Transport) -> bool {
+        self.0 & transport.bit() != 0
     }
 
     /// Whether ranks of one machine may do what only those can.
     pub(crate) fn near(self) -> bool {
-        self.has(Form::Cma) || self.has(Form::Shm)
+        self.has(Transport::Cma) || self.has(Transport::Shm)
     }
 }
 
-impl BitAnd for Forms {
-    type Output = Forms;
+impl BitAnd for Transports {
+    type Output = Transports;
 
-    fn bitand(self, other: Forms) -> Forms {
-        Forms(self.0 & other.0)
+    fn bitand(self, other: Transports) -> Transports {
+        Transports(self.0 & other.0)
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = Form::NAMES.iter().find(|(_, form)| form == self);
+        let known = Transport::NAMES.iter().find(|(_, transport)| transport == self);
         f.write_str(known.expect("each has a name").0)
     }
 }

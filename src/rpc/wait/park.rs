@@ -68,18 +68,18 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
             return Some(output);
         }
         _wait.get_or_insert_with(|| span(Activity::Wait));
-        spin::waits();
-        spin::look_until(|| unpark.woken.load(Ordering::Acquire));
+        spin::begin_wait();
+        spin::spin_until(|| unpark.woken.load(Ordering::Acquire));
         while !unpark.woken.load(Ordering::Acquire) {
             match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => thread::park(),
                 Some(Duration::ZERO) => {
-                    spin::came();
+                    spin::end_wait();
                     return None;
                 }
                 Some(left) => thread::park_timeout(left),
             }
         }
-        spin::came();
+        spin::end_wait();
     }
 }

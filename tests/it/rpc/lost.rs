@@ -11,7 +11,7 @@ use crate::support::{
     config, echo, error, eventually, join_later, later, listener, lost, message, one, shut_down, within,
     world,
 };
-use pstrain::rpc::{CallErrorKind, Cause, Form, Forms, Mesh, Message, Methods};
+use pstrain::rpc::{CallErrorKind, Cause, Transport, Transports, Mesh, Message, Methods};
 use pstrain::topology::Rank;
 
 fn never() -> Methods {
@@ -205,7 +205,7 @@ fn proxied_world(lost_after: Duration) -> (Vec<Mesh>, Proxy) {
         config.heartbeat = Duration::from_millis(100);
         config.lost_after = lost_after;
         // They stay at TCP, and so at the proxy.
-        config.forms = Forms::only(Form::Bulk);
+        config.transports = Transports::only(Transport::Bulk);
     }
     let (rank0, rank1) = (join_later(rank0, never()), join_later(rank1, never()));
     (vec![within(rank0).expect("complete"), within(rank1).expect("let in")], proxy)

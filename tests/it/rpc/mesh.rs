@@ -72,14 +72,14 @@ fn calls_that_leave_together_wait_for_the_last_and_keep_their_order() {
     let noted = Arc::default();
     let meshes = world(2, |_| noting(&noted));
     let call = |number: i64| meshes[0].call(Rank(1), "note", message([Value::Int(number)]));
-    let together = meshes[0].together();
+    let batch = meshes[0].batch();
     // More than one message takes.
     let calls: Vec<_> = (0..100).map(call).collect();
     // Another thread's call overtakes them.
     let mesh = meshes[0].clone();
     within(later(move || mesh.call(Rank(1), "note", message([Value::Int(-1)])).wait())).expect("an answer");
     assert_eq!(*noted.lock().expect("nobody panics"), [-1], "they are held back");
-    drop(together);
+    drop(batch);
     Pending::wait_all(calls).expect("answers");
     assert_eq!(*noted.lock().expect("nobody panics"), (-1..100).collect::<Vec<_>>());
     shut_down(meshes);
@@ -88,7 +88,7 @@ fn calls_that_leave_together_wait_for_the_last_and_keep_their_order() {
 #[test]
 fn whoever_waits_lets_go_of_what_it_holds_back() {
     let meshes = world(2, |_| echo());
-    let _together = meshes[0].together();
+    let _batch = meshes[0].batch();
     let answer = meshes[0].call(Rank(1), "echo", message([Value::Int(7)]));
     assert_eq!(one(answer).into_int(), Ok(7));
     shut_down(meshes);
@@ -97,11 +97,11 @@ fn whoever_waits_lets_go_of_what_it_holds_back() {
 #[test]
 fn one_of_several_calls_may_fail_alone() {
     let meshes = world(2, |_| echo());
-    let together = meshes[0].together();
+    let batch = meshes[0].batch();
     let good = meshes[0].call(Rank(1), "echo", message([Value::Int(1)]));
     let bad = meshes[0].call(Rank(1), "nonsense", Message::default());
     let here = meshes[0].call(Rank(0), "echo", message([Value::Int(2)]));
-    drop(together);
+    drop(batch);
     assert_eq!(one(good).into_int(), Ok(1));
     assert_eq!(error(bad).kind, CallErrorKind::NoMethod);
     assert_eq!(one(here).into_int(), Ok(2));
@@ -113,10 +113,10 @@ fn what_is_told_comes_before_the_next_call_or_by_itself() {
     let noted = Arc::default();
     let meshes = world(2, |_| noting(&noted));
     let say = |number: i64| message([Value::Int(number)]);
-    meshes[0].tell(Rank(1), "note", say(1));
+    meshes[0].notify(Rank(1), "note", say(1));
     meshes[0].call(Rank(1), "note", say(2)).wait().expect("an answer");
     assert_eq!(*noted.lock().expect("nobody panics"), [1, 2]);
-    meshes[0].tell(Rank(1), "note", say(3));
+    meshes[0].notify(Rank(1), "note", say(3));
     eventually("it leaves with a heartbeat", || noted.lock().expect("nobody panics").len() == 3);
     shut_down(meshes);
 }

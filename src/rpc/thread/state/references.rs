@@ -23,8 +23,8 @@ pub(in crate::rpc::thread) struct References {
 
 impl References {
     /// One that this rank asked for.
-    pub fn hold(&self, key: u64, holding: Holding) {
-        self.held.borrow_mut().insert(key, holding);
+    pub fn hold(&self, key: u64, with_permit: Holding) {
+        self.held.borrow_mut().insert(key, with_permit);
     }
 
     /// One that came in a message; the key under which it is held.
