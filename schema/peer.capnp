@@ -18,7 +18,7 @@ interface Peer {
 
   heartbeat @3 (doing :Text) -> ();
   # Sent at least every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
-  # is busy with, at most 256 bytes, for the report about a lost rank.
+  # is busy with, at most 256 bytes, for the report about a lost rank; soon after it has changed one is sent at once.
 
   barrier @4 (name :Text) -> (failure :Value.Failure);
   # Rank 0 only: answers when every rank has come to the barrier of this name. A rank waits at up to 1024 of them.
@@ -60,6 +60,9 @@ struct Ending {
   rank @1 :UInt32;      # which rank was lost, or ended the job
   doing @2 :Text;       # what that rank last said it was doing
   why @3 :Text;         # for a person; at most 8 KiB
+  saidBeforeMs @4 :UInt32 = 0xffffffff;
+  # How long before its loss it said what it was doing; the largest number: it is the one that ended the job. Who knows
+  # of something it said later takes that.
 }
 
 enum Cause {

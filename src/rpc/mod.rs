@@ -32,3 +32,4 @@ pub use types::peer::Peer;
 pub use types::rref::{ObjectId, Objects, RRef};
 pub use types::transport::{Transport, Transports};
 pub use types::value::{ContextId, Message, SentTensor, Value};
+pub use types::waiting::Waiting;

@@ -156,7 +156,10 @@ impl<'a> JoinedRank<'a> {
             2 => start.reporter.doing("waiting for the other rank"),
             ranks => start.reporter.doing(format!("waiting for {} other ranks", ranks - 1)),
         }
-        let mesh = Mesh::join(mesh_config(&mut start), methods)?;
+        let config = mesh_config(&mut start);
+        let mesh = Mesh::join_saying(config, methods, |waiting| {
+            start.reporter.doing(waiting.text(|rank| rank_name(job, rank)));
+        })?;
         if let Duty::Training(training) = &duty {
             training.bind(mesh.clone());
         }

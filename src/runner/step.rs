@@ -126,7 +126,7 @@ impl Stepper {
             forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
         };
         let (mut in_flight, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        let mut batch = None;
+        let mut held_back = None;
         for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
             match action {
                 Action::Start(nth) => {
@@ -167,7 +167,7 @@ impl Stepper {
                     let root = roots.pop_front().context("a backward comes before its forward")?;
                     // The gradients and the step leave together; in a pipeline the one is not to wait for the other.
                     if batches.len() == 1 {
-                        batch = Some(self.autograd.batch());
+                        held_back = Some(self.autograd.batch());
                     }
                     backwards.push(self.autograd.backward(&context, &[root], false));
                 }
@@ -185,7 +185,7 @@ impl Stepper {
             let first = MicroBatch::start(&passage, next.batches[0].input.shallow_clone())?;
             self.ahead = Some(Begun { number, context, first });
         }
-        drop(batch);
+        drop(held_back);
         wait_for([last])?;
         stepped.passed = start.elapsed();
         stepped.computed += context.state().take_computing();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{self, config, echo, listener, message, one};
-use pstrain::rpc::{CallErrorKind, Transport, Transports, Mesh, Message, Methods, Value};
+use pstrain::rpc::{CallErrorKind, Mesh, Message, Methods, Transport, Transports, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
 

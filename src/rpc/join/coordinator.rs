@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
-use tokio::time::timeout_at;
+use tokio::time::{interval_at, timeout_at};
 
 use super::address;
 use super::handshake::{self, Introduction, Refusal};
 use super::secret::{Key, nonce};
-use super::world::{Joined, World, fits, introduction, listener};
+use super::world::{Joined, SAY_EVERY, World, fits, introduction, listener};
 use crate::rpc::transport::socket::{Listener, Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::{JoinError, RefusalReason};
 use crate::rpc::types::peer::Peer;
+use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::Rank;
 
@@ -43,7 +44,11 @@ struct Present {
     ask: oneshot::Sender<oneshot::Sender<Stream>>,
 }
 
-pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+pub(super) async fn gather(
+    mut config: MeshConfig,
+    deadline: Instant,
+    waiting: mpsc::UnboundedSender<Waiting>,
+) -> Result<World, JoinError> {
     let tcp = address::listen_at_master(&mut config).await?;
     let listener = listener(&config, tcp);
     let (notify, mut notifications) = mpsc::unbounded_channel();
@@ -52,8 +57,14 @@ pub(super) async fn gather(mut config: MeshConfig, deadline: Instant) -> Result<
     spawn_local(accept_connections(lobby.clone(), listener));
     let others = lobby.config.world_size.0 as usize - 1;
     let complete = timeout_at(deadline.into(), async {
+        let mut say = interval_at((Instant::now() + SAY_EVERY).into(), SAY_EVERY);
         while lobby.present.borrow().len() < others {
-            notifications.recv().await;
+            tokio::select! {
+                _ = notifications.recv() => {}
+                _ = say.tick() => {
+                    let _ = waiting.send(Waiting::For(lobby.missing()));
+                }
+            }
         }
     });
     let complete = complete.await;
@@ -135,6 +146,12 @@ impl Lobby {
         Ok(())
     }
 
+    /// Who has not come.
+    fn missing(&self) -> Vec<Rank> {
+        let present = self.present.borrow();
+        self.config.world_size.ranks().skip(1).filter(|rank| !present.contains_key(rank)).collect()
+    }
+
     /// Keeps a connection until the world is complete. A rank that leaves meanwhile makes its place free again.
     async fn hold(&self, rank: Rank, stream: Stream, asked: oneshot::Receiver<oneshot::Sender<Stream>>) {
         // Nothing is to come from it before it has been told who is there.
@@ -184,9 +201,8 @@ impl Lobby {
 
     /// Tells those who have come who has not.
     async fn give_up(&self) -> JoinError {
+        let missing = self.missing();
         let present = self.collect().await;
-        let came: Vec<_> = present.iter().map(|(came, _)| came.rank).collect();
-        let missing = self.config.world_size.ranks().skip(1).filter(|rank| !came.contains(rank)).collect();
         let error = JoinError::Missing { missing, waited: self.config.join_timeout };
         let text = error.to_string();
         let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());

@@ -1,20 +1,23 @@
 //! The other ranks: come to rank 0, learn who is there, connect to one another.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
 use super::address;
 use super::handshake::{self, Failure, Introduction, Refusal};
 use super::secret::Key;
-use super::world::{Joined, MAX_WORLD_BYTES, World, fits, introduction, listener};
+use super::world::{Joined, MAX_WORLD_BYTES, SAY_EVERY, World, fits, introduction, listener};
 use crate::rpc::transport::socket::{Listener, Socket};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::{JoinError, RefusalReason};
 use crate::rpc::types::peer::Peer;
 use crate::rpc::types::transport::Transports;
+use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wire::MAX_NAME_BYTES;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::{Rank, WorldSize};
@@ -26,11 +29,27 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Rank 0's deadline comes first, so that it can say who is missing.
 const GRACE: Duration = Duration::from_secs(3);
 
-pub(super) async fn join(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+pub(super) async fn join(
+    config: MeshConfig,
+    deadline: Instant,
+    waiting: mpsc::UnboundedSender<Waiting>,
+) -> Result<World, JoinError> {
     let key = Key::from_token(config.token.as_deref());
-    let Reached { mut stream, listener, me, transports } = reach(&config, &key, deadline).await?;
+    let Reached { mut stream, listener, me, transports } = reach(&config, &key, deadline, &waiting).await?;
     let left = |why: String| JoinError::MasterLeft { address: config.master.clone(), why };
-    let frame = timeout_at((deadline + GRACE).into(), handshake::receive_frame(&mut stream, MAX_WORLD_BYTES))
+    let frame = async {
+        let frame = handshake::receive_frame(&mut stream, MAX_WORLD_BYTES);
+        let mut frame = pin!(frame);
+        loop {
+            tokio::select! {
+                frame = &mut frame => return frame,
+                () = sleep(SAY_EVERY) => {
+                    let _ = waiting.send(Waiting::ForOthers);
+                }
+            }
+        }
+    };
+    let frame = timeout_at((deadline + GRACE).into(), frame)
         .await
         .map_err(|_| left(format!("it said nothing within {:?}", config.join_timeout)))?
         .map_err(|failure| left(said(&failure)))?;
@@ -59,8 +78,14 @@ struct Reached {
 }
 
 /// Tries until rank 0 has let this rank in, or will not.
-async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reached, JoinError> {
+async fn reach(
+    config: &MeshConfig,
+    key: &Key,
+    deadline: Instant,
+    waiting: &mpsc::UnboundedSender<Waiting>,
+) -> Result<Reached, JoinError> {
     let started = Instant::now();
+    let mut said = started;
     let mut pause = FIRST_PAUSE;
     loop {
         let last = match timeout_at((deadline + GRACE).into(), connect(config, key)).await {
@@ -75,6 +100,10 @@ async fn reach(config: &MeshConfig, key: &Key, deadline: Instant) -> Result<Reac
                 waited: started.elapsed().max(config.join_timeout),
                 last,
             });
+        }
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            let _ = waiting.send(Waiting::ForCoordinator { address: config.master.clone(), why: last });
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -15,15 +15,23 @@ pub(crate) mod world;
 
 use std::time::Instant;
 
+use tokio::sync::mpsc;
+
 use self::world::World;
 use super::types::config::MeshConfig;
 use super::types::join_error::JoinError;
+use super::types::waiting::Waiting;
 use crate::topology::Rank;
 
-pub(crate) async fn meet(config: MeshConfig, deadline: Instant) -> Result<World, JoinError> {
+/// Joins; whom it waits for goes to `waiting` meanwhile.
+pub(crate) async fn meet(
+    config: MeshConfig,
+    deadline: Instant,
+    waiting: mpsc::UnboundedSender<Waiting>,
+) -> Result<World, JoinError> {
     match config.rank {
-        Rank(0) => coordinator::gather(config, deadline).await,
-        _ => member::join(config, deadline).await,
+        Rank(0) => coordinator::gather(config, deadline, waiting).await,
+        _ => member::join(config, deadline, waiting).await,
     }
 }
 
@@ -51,7 +59,7 @@ mod tests {
         let ranks = (0..).zip(transports).map(|(rank, transports)| {
             let mut config = MeshConfig::new(Rank(rank), WorldSize(3), address.clone());
             (config.transports, config.listen) = (transports, socket.take());
-            meet(config, Instant::now() + Duration::from_secs(60))
+            meet(config, Instant::now() + Duration::from_secs(60), mpsc::unbounded_channel().0)
         });
         let worlds = LocalSet::new().block_on(&runtime, try_join_all(ranks)).expect("all meet");
         let joined = worlds.iter().flat_map(|world| &world.joined);

@@ -1,5 +1,7 @@
 //! What both sides of joining share: who is who, and who fits in.
 
+use std::time::Duration;
+
 use tokio::net::TcpListener;
 
 use super::handshake::{Introduction, Refusal};
@@ -12,6 +14,9 @@ use crate::rpc::types::join_error::RefusalReason;
 use crate::rpc::types::peer::Peer;
 use crate::rpc::types::transport::Transports;
 use crate::topology::Rank;
+
+/// Between two words on whom a rank waits for.
+pub(super) const SAY_EVERY: Duration = Duration::from_secs(3);
 
 /// Of the message that says who is there.
 pub(super) const MAX_WORLD_BYTES: usize = 1 << 20;

@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     notifications: Vec<Mutex<Vec<Call>>>,
     /// Written by whoever calls `Mesh::doing`, read by the heartbeat.
     doing: Mutex<String>,
+    /// How often that has changed.
+    doing_changes: AtomicU64,
     /// Written once, by the RPC thread when the mesh ends.
     pub end: watch::Sender<Option<End>>,
 }
@@ -72,6 +74,7 @@ impl Shared {
             counters: config.world_size.ranks().map(|_| Counters::default()).collect(),
             notifications: config.world_size.ranks().map(|_| Mutex::default()).collect(),
             doing: Mutex::new("starting".into()),
+            doing_changes: AtomicU64::new(0),
             end: watch::Sender::new(None),
         }
     }
@@ -99,6 +102,11 @@ impl Shared {
         let mut current = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         current.clear();
         current.push_str(doing);
+        self.doing_changes.fetch_add(1, Ordering::Release);
+    }
+
+    pub fn doing_changes(&self) -> u64 {
+        self.doing_changes.load(Ordering::Acquire)
     }
 
     pub fn doing(&self) -> String {

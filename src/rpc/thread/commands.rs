@@ -49,7 +49,7 @@ impl Net {
                 #[cfg(test)]
                 Command::HeardDoing(rank, reply) => {
                     let link = net.membership.link(rank).expect("a living peer");
-                    let _ = reply.send(link.doing.borrow().clone());
+                    let _ = reply.send(link.doing.borrow().0.clone());
                 }
             }
         }

@@ -40,18 +40,27 @@ impl Net {
         if self.membership.phase() == Phase::Running {
             tokio::time::sleep(LAST_WORDS_LIMIT).await;
         }
-        let doing = match self.membership.link(rank) {
-            Ok(link) => link.doing.borrow().clone(),
-            Err(_) => return,
+        let Ok(link) = self.membership.link(rank) else { return };
+        self.lose(self.lost(&link, why, Cause::Disconnected)).await;
+    }
+
+    /// The report about a rank that is lost now.
+    pub(super) fn lost(&self, link: &Link, why: String, cause: Cause) -> LostRank {
+        let (doing, said) = link.doing.borrow().clone();
+        let name = self.membership.name_of(link.rank);
+        LostRank { rank: link.rank, name, doing, said_before: Some(said.elapsed()), why, cause }
+    }
+
+    /// Another rank's report about a lost one, with what that one has said to this rank, if it was later.
+    pub(super) fn with_later_words(&self, told: LostRank) -> LostRank {
+        let (Some(before), Ok(link)) = (told.said_before, self.membership.link(told.rank)) else {
+            return told;
         };
-        self.lose(LostRank {
-            rank,
-            name: self.membership.name_of(rank),
-            doing,
-            why,
-            cause: Cause::Disconnected,
-        })
-        .await;
+        let own = self.lost(&link, String::new(), told.cause);
+        match own.said_before.is_some_and(|own| own < before) {
+            true => LostRank { doing: own.doing, said_before: own.said_before, ..told },
+            false => told,
+        }
     }
 
     /// A rank does not answer any more: in the end of a shutdown that is in order, before it ends the mesh.
@@ -72,6 +81,7 @@ impl Net {
             rank: self.rank(),
             name: self.membership.name_of(self.rank()),
             doing: self.shared.doing(),
+            said_before: None,
             why: reason,
             cause: Cause::Aborted,
         }

@@ -7,7 +7,7 @@ use tokio::task::spawn_local;
 
 use super::link::Link;
 use super::net::Net;
-use crate::rpc::types::end::{Cause, LostRank};
+use crate::rpc::types::end::Cause;
 
 /// What to make of a rank's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,25 @@ pub(super) async fn keep_watch(net: Rc<Net>) {
     }
 }
 
+/// What a rank does is sent soon after it has changed, but no more often than that; in large worlds, where a rank has many
+/// to tell, more seldom.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(100);
+const ANNOUNCE_EVERY_PER_RANK: Duration = Duration::from_millis(10);
+
+/// Tells all peers what this rank does when it has changed, until the mesh has ended.
+pub(super) async fn announce_doing(net: Rc<Net>) {
+    let every = ANNOUNCE_EVERY.max(ANNOUNCE_EVERY_PER_RANK * net.shared.world_size.0);
+    while !net.membership.is_over() {
+        let changes = net.shared.doing_changes();
+        for link in net.membership.links() {
+            if link.announced.get() != changes {
+                beat(&net, &link);
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
 fn judge(link: &Link, now: Instant, since: Duration, heartbeat: Duration, lost_after: Duration) -> Verdict {
     let silent = now.saturating_duration_since(link.last_received.get());
     // Heard since the last look: what was overslept before does not count any more.
@@ -71,6 +90,8 @@ fn beat(net: &Rc<Net>, link: &Rc<Link>) {
     if link.beating.replace(true) {
         return;
     }
+    // Before the words are read: should they change meanwhile, they are sent once more.
+    link.announced.set(net.shared.doing_changes());
     let mut beat = link.peer.heartbeat_request();
     beat.get().set_doing(net.shared.doing());
     let (sent, link) = (beat.send().promise, link.clone());
@@ -84,9 +105,7 @@ fn beat(net: &Rc<Net>, link: &Rc<Link>) {
 impl Net {
     async fn silent(self: &Rc<Net>, link: &Link, silent_for: Duration) {
         let why = format!("nothing came from it for {:.1} s", silent_for.as_secs_f64());
-        let doing = link.doing.borrow().clone();
-        let name = self.membership.name_of(link.rank);
-        self.lose(LostRank { rank: link.rank, name, doing, why, cause: Cause::Silent }).await;
+        self.lose(self.lost(link, why, Cause::Silent)).await;
     }
 }
 

@@ -13,6 +13,10 @@ const LOST_AFTER: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn world(size: u32) -> Vec<Mesh> {
+    world_with(size, Duration::from_millis(100), LOST_AFTER)
+}
+
+fn world_with(size: u32, heartbeat: Duration, lost_after: Duration) -> Vec<Mesh> {
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("bound").to_string();
     let mut socket = Some(socket);
@@ -20,8 +24,7 @@ fn world(size: u32) -> Vec<Mesh> {
         .map(|rank| {
             let mut config = MeshConfig::new(Rank(rank), WorldSize(size), address.clone());
             config.listen = socket.take();
-            config.heartbeat = Duration::from_millis(100);
-            config.lost_after = LOST_AFTER;
+            (config.heartbeat, config.lost_after) = (heartbeat, lost_after);
             let (done, wait) = mpsc::channel();
             thread::spawn(move || done.send(Mesh::join(config, Methods::new())));
             wait
@@ -60,6 +63,35 @@ fn a_rank_that_hangs_is_named_by_all_others_and_learns_of_it_itself() {
     let took = start.elapsed();
     assert!(took < LOST_AFTER * 4, "{took:?}");
     assert_eq!(lost(&meshes[1]).rank, Rank(1));
+}
+
+#[test]
+fn what_a_rank_does_is_known_long_before_its_next_heartbeat() {
+    let meshes = world_with(2, LIMIT, LIMIT * 2);
+    let start = Instant::now();
+    for step in [25, 100] {
+        let doing = format!("training, step {step}");
+        meshes[1].doing(&doing);
+        hear(&meshes[0], Rank(1), &doing);
+    }
+    assert!(start.elapsed() < LIMIT / 2);
+}
+
+#[test]
+fn a_report_says_how_old_it_is() {
+    let meshes = world(2);
+    meshes[1].doing("hanging");
+    hear(&meshes[0], Rank(1), "hanging");
+    meshes[1].stall(LOST_AFTER * 4);
+    let lost = lost(&meshes[0]);
+    let before = lost.said_before.expect("it did not end the job itself");
+    assert!(before >= LOST_AFTER, "{before:?}");
+    let text = lost.to_string();
+    assert!(text.contains("was lost while hanging: nothing came from it for"), "{text}");
+    assert!(
+        text.ends_with(&format!("(what it was doing it said {:.1} s before)", before.as_secs_f64())),
+        "{text}"
+    );
 }
 
 #[test]

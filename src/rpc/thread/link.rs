@@ -63,10 +63,12 @@ pub(crate) struct Link {
     pub last_received: Rc<Cell<Instant>>,
     /// Since then, how long this thread was not there to listen.
     pub overslept: Cell<Duration>,
+    /// Of what this rank does, how often it had changed when the peer was told last.
+    pub announced: Cell<u64>,
     /// The last heartbeat is not answered yet.
     pub beating: Cell<bool>,
-    /// What it last said it was doing.
-    pub doing: RefCell<String>,
+    /// What it last said it was doing, and when.
+    pub doing: RefCell<(String, Instant)>,
     system: AbortHandle,
     outbox: Rc<Outbox>,
     writer: AbortHandle,
@@ -129,8 +131,9 @@ impl Link {
             served: Arc::default(),
             last_received,
             overslept: Cell::default(),
+            announced: Cell::default(),
             beating: Cell::default(),
-            doing: RefCell::new("starting".into()),
+            doing: RefCell::new(("starting".into(), Instant::now())),
             system: task.abort_handle(),
             outbox,
             writer: writer.abort_handle(),

@@ -178,7 +178,7 @@ impl peer::Server for PeerServer {
     ) -> Result<(), capnp::Error> {
         let doing = read_text(params.get()?.get_doing()?, MAX_NAME_BYTES).map_err(refused)?;
         if let Ok(link) = self.net()?.membership.link(self.from) {
-            *link.doing.borrow_mut() = doing;
+            *link.doing.borrow_mut() = (doing, Instant::now());
         }
         Ok(())
     }
@@ -251,6 +251,7 @@ impl peer::Server for PeerServer {
         let lost =
             read_ending(params.get()?.get_ending()?, |rank| net.membership.name_of(rank)).map_err(refused)?;
         // Answer at once: the sender waits, and telling the others takes its time.
+        let lost = net.with_later_words(lost);
         spawn_local(async move { net.end(lost).await });
         Ok(())
     }

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::barrier::JOINED;
-use super::heartbeat::keep_watch;
+use super::heartbeat::{announce_doing, keep_watch};
 use super::link::Link;
 use super::net::Net;
 use super::server::PeerServer;
@@ -22,6 +22,7 @@ use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::end::{End, LostRank};
 use crate::rpc::types::join_error::JoinError;
+use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wait::park::{park_on, this_thread_serves};
 use crate::rpc::wait::spin;
 
@@ -34,15 +35,28 @@ impl Mesh {
     /// # Errors
     /// Why this rank did not get in, or who did not come.
     pub fn join(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+        Mesh::join_saying(config, methods, |_| ())
+    }
+
+    /// [`join`](Mesh::join) that says every few seconds whom it waits for.
+    ///
+    /// # Errors
+    /// As `join`.
+    pub fn join_saying(
+        config: MeshConfig,
+        methods: Methods,
+        say: impl FnMut(Waiting),
+    ) -> Result<Mesh, JoinError> {
         config.check()?;
-        start(config, methods)
+        start(config, methods, say)
     }
 }
 
 /// Starts the RPC thread and waits until the world is complete.
-fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
+fn start(config: MeshConfig, methods: Methods, mut say: impl FnMut(Waiting)) -> Result<Mesh, JoinError> {
     let shared = Arc::new(Shared::new(&config, Reaper::start().map_err(JoinError::Thread)?));
-    let (started, wait) = oneshot::channel();
+    let (started, mut joined) = oneshot::channel();
+    let (waiting, mut waits) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -51,10 +65,19 @@ fn start(config: MeshConfig, methods: Methods) -> Result<Mesh, JoinError> {
         .map_err(JoinError::Thread)?;
     let thread = thread::Builder::new().name("rpc".into()).spawn(move || {
         this_thread_serves();
-        LocalSet::new().block_on(&runtime, run(config, shared, methods, started));
+        LocalSet::new().block_on(&runtime, run(config, shared, methods, waiting, started));
     });
     thread.map_err(JoinError::Thread)?;
-    park_on(wait, None)
+    // On this thread, which has what `say` needs.
+    let joined = async {
+        loop {
+            tokio::select! {
+                Some(waiting) = waits.recv() => say(waiting),
+                joined = &mut joined => return joined,
+            }
+        }
+    };
+    park_on(joined, None)
         .expect("without a limit")
         .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))
 }
@@ -63,12 +86,13 @@ async fn run(
     config: MeshConfig,
     shared: Arc<Shared>,
     methods: Methods,
+    waiting: mpsc::UnboundedSender<Waiting>,
     started: oneshot::Sender<Result<Mesh, JoinError>>,
 ) {
     let deadline = Instant::now() + config.join_timeout;
     let (commands, queue) = mpsc::unbounded_channel();
     let (done, outcomes) = mpsc::unbounded_channel();
-    let world = match join::meet(config, deadline).await {
+    let world = match join::meet(config, deadline, waiting).await {
         Ok(world) => world,
         Err(error) => return drop(started.send(Err(error))),
     };
@@ -78,6 +102,7 @@ async fn run(
         net.connect(joined);
     }
     spawn_local(keep_watch(net.clone()));
+    spawn_local(announce_doing(net.clone()));
     spawn_local(net.clone().handle_commands(queue));
     spawn_local(net.clone().deliver_outcomes(outcomes));
     spawn_local(spin::keep_spinning());

@@ -25,8 +25,10 @@ pub enum Cause {
 pub struct LostRank {
     pub rank: Rank,
     pub name: String,
-    /// What it was doing: as its last heartbeat said, or as it knows itself where it is the one that ended the job.
+    /// What it was doing.
     pub doing: String,
+    /// How long before its loss it said so. None: it is the one that ended the job, and knows.
+    pub said_before: Option<Duration>,
     pub why: String,
     pub cause: Cause,
 }
@@ -43,12 +45,16 @@ impl LostRank {
 
 impl fmt::Display for LostRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LostRank { rank, name, doing, why, cause } = self;
+        let LostRank { rank, name, doing, said_before, why, cause } = self;
         let what = match cause {
             Cause::Aborted => "ended the job",
             Cause::Disconnected | Cause::Silent => "was lost",
         };
-        write!(f, "rank {rank} (`{name}`) {what} while {doing}: {why}")
+        write!(f, "rank {rank} (`{name}`) {what} while {doing}: {why}")?;
+        match said_before {
+            Some(before) => write!(f, " (what it was doing it said {:.1} s before)", before.as_secs_f64()),
+            None => Ok(()),
+        }
     }
 }
 

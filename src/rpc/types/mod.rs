@@ -12,3 +12,4 @@ pub(crate) mod release;
 pub(crate) mod rref;
 pub(crate) mod transport;
 pub(crate) mod value;
+pub(crate) mod waiting;

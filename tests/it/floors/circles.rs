@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Source, sources};
 
 /// The circles that there are: below which folder, of how many files at most, and why.
-const KNOWN: [(&str, usize, &str); 8] = [
+const KNOWN: [(&str, usize, &str); 9] = [
     (
         "autograd/",
         4,
         "a context, its calls and its backward are handles of the one service, which makes them",
     ),
-    ("config/", 4, "a table reads its items by keys, whose values are read of items, and may be tables"),
+    ("cli/", 2, "a command that runs a job reads it as `check` does, and the other way about"),
+    ("config/", 5, "a table reads its items by keys, whose values are read of items, and may be tables"),
     ("job/plan/", 3, "the plan's parts fill in the plan that holds them"),
     ("job/", 7, "what follows from a job (shapes, sizes, shards) is computed of the job, and kept in it"),
     ("model/", 6, "a TorchScript body is one kind of module, and its statistics are those of modules"),

@@ -11,7 +11,7 @@ use crate::support::{
     config, echo, error, eventually, join_later, later, listener, lost, message, one, shut_down, within,
     world,
 };
-use pstrain::rpc::{CallErrorKind, Cause, Transport, Transports, Mesh, Message, Methods};
+use pstrain::rpc::{CallErrorKind, Cause, Mesh, Message, Methods, Transport, Transports};
 use pstrain::topology::Rank;
 
 fn never() -> Methods {
