@@ -154,7 +154,9 @@ fn end_in_order() -> u8 {
 
 fn stay() -> u8 {
     println!("pid {}", getpid());
-    std::thread::sleep(2 * PATIENCE);
+    // Until a signal.
+    let (_kept, nothing) = std::sync::mpsc::channel::<()>();
+    let _ = nothing.recv_timeout(2 * PATIENCE);
     0
 }
 
