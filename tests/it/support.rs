@@ -54,6 +54,11 @@ pub fn join_later(config: MeshConfig, methods: Methods) -> mpsc::Receiver<Result
     later(move || Mesh::join(config, methods))
 }
 
+/// How often to try what only counts over many repetitions: `part`, and `all` where the whole is asked for.
+pub fn times(part: usize, all: usize) -> usize {
+    if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { all } else { part }
+}
+
 /// Runs `work` on a thread of its own.
 pub fn later<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
     let (done, wait) = mpsc::channel();

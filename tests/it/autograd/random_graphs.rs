@@ -1,4 +1,4 @@
-//! Fifty random graphs over four ranks, each computed across ranks and in one process.
+//! Random graphs over four ranks, each computed across ranks and in one process.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,13 +12,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tch::{Kind, Tensor};
 
+use crate::support::times;
+
 use super::world::{Leaves, Values, World, assert_close, call_of_values, loss, parameter, tensors, value};
 
 call_of_values!(ResultOf = "result");
 call_of_values!(Compute = "compute");
 
 const RANKS: u32 = 4;
-const GRAPHS: u64 = 50;
 
 /// What a node computes from its inputs. Each is bounded, so that deep graphs keep sensible numbers.
 #[derive(Clone, Copy, Debug)]
@@ -224,7 +225,7 @@ fn random_graphs_over_four_ranks_have_the_gradients_of_one_process() {
         autograd.serve(methods, serve_result);
         autograd.serve(methods, serve_compute);
     });
-    for seed in 0..GRAPHS {
+    for seed in 0..times(15, 51) as u64 {
         let graph = Graph::new(seed);
         let context = world.root().context();
         let leaves = Leaves::default();

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::program::*;
+use crate::support::times;
 use pstrain::job::{self, Job, JobText, Sources};
 use pstrain::model::{self, Module};
 use pstrain::plugin::Host;
@@ -238,7 +239,9 @@ fn assert_trains_as_one_process(parts: &[Part], schedule: &str) {
 #[test]
 fn every_pair_of_placements_trains_as_one_process() {
     for (nth, first) in PLACES.into_iter().chain(TABLES).enumerate() {
-        for (mth, second) in PLACES.into_iter().enumerate() {
+        // Of each row and each column some; all of them take minutes.
+        let part = |(mth, _): &(usize, Place)| (nth + mth) % 3 < times(1, 3);
+        for (mth, second) in PLACES.into_iter().enumerate().filter(part) {
             let cut = first.least_layers();
             let schedule = if (nth + mth) % 2 == 0 { "1f1b" } else { "gpipe" };
             assert_trains_as_one_process(&[(0..cut, first), (cut..4, second)], schedule);
