@@ -9,7 +9,8 @@ PREFIX ?= /usr/local
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
 
-test: build
+# Builds the program once more, with assertions (Cargo.toml).
+test: setup
 	cargo test --workspace --quiet
 	scripts/test-mpi --if-built
 	scripts/test-plugins
