@@ -9,6 +9,7 @@ pub mod cli;
 mod config;
 mod human;
 pub mod job;
+pub mod layers;
 pub mod model;
 pub mod optimizers;
 pub mod parallel;

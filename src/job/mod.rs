@@ -6,16 +6,13 @@
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
 mod keys;
-pub mod layer;
 mod parse;
 pub mod pipeline;
 mod plan;
 mod resolved;
-pub mod shape;
 pub mod shards;
 pub(crate) mod shipped;
 pub mod size;
-pub mod slots;
 mod sources;
 pub mod split;
 mod starter;

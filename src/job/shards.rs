@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::layer::LayerOp;
 use super::validated::ModuleSpec;
+use crate::layers::{RowTable, TableSpec};
 
 /// `shards`: how the rows of a module's table are dealt out to the ranks of its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,17 +17,6 @@ pub enum Cut {
     Rows,
     /// By a hash of the id. Ids are any numbers from 0 on; a rank holds the rows of those that were asked for.
     Hash,
-}
-
-/// The table of an embedding layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableSpec {
-    /// With [`Cut::Hash`] the most that one rank holds.
-    pub rows: i64,
-    /// Numbers in a row.
-    pub dim: i64,
-    /// The id whose row is zero and stays so.
-    pub padding: Option<i64>,
 }
 
 impl Cut {
@@ -70,24 +59,17 @@ fn share(rows: i64, owners: usize) -> (i64, i64) {
 }
 
 impl ModuleSpec {
-    /// The module's table, if it is one embedding layer and nothing else: then it can be cut.
-    pub fn table(&self) -> Option<TableSpec> {
+    /// The rows of the module's table, if it is one such layer and nothing else: then it can be cut.
+    pub fn rows(&self) -> Option<RowTable> {
         match self.layers() {
-            [layer] => table(&layer.op),
+            [layer] => layer.op.rows(),
             _ => None,
         }
     }
-}
 
-pub(super) fn table(op: &LayerOp) -> Option<TableSpec> {
-    match *op {
-        LayerOp::Embedding { num_embeddings: rows, embedding_dim: dim, padding_idx: padding, .. } => {
-            Some(TableSpec { rows, dim, padding })
-        }
-        LayerOp::EmbeddingBag { num_embeddings: rows, embedding_dim: dim, .. } => {
-            Some(TableSpec { rows, dim, padding: None })
-        }
-        _ => None,
+    /// The table of [`ModuleSpec::rows`].
+    pub fn table(&self) -> Option<TableSpec> {
+        self.rows().map(|rows| rows.table)
     }
 }
 

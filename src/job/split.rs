@@ -1,8 +1,7 @@
 //! Which layers go to which device.
 
-use super::layer::Layer;
-use super::size;
 use super::validated::Devices;
+use crate::layers::{Layer, size};
 
 /// The part of each top-level layer, counted from 0; parts are contiguous and none is left out.
 ///
@@ -80,19 +79,19 @@ fn even(weights: &[u64], parts: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::layer::LayerOp;
+    use crate::layers::{Dropout, LayerOp, Linear, Relu};
 
     /// The tutorial's network: convolutions, then two linear layers.
     fn convnet() -> Vec<Layer> {
-        let linear = |ins, outs| LayerOp::Linear { in_features: ins, out_features: outs, bias: true };
+        let linear = |ins, outs| LayerOp::Linear(Linear { in_features: ins, out_features: outs, bias: true });
         let ops = [
             ("conv1", linear(9, 32)),
-            ("relu1", LayerOp::Relu),
+            ("relu1", LayerOp::Relu(Relu {})),
             ("conv2", linear(288, 64)),
-            ("relu2", LayerOp::Relu),
-            ("dropout1", LayerOp::Dropout { p: 0.25 }),
+            ("relu2", LayerOp::Relu(Relu {})),
+            ("dropout1", LayerOp::Dropout(Dropout { p: 0.25 })),
             ("fc1", linear(9216, 128)),
-            ("relu3", LayerOp::Relu),
+            ("relu3", LayerOp::Relu(Relu {})),
             ("fc2", linear(128, 10)),
         ];
         ops.map(|(name, op)| Layer { name: name.into(), op }).to_vec()

@@ -12,8 +12,8 @@ pub enum ModelError {
     #[error("module `{module}`: {got} parameter tensors came where it has {wanted}")]
     ParameterCount { module: String, wanted: usize, got: usize },
 
-    #[error("module `{module}`: {got} inputs came, layer `{layer}` takes {wanted}")]
-    Inputs { module: String, layer: String, wanted: &'static str, got: usize },
+    #[error("module `{module}`: {got} inputs came, layer `{layer}` takes 1")]
+    Inputs { module: String, layer: String, got: usize },
 
     #[error("module `{module}`: there is no device to put it on")]
     NoDevice { module: String },

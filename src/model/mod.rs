@@ -1,5 +1,5 @@
-//! Layers or TorchScript to modules on devices: building, PyTorch's default initialisation, a forward that is functional
-//! in the parameters, and safetensors.
+//! Layers or TorchScript to modules on devices: building, a forward that is functional in the parameters, and safetensors.
+//! What a single layer is and computes is said in [`layers`](crate::layers).
 //!
 //! Nothing here knows of ranks, calls or optimizers: whoever owns the parameters decides which version of them a
 //! forward sees.
@@ -13,18 +13,12 @@
 //! * M-3: What a layer draws depends on the dropout seed, the module's name and the layer's place in it, and on
 //!   nothing else: neither on other threads nor on what was drawn before.
 
-mod attention;
-mod batch_norm;
 mod device;
-mod dropout;
 mod error;
 mod forward;
-mod init;
-mod lstm;
 mod module;
 mod plan;
 mod recompute;
-pub mod rng;
 mod safetensors;
 mod script;
 pub mod split;

@@ -6,12 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
+use super::ModelError;
 use super::plan::{Node, Plan};
 use super::script::{self, ScriptBody};
 use super::split::Split;
-use super::{ModelError, init, rng};
-use crate::job::layer::Layer;
 use crate::job::{MadeOf, ModuleSize, ModuleSpec, Stage, weights};
+use crate::layers::op::Buffer;
+use crate::layers::{Layer, init, rng};
 use crate::topology::Device;
 
 /// A part of a model, built as a job says. Holds no parameters (M-1); share it between threads by reference.
@@ -35,7 +36,7 @@ pub struct Module {
     /// Activations are computed again in the backward.
     pub(super) recompute: bool,
     /// Of the stages before, whose parameters are drawn first.
-    earlier: Vec<Node>,
+    earlier: Vec<Layer>,
     /// The module that this is or is a stage of, as a file of weights may call it, and the names of the other stages'
     /// tensors there.
     pub(super) whole_name: String,
@@ -115,15 +116,14 @@ impl Module {
         let split = Split::new(layers, &spec.devices, devices);
         let mut plan = Plan::default();
         let nodes = plan.lay(layers, split.devices());
-        let earlier = spec.stage.as_ref().map_or(&[][..], |stage| &stage.earlier);
-        let earlier = Plan::default().lay(earlier, std::iter::repeat_n(Device::Cpu, earlier.len()));
-        let failed = |what: &str, error: TchError| ModelError::Build {
+        let earlier = spec.stage.as_ref().map_or_else(Vec::new, |stage| stage.earlier.clone());
+        let failed = |error: TchError| ModelError::Build {
             module: module.clone(),
-            what: what.into(),
+            what: "the running statistics".into(),
             message: torch_message(&error),
         };
-        let mut buffers = Vec::new();
-        initial_buffers(&nodes, &mut buffers).map_err(|error| failed("the running statistics", error))?;
+        let first = |(_, buffer, device): &(String, Buffer, tch::Device)| buffer.make()?.f_to(*device);
+        let buffers = plan.buffers.iter().map(first).collect::<Result<_, TchError>>().map_err(failed)?;
         let parameter = |(name, shape, device)| ParameterInfo { name, shape, kind: Kind::Float, device };
         Ok(Module {
             name: module.clone(),
@@ -190,7 +190,7 @@ impl Module {
         let mut tensors = Vec::with_capacity(self.parameters.len());
         let draw = || {
             init::pass_over(&self.earlier)?;
-            init::initialise(nodes, &mut tensors)
+            initialise(nodes, &mut tensors)
         };
         rng::seeded(self.seed, || no_grad(draw))
             .map_err(|error| self.buffer_error("the initial parameters", &error))?;
@@ -270,12 +270,13 @@ fn others_names(stage: &Stage) -> Vec<String> {
     weights::wanted_by_layers(&others).into_iter().map(|tensor| tensor.name).collect()
 }
 
-fn initial_buffers(nodes: &[Node], into: &mut Vec<Tensor>) -> Result<(), TchError> {
+/// Initial values of the own and inner parameters of `nodes`, on each node's device, in the module's order.
+fn initialise(nodes: &[Node], into: &mut Vec<Tensor>) -> Result<(), TchError> {
     for node in nodes {
-        for tensor in init::buffers(&node.op)? {
+        for tensor in init::draw(&node.op)? {
             into.push(tensor.f_to(node.device)?);
         }
-        initial_buffers(&node.inner, into)?;
+        initialise(&node.inner, into)?;
     }
     Ok(())
 }

@@ -1,24 +1,24 @@
 //! From a job's layers to nodes that know their parameters, buffers, device and place.
 
-use crate::job::layer::{Layer, LayerOp};
-use crate::job::slots::{self, Slot};
+use crate::layers::op::Buffer;
+use crate::layers::{Layer, LayerOp, Slot};
 use crate::topology::Device;
 
 /// A layer in its place.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// With the names of the residuals around it: `block.conv1`.
+    /// With the names of the layers around it: `block.conv1`.
     pub path: String,
     pub op: LayerOp,
     pub device: tch::Device,
-    /// Its own place in the module's parameters and buffers; empty for a residual, whose layers have their own.
+    /// Its own place in the module's parameters and buffers; layers inside it have their own.
     pub parameters: std::ops::Range<usize>,
     pub buffers: std::ops::Range<usize>,
-    /// Counts all layers, also those in residuals. What a layer draws depends on it (M-3).
+    /// Counts all layers, also those inside others. What a layer draws depends on it (M-3).
     pub index: u64,
     /// The layer may write over its input: it came from a layer whose backward does not read its output.
-    pub in_place: bool,
-    /// The layers of a residual.
+    pub may_overwrite: bool,
+    /// The layers inside it.
     pub inner: Vec<Node>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub parameters: Vec<(String, Vec<i64>, tch::Device)>,
-    pub buffers: Vec<(String, Vec<i64>, tch::Device)>,
+    pub buffers: Vec<(String, Buffer, tch::Device)>,
     next_index: u64,
 }
 
@@ -40,29 +40,26 @@ impl Plan {
     fn nodes(&mut self, prefix: &str, layers: &[Layer], device: impl Fn(usize) -> tch::Device) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::with_capacity(layers.len());
         for (at, layer) in layers.iter().enumerate() {
-            let before = nodes.last().map(|node| (&node.op, node.device));
-            let in_place = before.is_some_and(|(op, on)| {
-                matches!(layer.op, LayerOp::Relu) && forgets_its_output(op) && on == device(at)
-            });
-            let node = self.node(prefix, layer, device(at), in_place);
+            let before = nodes.last().map(|node| (node.op.memory(), node.device));
+            let may_overwrite = before.is_some_and(|(memory, on)| memory.forgets_output && on == device(at))
+                && layer.op.memory().writes_over_input;
+            let node = self.node(prefix, layer, device(at), may_overwrite);
             nodes.push(node);
         }
         nodes
     }
 
-    fn node(&mut self, prefix: &str, layer: &Layer, device: tch::Device, in_place: bool) -> Node {
+    fn node(&mut self, prefix: &str, layer: &Layer, device: tch::Device, may_overwrite: bool) -> Node {
         let path = format!("{prefix}{}", layer.name);
         let index = self.next_index;
         self.next_index += 1;
-        let named = |(name, shape): Slot| (format!("{path}.{name}"), shape, device);
         let first = (self.parameters.len(), self.buffers.len());
-        self.parameters.extend(slots::parameters(&layer.op).into_iter().map(named));
-        self.buffers.extend(slots::buffers(&layer.op).into_iter().map(named));
+        let parameter = |Slot { name, shape }: Slot| (format!("{path}.{name}"), shape, device);
+        self.parameters.extend(layer.op.parameters().into_iter().map(parameter));
+        let buffer = |buffer: Buffer| (format!("{path}.{}", buffer.name), buffer, device);
+        self.buffers.extend(layer.op.buffers().into_iter().map(buffer));
         let ranges = (first.0..self.parameters.len(), first.1..self.buffers.len());
-        let inner = match &layer.op {
-            LayerOp::Residual { layers } => self.nodes(&format!("{path}."), layers, |_| device),
-            _ => Vec::new(),
-        };
+        let inner = self.nodes(&format!("{path}."), layer.op.inner(), |_| device);
         Node {
             path,
             op: layer.op.clone(),
@@ -70,21 +67,8 @@ impl Plan {
             parameters: ranges.0,
             buffers: ranges.1,
             index,
-            in_place,
+            may_overwrite,
             inner,
         }
     }
-}
-
-/// The layer's output is not among what its backward reads, so the next layer may write over it.
-fn forgets_its_output(op: &LayerOp) -> bool {
-    matches!(
-        op,
-        LayerOp::Linear { .. }
-            | LayerOp::Conv1d(_)
-            | LayerOp::Conv2d(_)
-            | LayerOp::BatchNorm { .. }
-            | LayerOp::LayerNorm { .. }
-            | LayerOp::GroupNorm { .. }
-    )
 }

@@ -12,12 +12,11 @@ use c10d::TorchError;
 use c10d::script::{Run, Script, Slot};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::dropout::MaskSource;
 use super::statistics::{Seen, Statistics};
 use super::weights::torch_name;
-use super::{Mode, ModelError, ParameterInfo, rng};
-use crate::job::shape::Signal;
-use crate::job::{InputDtype, ModuleSpec, TorchScript};
+use super::{Mode, ModelError, ParameterInfo};
+use crate::job::{ModuleSpec, TorchScript};
+use crate::layers::{InputDtype, Signal, masks::MaskSource, rng};
 
 /// A loaded module, and what each of its slots is here.
 #[derive(Debug)]
@@ -179,11 +178,10 @@ impl ScriptBody {
             if let (Role::Buffer(mean), Role::Buffer(var)) =
                 (self.roles[norm.mean_slot], self.roles[norm.var_slot])
             {
-                seen.push(Seen::Normalised {
-                    buffers: [mean, var],
-                    seen: [norm.mean.shallow_clone(), norm.var.shallow_clone()],
-                    momentum: norm.momentum,
-                });
+                for (buffer, value) in [(mean, &norm.mean), (var, &norm.var)] {
+                    let (seen_value, momentum) = (value.shallow_clone(), norm.momentum);
+                    seen.push(Seen::Mean { buffer, seen: seen_value, momentum });
+                }
             }
         }
     }

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use crate::job::layer::Layer;
 use crate::job::{Devices, split};
+use crate::layers::Layer;
 use crate::topology::Device;
 
 /// Consecutive top-level layers on one device.
@@ -71,24 +71,24 @@ impl fmt::Display for Split {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::layer::LayerOp;
+    use crate::layers::{Dropout2d, Flatten, LayerOp, Linear, LogSoftmax, Relu};
 
     const GPUS: [Device; 4] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2), Device::Cuda(3)];
 
     /// The tutorial's network, as far as its names and sizes go.
     fn conv_net() -> Vec<Layer> {
-        let linear = |ins, outs| LayerOp::Linear { in_features: ins, out_features: outs, bias: true };
+        let linear = |ins, outs| LayerOp::Linear(Linear { in_features: ins, out_features: outs, bias: true });
         [
             ("conv1", linear(9, 32)),
-            ("relu1", LayerOp::Relu),
+            ("relu1", LayerOp::Relu(Relu {})),
             ("conv2", linear(288, 64)),
-            ("relu2", LayerOp::Relu),
-            ("dropout1", LayerOp::Dropout2d { p: 0.25 }),
-            ("flatten", LayerOp::Flatten { start_dim: 1, end_dim: -1 }),
+            ("relu2", LayerOp::Relu(Relu {})),
+            ("dropout1", LayerOp::Dropout2d(Dropout2d { p: 0.25 })),
+            ("flatten", LayerOp::Flatten(Flatten { start_dim: 1, end_dim: -1 })),
             ("fc1", linear(9216, 128)),
-            ("relu3", LayerOp::Relu),
+            ("relu3", LayerOp::Relu(Relu {})),
             ("fc2", linear(128, 10)),
-            ("log_softmax", LayerOp::LogSoftmax { dim: 1 }),
+            ("log_softmax", LayerOp::LogSoftmax(LogSoftmax { dim: 1 })),
         ]
         .map(|(name, op)| Layer { name: name.into(), op })
         .to_vec()

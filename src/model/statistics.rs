@@ -1,10 +1,9 @@
 //! What training forwards saw of their batches, on its way into a module's buffers.
 
-use std::ops::Range;
-
 use tch::{TchError, Tensor, no_grad};
 
 use super::{ModelError, Module};
+use crate::layers;
 
 /// What a forward would have written to the module's buffers, in the order in which it would have.
 ///
@@ -15,8 +14,8 @@ pub struct Statistics(Vec<Seen>);
 /// Buffers are named by their place in the module.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// A batch's own mean and variance, for the running ones.
-    Normalised { buffers: [usize; 2], seen: [Tensor; 2], momentum: f64 },
+    /// A batch's own value, which a running mean moves to.
+    Mean { buffer: usize, seen: Tensor, momentum: f64 },
     /// A whole number or several went up.
     Counted { buffer: usize, by: Tensor },
     /// It became something else.
@@ -24,11 +23,16 @@ pub(super) enum Seen {
 }
 
 impl Statistics {
-    /// A batch normalisation's: `buffers` are its running mean, its running variance and its count of batches.
-    pub(super) fn add(&mut self, buffers: Range<usize>, mean: Tensor, var: Tensor, momentum: f64) {
-        let [mean_at, var_at, batches] = [buffers.start, buffers.start + 1, buffers.start + 2];
-        self.push(Seen::Normalised { buffers: [mean_at, var_at], seen: [mean, var], momentum });
-        self.push(Seen::Counted { buffer: batches, by: Tensor::from(1i64) });
+    /// What a layer saw whose buffers begin at `first`.
+    pub(super) fn add(&mut self, first: usize, seen: layers::Seen) {
+        self.push(match seen {
+            layers::Seen::Mean { buffer, seen, momentum } => {
+                Seen::Mean { buffer: first + buffer, seen, momentum }
+            }
+            layers::Seen::Batch { buffer } => {
+                Seen::Counted { buffer: first + buffer, by: Tensor::from(1i64) }
+            }
+        });
     }
 
     pub(super) fn push(&mut self, seen: Seen) {
@@ -59,10 +63,8 @@ impl Module {
 impl Seen {
     fn fold_into(&self, buffers: &mut [Tensor]) -> Result<(), TchError> {
         match self {
-            Seen::Normalised { buffers: at, seen, momentum } => {
-                for (at, seen) in at.iter().zip(seen) {
-                    let _ = buffers[*at].f_lerp_(seen, *momentum)?;
-                }
+            Seen::Mean { buffer, seen, momentum } => {
+                let _ = buffers[*buffer].f_lerp_(seen, *momentum)?;
             }
             Seen::Counted { buffer, by } => {
                 let _ = buffers[*buffer].f_add_(by)?;

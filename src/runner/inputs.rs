@@ -10,7 +10,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::samples::{Samples, Split};
 use crate::job::shipped::{self, DATASETS};
-use crate::job::{DataRoot, InputDtype, Job, JobError, PluginRef, Training};
+use crate::job::{DataRoot, Job, JobError, PluginRef, Training};
+use crate::layers::InputDtype;
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
 

@@ -91,7 +91,7 @@ fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
 pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
     let host = Host::new(None)?;
     let mut all = OneProcess::new(job, &host, devices)?;
-    threads::share_cores(1, job.multiplications());
+    threads::share_cores(1, job.macs());
     walk(job, root, &host, steps, |batch| all.step(batch.data, batch.step))
 }
 

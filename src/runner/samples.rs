@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
 use super::loader::{Prefetcher, Schedule};
-use crate::job::{InputDtype, ModuleSpec, Normalize, PluginLimits, Training};
+use crate::job::{ModuleSpec, Normalize, PluginLimits, Training};
+use crate::layers::InputDtype;
 use crate::plugin::{Component, Dataset, DatasetInfo, Host};
 
 /// One batch as a step takes it.

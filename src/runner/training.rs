@@ -122,7 +122,7 @@ impl<'a> TrainingRank<'a> {
         let trains = trainers.contains(&self.rank);
         let sharing = if trains { trainers_beside(mesh, trainers, self.rank) } else { trainers.len() };
         match self.holds() {
-            true => threads::share_cores(sharing, self.training.multiplications_on(self.rank)),
+            true => threads::share_cores(sharing, self.training.macs_on(self.rank)),
             // A trainer that only calls has little to compute.
             false => tch::set_num_threads(1),
         }

@@ -3,11 +3,13 @@
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/layers.py
 
-writes layers.safetensors, layers.json and conv_net.json beside this file. Each case of CASES stands in
-tests/it/model/layers/cases.rs under the same name, and builds the same layers there.
+writes into layers/ beside this file, for each group of CASES, GROUP.safetensors and GROUP.json (the layers as a job writes
+them, the names and shapes of their parameters and buffers), and conv_net.json. With groups behind it, it writes these
+only.
 """
 
 import json
+import sys
 from collections import OrderedDict
 from pathlib import Path
 
@@ -26,26 +28,29 @@ class Residual(nn.Sequential):
 
 
 class Sequence(nn.LSTM):
+    def __init__(self, *args, **options):
+        super().__init__(*args, batch_first=True, **options)
+
     def forward(self, x):
         return super().forward(x)[0]
 
 
-class Last(nn.LSTM):
+class Last(Sequence):
     """The state after the last step; of both directions side by side."""
 
     def forward(self, x):
-        _, (h, _) = super().forward(x)
+        _, (h, _) = nn.LSTM.forward(self, x)
         directions = 2 if self.bidirectional else 1
         return torch.cat(list(h[-directions:]), dim=1)
 
 
 class Attention(nn.MultiheadAttention):
     def __init__(self, *args, causal=False, **options):
-        super().__init__(*args, **options)
+        super().__init__(*args, batch_first=True, **options)
         self.causal = causal
 
     def forward(self, x):
-        length = x.size(1 if self.batch_first else 0)
+        length = x.size(1)
         mask = nn.Transformer.generate_square_subsequent_mask(length) if self.causal else None
         return super().forward(x, x, x, attn_mask=mask, need_weights=False, is_causal=self.causal)[0]
 
@@ -63,15 +68,11 @@ def ints(high, *shape):
     return lambda: [torch.randint(0, high, shape)]
 
 
-def bags(high, count, offsets):
-    return lambda: [torch.randint(0, high, (count,)), torch.tensor(offsets)]
-
-
 class PaddedBag(nn.EmbeddingBag):
-    """Over the last dimension, in which a negative index is an empty place; by PyTorch's own offsets."""
+    """Over the last dimension, in which -1 is an empty place; by PyTorch's own offsets."""
 
     def forward(self, x):
-        bags = [bag[bag >= 0] for bag in x.reshape(-1, x.size(-1))]
+        bags = [bag[bag != -1] for bag in x.reshape(-1, x.size(-1))]
         offsets = torch.tensor([0] + [len(bag) for bag in bags[:-1]]).cumsum(0)
         return super().forward(torch.cat(bags), offsets).reshape(*x.shape[:-1], -1)
 
@@ -82,7 +83,7 @@ def padded(high, *shape):
     def draw():
         x = torch.randint(0, high, shape)
         rows = x.view(-1, shape[-1])
-        rows[0, 3:], rows[1], rows[2, 1] = -1, -1, -7
+        rows[0, 3:], rows[1], rows[2, 1] = -1, -1, -1
         return [x]
 
     return draw
@@ -92,126 +93,474 @@ def floats(*shape):
     return lambda: [torch.randn(shape)]
 
 
-# name: (layers, inputs, whether it trains)
+# For each layer, cases by name: the layers as a job writes them, the same in PyTorch, inputs, whether it trains.
 CASES = {
-    "linear": (lambda: [nn.Linear(5, 3)], floats(4, 5), False),
-    "linear_no_bias": (lambda: [nn.Linear(5, 3, bias=False)], floats(4, 2, 5), False),
-    "conv1d": (lambda: [nn.Conv1d(3, 4, 3)], floats(2, 3, 8), False),
-    "conv1d_options": (
-        lambda: [nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False)],
-        floats(2, 4, 9),
-        False,
-    ),
-    "conv2d": (lambda: [nn.Conv2d(2, 3, 3)], floats(2, 2, 6, 6), False),
-    "conv2d_options": (
-        lambda: [nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(2, 3), groups=2, bias=False)],
-        floats(2, 4, 9, 8),
-        False,
-    ),
-    "embedding": (lambda: [nn.Embedding(7, 3)], ints(7, 4, 5), False),
-    "embedding_padding": (lambda: [nn.Embedding(7, 3, padding_idx=2)], ints(7, 4, 5), False),
-    "embedding_sparse": (lambda: [nn.Embedding(7, 3, sparse=True)], ints(7, 4, 5), False),
-    "bag_sum": (lambda: [nn.EmbeddingBag(9, 3, mode="sum")], ints(9, 4, 5), False),
-    "bag_mean": (lambda: [nn.EmbeddingBag(9, 3, mode="mean")], ints(9, 4, 5), False),
-    "bag_max": (lambda: [nn.EmbeddingBag(9, 3, mode="max")], ints(9, 4, 5), False),
-    "bag_sum_sparse": (lambda: [nn.EmbeddingBag(9, 3, mode="sum", sparse=True)], ints(9, 4, 5), False),
-    # The third bag is empty.
-    "bag_offsets": (lambda: [nn.EmbeddingBag(9, 3, mode="sum")], bags(9, 10, [0, 3, 7, 7]), False),
-    "bag_last_offset": (
-        lambda: [nn.EmbeddingBag(9, 3, mode="mean", include_last_offset=True)],
-        bags(9, 10, [0, 3, 7, 10]),
-        False,
-    ),
-    "bag_padded_sum": (lambda: [PaddedBag(9, 3, mode="sum")], padded(9, 4, 5), False),
-    "bag_padded_mean": (lambda: [PaddedBag(9, 3, mode="mean")], padded(9, 4, 5), False),
-    "bag_padded_max": (lambda: [PaddedBag(9, 3, mode="max")], padded(9, 4, 5), False),
-    "bag_padded_sum_sparse": (lambda: [PaddedBag(9, 3, mode="sum", sparse=True)], padded(9, 4, 5), False),
-    "bag_padded_mean_sparse": (lambda: [PaddedBag(9, 3, mode="mean", sparse=True)], padded(9, 4, 5), False),
-    "bag_padded_nested": (lambda: [PaddedBag(9, 3, mode="mean")], padded(9, 2, 3, 5), False),
-    "batch_norm1d": (lambda: [nn.BatchNorm1d(4)], floats(6, 4), True),
-    "batch_norm1d_length": (lambda: [nn.BatchNorm1d(4, eps=1e-3, momentum=0.3)], floats(3, 4, 5), True),
-    "batch_norm1d_eval": (lambda: [nn.BatchNorm1d(4)], floats(6, 4), False),
-    "batch_norm2d": (lambda: [nn.BatchNorm2d(3)], floats(4, 3, 2, 5), True),
-    "batch_norm2d_plain": (lambda: [nn.BatchNorm2d(3, affine=False)], floats(4, 3, 2, 5), True),
-    "batch_norm2d_eval": (lambda: [nn.BatchNorm2d(3)], floats(4, 3, 2, 5), False),
-    "batch_norm2d_untracked": (lambda: [nn.BatchNorm2d(3, track_running_stats=False)], floats(4, 3, 2, 5), False),
-    "layer_norm": (lambda: [nn.LayerNorm(6)], floats(3, 2, 6), False),
-    "layer_norm_2d": (lambda: [nn.LayerNorm([2, 6], eps=1e-2)], floats(3, 2, 6), False),
-    "layer_norm_no_bias": (lambda: [nn.LayerNorm(6, bias=False)], floats(3, 6), False),
-    "layer_norm_plain": (lambda: [nn.LayerNorm(6, elementwise_affine=False)], floats(3, 6), False),
-    "group_norm": (lambda: [nn.GroupNorm(2, 6)], floats(3, 6, 4), False),
-    "group_norm_plain": (lambda: [nn.GroupNorm(3, 6, eps=1e-2, affine=False)], floats(3, 6, 2, 2), False),
-    "relu": (lambda: [nn.ReLU()], floats(4, 5), False),
-    "gelu": (lambda: [nn.GELU()], floats(4, 5), False),
-    "gelu_tanh": (lambda: [nn.GELU("tanh")], floats(4, 5), False),
-    "silu": (lambda: [nn.SiLU()], floats(4, 5), False),
-    "tanh": (lambda: [nn.Tanh()], floats(4, 5), False),
-    "sigmoid": (lambda: [nn.Sigmoid()], floats(4, 5), False),
-    "softmax": (lambda: [nn.Softmax(1)], floats(4, 5, 2), False),
-    "softmax_last": (lambda: [nn.Softmax(-1)], floats(4, 5, 2), False),
-    "log_softmax": (lambda: [nn.LogSoftmax(1)], floats(4, 5), False),
-    "max_pool2d": (lambda: [nn.MaxPool2d(2)], floats(2, 3, 6, 7), False),
-    "max_pool2d_options": (
-        lambda: [nn.MaxPool2d((3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), ceil_mode=True)],
-        floats(2, 3, 8, 7),
-        False,
-    ),
-    "avg_pool2d": (lambda: [nn.AvgPool2d(2)], floats(2, 3, 6, 7), False),
-    "avg_pool2d_options": (
-        lambda: [nn.AvgPool2d((3, 2), stride=(2, 1), padding=(1, 1), ceil_mode=True, count_include_pad=False)],
-        floats(2, 3, 8, 7),
-        False,
-    ),
-    "avg_pool2d_padded": (lambda: [nn.AvgPool2d(3, stride=2, padding=1)], floats(2, 3, 8, 7), False),
-    "adaptive_avg_pool2d": (lambda: [nn.AdaptiveAvgPool2d((3, 2))], floats(2, 3, 8, 7), False),
-    "adaptive_avg_pool2d_one": (lambda: [nn.AdaptiveAvgPool2d(1)], floats(2, 3, 8, 7), False),
-    "dropout_eval": (lambda: [nn.Dropout(0.5), nn.Dropout2d(0.5)], floats(2, 3, 4, 4), False),
-    "dropout_all": (lambda: [nn.Dropout(1.0)], floats(2, 3), True),
-    "dropout_none": (lambda: [nn.Dropout(0.0), nn.Dropout2d(0.0)], floats(2, 3, 4, 4), True),
-    "flatten": (lambda: [nn.Flatten()], floats(2, 3, 4, 4), False),
-    "flatten_part": (lambda: [nn.Flatten(1, 2)], floats(2, 3, 4, 5), False),
-    "reshape": (lambda: [Reshape(4, -1)], floats(2, 3, 4, 5), False),
-    "residual": (
-        lambda: [Residual(OrderedDict(up=nn.Linear(4, 6), act=nn.ReLU(), down=nn.Linear(6, 4))), nn.Tanh()],
-        floats(3, 4),
-        False,
-    ),
-    "residual_nested": (
-        lambda: [Residual(nn.ReLU(), Residual(nn.Linear(4, 4), nn.ReLU()), nn.LayerNorm(4)), nn.Linear(4, 2)],
-        floats(3, 4),
-        False,
-    ),
-    # ReLU behind each layer that lets it write in place.
-    "relu_in_place": (
-        lambda: [nn.Conv1d(2, 3, 2), nn.ReLU(), nn.BatchNorm1d(3), nn.ReLU(), nn.GroupNorm(1, 3), nn.ReLU(),
-                 nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU()],
-        floats(3, 2, 5),
-        True,
-    ),
-    "lstm": (lambda: [Sequence(3, 4)], floats(5, 2, 3), False),
-    "lstm_batch_first": (lambda: [Sequence(3, 4, batch_first=True)], floats(2, 5, 3), False),
-    "lstm_last": (lambda: [Last(3, 4, batch_first=True)], floats(2, 5, 3), False),
-    "lstm_deep": (
-        lambda: [Sequence(3, 4, num_layers=2, bidirectional=True, batch_first=True)],
-        floats(2, 5, 3),
-        False,
-    ),
-    "lstm_deep_last": (lambda: [Last(3, 4, num_layers=2, bidirectional=True)], floats(5, 2, 3), False),
-    "lstm_no_bias": (lambda: [Sequence(3, 4, num_layers=2, bias=False)], floats(5, 2, 3), False),
-    # Dropping everything between the layers leaves nothing to chance.
-    "lstm_dropout_all": (
-        lambda: [Sequence(3, 4, num_layers=3, dropout=1.0, bidirectional=True, batch_first=True)],
-        floats(2, 5, 3),
-        True,
-    ),
-    "attention": (lambda: [Attention(8, 2, batch_first=True)], floats(2, 5, 8), False),
-    "attention_length_first": (lambda: [Attention(8, 4, bias=False)], floats(5, 2, 8), False),
-    "attention_causal": (lambda: [Attention(8, 2, batch_first=True, causal=True)], floats(2, 5, 8), False),
-    "attention_dropout_all": (lambda: [Attention(8, 2, dropout=1.0, batch_first=True)], floats(2, 5, 8), True),
+    "linear": {
+        "linear": (
+            '[{ type = "linear", in_features = 5, out_features = 3 }]',
+            lambda: [nn.Linear(5, 3)],
+            floats(4, 5),
+            False,
+        ),
+        "linear_no_bias": (
+            '[{ type = "linear", in_features = 5, out_features = 3, bias = false }]',
+            lambda: [nn.Linear(5, 3, bias=False)],
+            floats(4, 2, 5),
+            False,
+        ),
+    },
+    "conv1d": {
+        "conv1d": (
+            '[{ type = "conv1d", in_channels = 3, out_channels = 4, kernel_size = 3 }]',
+            lambda: [nn.Conv1d(3, 4, 3)],
+            floats(2, 3, 8),
+            False,
+        ),
+        "conv1d_options": (
+            '[{ type = "conv1d", in_channels = 4, out_channels = 6, kernel_size = 3, stride = 2, padding = 2, dilation = 2, groups = 2, bias = false }]',
+            lambda: [nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2, bias=False)],
+            floats(2, 4, 9),
+            False,
+        ),
+    },
+    "conv2d": {
+        "conv2d": (
+            '[{ type = "conv2d", in_channels = 2, out_channels = 3, kernel_size = 3 }]',
+            lambda: [nn.Conv2d(2, 3, 3)],
+            floats(2, 2, 6, 6),
+            False,
+        ),
+        "conv2d_options": (
+            '[{ type = "conv2d", in_channels = 4, out_channels = 6, kernel_size = [3, 2], stride = [2, 1], padding = [2, 1], dilation = [2, 3], groups = 2, bias = false }]',
+            lambda: [nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(2, 3), groups=2, bias=False)],
+            floats(2, 4, 9, 8),
+            False,
+        ),
+        "conv2d_same": (
+            '[{ type = "conv2d", in_channels = 2, out_channels = 3, kernel_size = 3, dilation = 2, padding = "same" }]',
+            lambda: [nn.Conv2d(2, 3, 3, dilation=2, padding="same")],
+            floats(2, 2, 6, 5),
+            False,
+        ),
+    },
+    "embedding": {
+        "embedding": (
+            '[{ type = "embedding", num_embeddings = 7, embedding_dim = 3 }]',
+            lambda: [nn.Embedding(7, 3)],
+            ints(7, 4, 5),
+            False,
+        ),
+        "embedding_padding": (
+            '[{ type = "embedding", num_embeddings = 7, embedding_dim = 3, padding_idx = 2 }]',
+            lambda: [nn.Embedding(7, 3, padding_idx=2)],
+            ints(7, 4, 5),
+            False,
+        ),
+        "embedding_sparse": (
+            '[{ type = "embedding", num_embeddings = 7, embedding_dim = 3, sparse = true }]',
+            lambda: [nn.Embedding(7, 3, sparse=True)],
+            ints(7, 4, 5),
+            False,
+        ),
+    },
+    "embedding_bag": {
+        "bag_sum": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum" }]',
+            lambda: [nn.EmbeddingBag(9, 3, mode="sum")],
+            ints(9, 4, 5),
+            False,
+        ),
+        "bag_mean": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3 }]',
+            lambda: [nn.EmbeddingBag(9, 3, mode="mean")],
+            ints(9, 4, 5),
+            False,
+        ),
+        "bag_max": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "max" }]',
+            lambda: [nn.EmbeddingBag(9, 3, mode="max")],
+            ints(9, 4, 5),
+            False,
+        ),
+        "bag_sum_sparse": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum", sparse = true }]',
+            lambda: [nn.EmbeddingBag(9, 3, mode="sum", sparse=True)],
+            ints(9, 4, 5),
+            False,
+        ),
+        "bag_padded_sum": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum" }]',
+            lambda: [PaddedBag(9, 3, mode="sum")],
+            padded(9, 4, 5),
+            False,
+        ),
+        "bag_padded_mean": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3 }]',
+            lambda: [PaddedBag(9, 3, mode="mean")],
+            padded(9, 4, 5),
+            False,
+        ),
+        "bag_padded_max": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "max" }]',
+            lambda: [PaddedBag(9, 3, mode="max")],
+            padded(9, 4, 5),
+            False,
+        ),
+        "bag_padded_sum_sparse": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum", sparse = true }]',
+            lambda: [PaddedBag(9, 3, mode="sum", sparse=True)],
+            padded(9, 4, 5),
+            False,
+        ),
+        "bag_padded_mean_sparse": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, sparse = true }]',
+            lambda: [PaddedBag(9, 3, mode="mean", sparse=True)],
+            padded(9, 4, 5),
+            False,
+        ),
+        "bag_padded_nested": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3 }]',
+            lambda: [PaddedBag(9, 3, mode="mean")],
+            padded(9, 2, 3, 5),
+            False,
+        ),
+    },
+    "batch_norm1d": {
+        "batch_norm1d": (
+            '[{ type = "batch_norm1d", num_features = 4 }]',
+            lambda: [nn.BatchNorm1d(4)],
+            floats(6, 4),
+            True,
+        ),
+        "batch_norm1d_length": (
+            '[{ type = "batch_norm1d", num_features = 4, eps = 1e-3, momentum = 0.3 }]',
+            lambda: [nn.BatchNorm1d(4, eps=1e-3, momentum=0.3)],
+            floats(3, 4, 5),
+            True,
+        ),
+        "batch_norm1d_eval": (
+            '[{ type = "batch_norm1d", num_features = 4 }]',
+            lambda: [nn.BatchNorm1d(4)],
+            floats(6, 4),
+            False,
+        ),
+    },
+    "batch_norm2d": {
+        "batch_norm2d": (
+            '[{ type = "batch_norm2d", num_features = 3 }]',
+            lambda: [nn.BatchNorm2d(3)],
+            floats(4, 3, 2, 5),
+            True,
+        ),
+        "batch_norm2d_plain": (
+            '[{ type = "batch_norm2d", num_features = 3, affine = false }]',
+            lambda: [nn.BatchNorm2d(3, affine=False)],
+            floats(4, 3, 2, 5),
+            True,
+        ),
+        "batch_norm2d_eval": (
+            '[{ type = "batch_norm2d", num_features = 3 }]',
+            lambda: [nn.BatchNorm2d(3)],
+            floats(4, 3, 2, 5),
+            False,
+        ),
+        "batch_norm2d_untracked": (
+            '[{ type = "batch_norm2d", num_features = 3, track_running_stats = false }]',
+            lambda: [nn.BatchNorm2d(3, track_running_stats=False)],
+            floats(4, 3, 2, 5),
+            False,
+        ),
+    },
+    "layer_norm": {
+        "layer_norm": (
+            '[{ type = "layer_norm", normalized_shape = 6 }]',
+            lambda: [nn.LayerNorm(6)],
+            floats(3, 2, 6),
+            False,
+        ),
+        "layer_norm_2d": (
+            '[{ type = "layer_norm", normalized_shape = [2, 6], eps = 1e-2 }]',
+            lambda: [nn.LayerNorm([2, 6], eps=1e-2)],
+            floats(3, 2, 6),
+            False,
+        ),
+        "layer_norm_no_bias": (
+            '[{ type = "layer_norm", normalized_shape = 6, bias = false }]',
+            lambda: [nn.LayerNorm(6, bias=False)],
+            floats(3, 6),
+            False,
+        ),
+        "layer_norm_plain": (
+            '[{ type = "layer_norm", normalized_shape = 6, elementwise_affine = false }]',
+            lambda: [nn.LayerNorm(6, elementwise_affine=False)],
+            floats(3, 6),
+            False,
+        ),
+    },
+    "group_norm": {
+        "group_norm": (
+            '[{ type = "group_norm", num_groups = 2, num_channels = 6 }]',
+            lambda: [nn.GroupNorm(2, 6)],
+            floats(3, 6, 4),
+            False,
+        ),
+        "group_norm_plain": (
+            '[{ type = "group_norm", num_groups = 3, num_channels = 6, eps = 1e-2, affine = false }]',
+            lambda: [nn.GroupNorm(3, 6, eps=1e-2, affine=False)],
+            floats(3, 6, 2, 2),
+            False,
+        ),
+    },
+    "relu": {
+        "relu": (
+            '["relu"]',
+            lambda: [nn.ReLU()],
+            floats(4, 5),
+            False,
+        ),
+        # ReLU behind each layer that lets it write in place.
+        "relu_in_place": (
+            '[{ type = "conv1d", in_channels = 2, out_channels = 3, kernel_size = 2 }, "relu", { type = "batch_norm1d", num_features = 3 }, "relu", { type = "group_norm", num_groups = 1, num_channels = 3 }, "relu", { type = "layer_norm", normalized_shape = 4 }, "relu", { type = "linear", in_features = 4, out_features = 3 }, "relu"]',
+            lambda: [nn.Conv1d(2, 3, 2), nn.ReLU(), nn.BatchNorm1d(3), nn.ReLU(), nn.GroupNorm(1, 3), nn.ReLU(), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU()],
+            floats(3, 2, 5),
+            True,
+        ),
+    },
+    "silu": {
+        "silu": (
+            '["silu"]',
+            lambda: [nn.SiLU()],
+            floats(4, 5),
+            False,
+        ),
+    },
+    "tanh": {
+        "tanh": (
+            '["tanh"]',
+            lambda: [nn.Tanh()],
+            floats(4, 5),
+            False,
+        ),
+    },
+    "sigmoid": {
+        "sigmoid": (
+            '["sigmoid"]',
+            lambda: [nn.Sigmoid()],
+            floats(4, 5),
+            False,
+        ),
+    },
+    "gelu": {
+        "gelu": (
+            '["gelu"]',
+            lambda: [nn.GELU()],
+            floats(4, 5),
+            False,
+        ),
+        "gelu_tanh": (
+            '[{ type = "gelu", approximate = "tanh" }]',
+            lambda: [nn.GELU("tanh")],
+            floats(4, 5),
+            False,
+        ),
+    },
+    "softmax": {
+        "softmax": (
+            '[{ type = "softmax", dim = 1 }]',
+            lambda: [nn.Softmax(1)],
+            floats(4, 5, 2),
+            False,
+        ),
+        "softmax_last": (
+            '[{ type = "softmax", dim = -1 }]',
+            lambda: [nn.Softmax(-1)],
+            floats(4, 5, 2),
+            False,
+        ),
+    },
+    "log_softmax": {
+        "log_softmax": (
+            '[{ type = "log_softmax", dim = 1 }]',
+            lambda: [nn.LogSoftmax(1)],
+            floats(4, 5),
+            False,
+        ),
+    },
+    "max_pool2d": {
+        "max_pool2d": (
+            '[{ type = "max_pool2d", kernel_size = 2 }]',
+            lambda: [nn.MaxPool2d(2)],
+            floats(2, 3, 6, 7),
+            False,
+        ),
+        "max_pool2d_options": (
+            '[{ type = "max_pool2d", kernel_size = [3, 2], stride = [2, 1], padding = [1, 0], dilation = [1, 2], ceil_mode = true }]',
+            lambda: [nn.MaxPool2d((3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), ceil_mode=True)],
+            floats(2, 3, 8, 7),
+            False,
+        ),
+    },
+    "avg_pool2d": {
+        "avg_pool2d": (
+            '[{ type = "avg_pool2d", kernel_size = 2 }]',
+            lambda: [nn.AvgPool2d(2)],
+            floats(2, 3, 6, 7),
+            False,
+        ),
+        "avg_pool2d_options": (
+            '[{ type = "avg_pool2d", kernel_size = [3, 2], stride = [2, 1], padding = [1, 1], ceil_mode = true, count_include_pad = false }]',
+            lambda: [nn.AvgPool2d((3, 2), stride=(2, 1), padding=(1, 1), ceil_mode=True, count_include_pad=False)],
+            floats(2, 3, 8, 7),
+            False,
+        ),
+        "avg_pool2d_padded": (
+            '[{ type = "avg_pool2d", kernel_size = 3, stride = 2, padding = 1 }]',
+            lambda: [nn.AvgPool2d(3, stride=2, padding=1)],
+            floats(2, 3, 8, 7),
+            False,
+        ),
+    },
+    "adaptive_avg_pool2d": {
+        "adaptive_avg_pool2d": (
+            '[{ type = "adaptive_avg_pool2d", output_size = [3, 2] }]',
+            lambda: [nn.AdaptiveAvgPool2d((3, 2))],
+            floats(2, 3, 8, 7),
+            False,
+        ),
+        "adaptive_avg_pool2d_one": (
+            '[{ type = "adaptive_avg_pool2d", output_size = 1 }]',
+            lambda: [nn.AdaptiveAvgPool2d(1)],
+            floats(2, 3, 8, 7),
+            False,
+        ),
+    },
+    "dropout": {
+        "dropout_all": (
+            '[{ type = "dropout", p = 1.0 }]',
+            lambda: [nn.Dropout(1.0)],
+            floats(2, 3),
+            True,
+        ),
+    },
+    "dropout2d": {
+        "dropout_eval": (
+            '["dropout", "dropout2d"]',
+            lambda: [nn.Dropout(0.5), nn.Dropout2d(0.5)],
+            floats(2, 3, 4, 4),
+            False,
+        ),
+        "dropout_none": (
+            '[{ type = "dropout", p = 0 }, { type = "dropout2d", p = 0 }]',
+            lambda: [nn.Dropout(0.0), nn.Dropout2d(0.0)],
+            floats(2, 3, 4, 4),
+            True,
+        ),
+    },
+    "flatten": {
+        "flatten": (
+            '["flatten"]',
+            lambda: [nn.Flatten()],
+            floats(2, 3, 4, 4),
+            False,
+        ),
+        "flatten_part": (
+            '[{ type = "flatten", start_dim = 1, end_dim = 2 }]',
+            lambda: [nn.Flatten(1, 2)],
+            floats(2, 3, 4, 5),
+            False,
+        ),
+    },
+    "reshape": {
+        "reshape": (
+            '[{ type = "reshape", shape = [4, -1] }]',
+            lambda: [Reshape(4, -1)],
+            floats(2, 3, 4, 5),
+            False,
+        ),
+    },
+    "residual": {
+        "residual": (
+            '[{ type = "residual", layers = [{ name = "up", type = "linear", in_features = 4, out_features = 6 }, { name = "act", type = "relu" }, { name = "down", type = "linear", in_features = 6, out_features = 4 }] }, "tanh"]',
+            lambda: [Residual(OrderedDict(up=nn.Linear(4, 6), act=nn.ReLU(), down=nn.Linear(6, 4))), nn.Tanh()],
+            floats(3, 4),
+            False,
+        ),
+        "residual_nested": (
+            '[{ type = "residual", layers = ["relu", { type = "residual", layers = [{ type = "linear", in_features = 4, out_features = 4 }, "relu"] }, { type = "layer_norm", normalized_shape = 4 }] }, { type = "linear", in_features = 4, out_features = 2 }]',
+            lambda: [Residual(nn.ReLU(), Residual(nn.Linear(4, 4), nn.ReLU()), nn.LayerNorm(4)), nn.Linear(4, 2)],
+            floats(3, 4),
+            False,
+        ),
+    },
+    "lstm": {
+        "lstm": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, batch_first = true }]',
+            lambda: [Sequence(3, 4)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "lstm_last": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, output = "last", batch_first = true }]',
+            lambda: [Last(3, 4)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "lstm_deep": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bidirectional = true, batch_first = true }]',
+            lambda: [Sequence(3, 4, num_layers=2, bidirectional=True)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "lstm_deep_last": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bidirectional = true, output = "last", batch_first = true }]',
+            lambda: [Last(3, 4, num_layers=2, bidirectional=True)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "lstm_no_bias": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bias = false, batch_first = true }]',
+            lambda: [Sequence(3, 4, num_layers=2, bias=False)],
+            floats(2, 5, 3),
+            False,
+        ),
+        # Dropping everything between the layers leaves nothing to chance.
+        "lstm_dropout_all": (
+            '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 3, dropout = 1.0, bidirectional = true, batch_first = true }]',
+            lambda: [Sequence(3, 4, num_layers=3, dropout=1.0, bidirectional=True)],
+            floats(2, 5, 3),
+            True,
+        ),
+    },
+    "multihead_attention": {
+        "attention": (
+            '[{ type = "multihead_attention", embed_dim = 8, num_heads = 2, batch_first = true }]',
+            lambda: [Attention(8, 2)],
+            floats(2, 5, 8),
+            False,
+        ),
+        "attention_no_bias": (
+            '[{ type = "multihead_attention", embed_dim = 8, num_heads = 4, bias = false, batch_first = true }]',
+            lambda: [Attention(8, 4, bias=False)],
+            floats(2, 5, 8),
+            False,
+        ),
+        "attention_causal": (
+            '[{ type = "multihead_attention", embed_dim = 8, num_heads = 2, causal = true, batch_first = true }]',
+            lambda: [Attention(8, 2, causal=True)],
+            floats(2, 5, 8),
+            False,
+        ),
+        "attention_dropout_all": (
+            '[{ type = "multihead_attention", embed_dim = 8, num_heads = 2, dropout = 1.0, batch_first = true }]',
+            lambda: [Attention(8, 2, dropout=1.0)],
+            floats(2, 5, 8),
+            True,
+        ),
+    },
 }
 
 
-def case(name, make, inputs, train):
+def case(name, layers, make, inputs, train):
     tensors, out = {}, {}
     torch.manual_seed(SEED)
     model = nn.Sequential(*make())
@@ -229,12 +578,11 @@ def case(name, make, inputs, train):
     for key, value in model.named_buffers():
         tensors[f"buffer/{key}"] = value.clone()
     model.train(train)
-    inputs = inputs()
-    for at, value in enumerate(inputs):
-        tensors[f"input/{at}"] = value.detach().clone()
-        if value.is_floating_point():
-            value.requires_grad_()
-    y = model[1:](model[0](*inputs))
+    (x,) = inputs()
+    tensors["input"] = x.detach().clone()
+    if x.is_floating_point():
+        x.requires_grad_()
+    y = model(x)
     grad = torch.randn_like(y)
     tensors["output"], tensors["grad_output"] = y.detach().clone(), grad
     if y.requires_grad:
@@ -242,10 +590,11 @@ def case(name, make, inputs, train):
     for key, value in model.named_parameters():
         given = torch.zeros_like(value) if value.grad is None else value.grad.to_dense()
         tensors[f"grad/{key}"] = given
-    if inputs[0].is_floating_point():
-        tensors["grad_input"] = inputs[0].grad
+    if x.is_floating_point():
+        tensors["grad_input"] = x.grad
     for key, value in model.named_buffers():
         tensors[f"after/{key}"] = value.clone()
+    out["layers"] = layers
     out["parameters"] = [[key, list(value.shape)] for key, value in model.named_parameters()]
     out["buffers"] = [[key, list(value.shape)] for key, value in model.named_buffers()]
     out["train"] = train
@@ -297,16 +646,21 @@ def conv_net(steps=10):
     }
 
 
-def main():
+def main(wanted):
     torch.set_num_threads(1)
-    tensors, names = {}, {}
-    for name, (make, inputs, train) in CASES.items():
-        figures, names[name] = case(name, make, inputs, train)
-        tensors.update(figures)
-    save_file(tensors, HERE / "layers.safetensors")
-    (HERE / "layers.json").write_text(json.dumps({"seed": SEED, "cases": names}, indent=1) + "\n")
-    (HERE / "conv_net.json").write_text(json.dumps(conv_net(), indent=1) + "\n")
+    (HERE / "layers").mkdir(exist_ok=True)
+    for group, cases in CASES.items():
+        if wanted and group not in wanted:
+            continue
+        tensors, out = {}, {}
+        for name, parts in cases.items():
+            figures, out[name] = case(name, *parts)
+            tensors.update(figures)
+        save_file(tensors, HERE / "layers" / f"{group}.safetensors")
+        (HERE / "layers" / f"{group}.json").write_text(json.dumps({"seed": SEED, "cases": out}, indent=1) + "\n")
+    if not wanted:
+        (HERE / "conv_net.json").write_text(json.dumps(conv_net(), indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

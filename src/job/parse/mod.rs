@@ -6,7 +6,6 @@
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
-mod layers;
 pub(super) mod modules;
 pub(super) mod pipeline;
 mod places;
@@ -17,12 +16,11 @@ mod starts;
 pub(super) mod train;
 
 use super::keys;
-use super::layer::Layer;
-use super::shape::Signal;
 use super::size;
-use super::validated::{InputDtype, Job, ModuleSpec, Normalize, Placement, Training, Work};
+use super::validated::{Job, ModuleSpec, Normalize, Placement, Training, Work};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
+use crate::layers::{self, InputDtype, Layer, Signal};
 use crate::optimizers;
 use crate::topology::{Rank, Role};
 
@@ -218,7 +216,7 @@ fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
 /// Whether each parameter fits a message: the model is fetched one by one to be saved.
 fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
     each_layer(root, modules, |item, module, layer| {
-        let bytes = size::largest_tensor_bytes(&layer.op);
+        let bytes = layers::size::largest_tensor_bytes(&layer.op);
         // A table that is cut is fetched in pieces of rows.
         if bytes > size::LARGEST_MESSAGE && !module.is_cut() {
             let problem = format!("has a parameter of {bytes} bytes, and a message holds 4 GiB");
@@ -232,7 +230,7 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
 fn check_sparse(root: &Table<'_>, job: &Training) {
     each_layer(root, &job.modules, |item, module, layer| {
         // Of a table that is cut only rows travel anyway.
-        if !layer.op.is_sparse() || module.is_cut() {
+        if !layer.op.has_sparse_gradient() || module.is_cut() {
             return;
         }
         let (problem, hint) = match job.optimizer.refuses_sparse() {
@@ -269,3 +267,6 @@ fn each_layer(root: &Table<'_>, modules: &[ModuleSpec], look: impl Fn(&Item<'_>,
         }
     }
 }
+
+#[cfg(test)]
+mod shape_tests;

@@ -2,17 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::super::layer::Layer;
-use super::super::shape::{self, Signal};
 use super::super::shards::Cut;
-use super::super::validated::{Devices, InputDtype, MadeOf, ModuleSpec};
+use super::super::validated::{Devices, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
-use super::{layers, shards, starts};
+use super::{shards, starts};
 use crate::config::{
     AnyKey, By, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, MOST, Optional, Table, Words, by,
     by_hand, flag, integer, key, list, suggest, words,
 };
+use crate::layers::{self, InputDtype, Layer, Signal};
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
@@ -32,7 +31,7 @@ const INPUT_DTYPE: Key<Optional<Words<InputDtype>>> = key("input_dtype", words(&
     .optional()
     .doc("The elements of a sample: `float32` if nothing else is said, `int64` for embeddings.");
 pub(super) const LAYERS: Key<By<Vec<Layer>>> =
-    key("layers", by(layers::read, || Kind::list(Kind::Named("layer"))))
+    key("layers", by(layers::list, || Kind::list(Kind::Named("layer"))))
         .needed_at_times("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
         .doc("What a sample passes, in this order. A layer that needs no arguments may be just its type.");
 const DEVICES: Key<Optional<ByHand>> = key("devices", by_hand(devices_kind))
@@ -235,7 +234,7 @@ impl Written<'_> {
     /// Do the layers take this, whatever `input` says?
     fn fits(&self, signal: &Signal) -> bool {
         match &self.made_of {
-            Some(MadeOf::Layers(layers)) => shape::infer(layers, signal).mismatches.is_empty(),
+            Some(MadeOf::Layers(layers)) => layers::infer(layers, signal).mismatches.is_empty(),
             Some(MadeOf::TorchScript(_)) | None => false,
         }
     }
@@ -269,7 +268,7 @@ impl Written<'_> {
 
 /// What leaves `layers`, as far as that is known, and whether each takes what comes.
 fn through(layers: &[Layer], layers_item: &Item<'_>, signal: &Signal) -> (Option<Signal>, bool) {
-    let outputs = shape::infer(layers, signal);
+    let outputs = layers::infer(layers, signal);
     let reader = layers_item.reader();
     for mismatch in &outputs.mismatches {
         let entry = layers_item.at(&mismatch.position);

@@ -1,7 +1,5 @@
 //! `place` and `stages` of a module: the role it lives on, or the roles that its stages live on.
 
-use super::super::layer::Layer;
-use super::super::shape;
 use super::super::split;
 use super::super::validated::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::cluster;
@@ -9,6 +7,7 @@ use super::pull_push::{self, Run};
 use crate::config::suggest;
 use crate::config::{AnyKey, Item, Key, List, Optional, Str, Table, key, list, string};
 use crate::human::counted;
+use crate::layers::{self, Layer};
 use crate::topology::Role;
 
 pub(super) const STAGES: Key<Optional<List<Str>>> = key("stages", list(string())).optional().doc(
@@ -142,7 +141,7 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
         return vec![whole];
     }
     let all = whole.layers();
-    let signals = shape::infer(all, &whole.input()).signals;
+    let signals = layers::infer(all, &whole.input()).signals;
     let ends = places[1..].iter().map(|place| place.begins).chain([all.len()]);
     let stage = |(number, (place, end)): (usize, (&Place, usize))| {
         let (earlier, layers) = (&all[..place.begins], &all[place.begins..end]);

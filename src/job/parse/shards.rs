@@ -1,12 +1,12 @@
 //! `shards` of a module, and what it asks of the rest of the job.
 
 use super::super::keys;
-use super::super::shape::Signal;
-use super::super::shards::{self, Cut};
+use super::super::shards::Cut;
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
 use super::{cluster, modules, starts, train};
 use crate::config::{Item, Table};
+use crate::layers::Signal;
 use crate::optimizers;
 use crate::topology::Role;
 
@@ -45,7 +45,7 @@ pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
         }
         _ => return,
     };
-    let uncut = layers.iter().position(|layer| shards::table(&layer.op).is_none());
+    let uncut = layers.iter().position(|layer| layer.op.rows().is_none());
     let (entry, problem) = match (uncut, layers) {
         (Some(index), _) => {
             (item.at(&[index]), format!("is {}, a layer that cannot be cut", layers[index].op.kind()))

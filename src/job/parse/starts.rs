@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::super::shape::Signal;
-use super::super::validated::{InputDtype, MadeOf, TorchScript};
+use super::super::validated::{MadeOf, TorchScript};
 use super::modules;
 use crate::config::{
     By, Integer, Item, Key, Kind, List, MOST, Optional, Table, Words, by, integer, key, list, words,
 };
+use crate::layers::{InputDtype, Signal};
 
 /// Those of what passes between modules.
 pub(super) const DTYPES: [(&str, InputDtype); 2] =

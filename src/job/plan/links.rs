@@ -1,9 +1,9 @@
 //! What travels between roles in one step of one trainer.
 
-use super::super::shape::Signal;
 use super::super::size::BYTES_PER_PARAMETER;
 use super::super::validated::{Placement, Training};
 use super::{Link, Load, ModulePlan, ranges, sum};
+use crate::layers::Signal;
 
 /// Modules on other ranks that follow one another pass their outputs on without the trainer; gradients go the same ways
 /// back. Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
-use super::shape::{self, Signal};
-use super::size::{self, ModuleSize};
+use super::size::ModuleSize;
 use super::split;
 use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
+use crate::layers::{self, Signal};
 use crate::topology::{Device, Rank, Role};
 pub use collectives::{CollectivesPlan, collectives_plan};
 use links::links;
@@ -206,7 +206,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
     // Rows that are sharded lie in the memory of the machine.
     let gpus = if module.is_cut() { 0 } else { gpus };
     let input = module.input();
-    let outputs = shape::infer(module.layers(), &input);
+    let outputs = layers::infer(module.layers(), &input);
     let parts = split::devices(module.layers(), &module.devices, gpus);
     let layers: Vec<LayerPlan> = module
         .layers()
@@ -217,8 +217,8 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
             name: layer.name.clone(),
             kind: layer.op.kind(),
             output: output.clone(),
-            parameters: size::parameters(&layer.op),
-            parameter_bytes: size::parameter_bytes(&layer.op),
+            parameters: layers::size::parameters(&layer.op),
+            parameter_bytes: layers::size::parameter_bytes(&layer.op),
             device: device(*part, gpus),
         })
         .collect();
@@ -271,7 +271,7 @@ fn device_plans(
         on.optimizer_bytes = on.optimizer_bytes.saturating_add(parameter_bytes.saturating_mul(tensors));
     };
     for (layer, plan) in module.layers().iter().zip(layers) {
-        add(plan.device, plan.parameters, plan.parameter_bytes, size::buffer_bytes(&layer.op));
+        add(plan.device, plan.parameters, plan.parameter_bytes, layers::size::buffer_bytes(&layer.op));
     }
     if let Some(ModuleSize { parameters, parameter_bytes, buffer_bytes }) = script {
         add(device(0, gpus), parameters, parameter_bytes, buffer_bytes);

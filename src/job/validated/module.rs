@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::layer::Layer;
-use super::super::shape::{self, Signal};
 use super::super::shards::Cut;
-use super::super::size;
+use crate::layers::{self, InputDtype, Layer, Signal};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,7 +83,7 @@ impl ModuleSpec {
     /// One sample of what it gives.
     pub fn output(&self) -> Option<Signal> {
         match &self.made_of {
-            MadeOf::Layers(layers) => shape::infer(layers, &self.input()).output().cloned(),
+            MadeOf::Layers(layers) => layers::infer(layers, &self.input()).output().cloned(),
             MadeOf::TorchScript(script) => Some(script.output.clone()),
         }
     }
@@ -105,13 +103,16 @@ impl ModuleSpec {
         }
     }
 
-    /// Multiplications of one sample's forward, about. None: what a script does is not known.
-    pub fn multiplications(&self) -> Option<u64> {
+    /// Multiply-accumulates of one sample's forward, about. None: what a script does is not known.
+    pub fn macs(&self) -> Option<u64> {
         let MadeOf::Layers(layers) = &self.made_of else { return None };
-        let outputs = shape::infer(layers, &self.input()).signals;
-        let each =
-            layers.iter().zip(&outputs).map(|(layer, output)| size::multiplications(&layer.op, output));
-        Some(each.fold(0, u64::saturating_add))
+        let mut input = self.input();
+        let mut sum = 0u64;
+        for (layer, output) in layers.iter().zip(layers::infer(layers, &self.input()).signals) {
+            sum = sum.saturating_add(layer.op.macs(&input, &output));
+            input = output;
+        }
+        Some(sum)
     }
 }
 
@@ -181,13 +182,6 @@ pub enum Devices {
     Count(u32),
     /// A new device starts at each of the named top-level layers.
     At(Vec<String>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InputDtype {
-    Float32,
-    Int64,
 }
 
 impl ModuleSpec {

@@ -168,16 +168,16 @@ impl Training {
 
     /// Multiplications of one forward on this rank, about; a server of rows has none. None: it computes no module, or one
     /// of which this is not known.
-    pub fn multiplications_on(&self, rank: Rank) -> Option<u64> {
+    pub fn macs_on(&self, rank: Rank) -> Option<u64> {
         let computed = |module: &ModuleSpec| self.computed_on(module).ranks.contains(&rank);
         let looked_up = |module: &ModuleSpec| module.is_cut() && module.place.ranks.contains(&rank);
         let here = self.modules.iter().filter(|module| computed(module) || looked_up(module));
-        multiplications(here, self.micro_batch_size())
+        macs(here, self.micro_batch_size())
     }
 
     /// Those of one batch through all modules, about. None: that is not known of one of them.
-    pub fn multiplications(&self) -> Option<u64> {
-        multiplications(&self.modules, self.train.batch_size)
+    pub fn macs(&self) -> Option<u64> {
+        macs(&self.modules, self.train.batch_size)
     }
 
     /// Does this rank compute a module where its devices are? Tables that are cut lie in the memory of machines.
@@ -187,8 +187,8 @@ impl Training {
     }
 }
 
-fn multiplications<'a>(modules: impl IntoIterator<Item = &'a ModuleSpec>, samples: u64) -> Option<u64> {
-    let each = modules.into_iter().map(ModuleSpec::multiplications).collect::<Option<Vec<_>>>()?;
+fn macs<'a>(modules: impl IntoIterator<Item = &'a ModuleSpec>, samples: u64) -> Option<u64> {
+    let each = modules.into_iter().map(ModuleSpec::macs).collect::<Option<Vec<_>>>()?;
     Some(each.into_iter().reduce(u64::saturating_add)?.saturating_mul(samples))
 }
 
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn multiplications_are_those_of_each_weight_at_each_position() {
+    fn macs_are_those_of_each_weight_at_each_position() {
         let file = JobText { name: "mnist_ps", text: include_str!("../../../jobs/mnist_ps.toml") };
         let job = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap().job;
         let job = job.training().unwrap();
         // Parameters of two convolutions and two linear layers, as PyTorch counts them, and where they are used.
         let sample = 320 * 26 * 26 + 18_496 * 24 * 24 + 1_179_776 + 1_290;
-        assert_eq!(job.multiplications_on(Rank(0)), Some(32 * sample));
-        assert_eq!(job.multiplications_on(Rank(1)), None, "a trainer that calls");
+        assert_eq!(job.macs_on(Rank(0)), Some(32 * sample));
+        assert_eq!(job.macs_on(Rank(1)), None, "a trainer that calls");
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{Dtype, Header};
 use crate::config::did_you_mean;
-use crate::job::layer::Layer;
-use crate::job::slots;
+use crate::layers::{Layer, each_tensor};
 
 /// A parameter or buffer that a module has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ const MOST: usize = 20;
 /// What layers have: float32, but for the count of batches.
 pub fn wanted_by_layers(layers: &[Layer]) -> Vec<Wanted> {
     let mut wanted = Vec::new();
-    slots::each(layers, &mut |name, shape, required| {
+    each_tensor(layers, &mut |name, shape, required| {
         let counts = !required && shape.is_empty();
         let dtype = if counts { Dtype::int64() } else { Dtype::float32() };
         wanted.push(Wanted { name, shape, dtype, required });

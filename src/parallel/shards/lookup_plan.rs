@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use crate::job::shards::{Cut, TableSpec};
+use crate::job::shards::Cut;
+use crate::layers::{EMPTY_PLACE, TableSpec};
 
 /// The rows of a batch, each once, numbered by owner and, of one owner, by id.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub(super) struct LookupPlan {
 }
 
 impl LookupPlan {
-    /// `bags`: a negative id is an empty place, and stays one.
+    /// `bags`: [`EMPTY_PLACE`] stands for no id, and stays.
     ///
     /// # Errors
     /// An id that the table does not have.
@@ -22,7 +23,7 @@ impl LookupPlan {
         let mut numbered = vec![-1; ids.len()];
         let mut sorted = Vec::with_capacity(ids.len());
         for (place, &id) in ids.iter().enumerate() {
-            if id < 0 && bags {
+            if bags && id == EMPTY_PLACE {
                 continue;
             }
             check(id, table, cut)?;
@@ -42,7 +43,7 @@ impl LookupPlan {
 
 fn check(id: i64, table: &TableSpec, cut: Cut) -> Result<()> {
     if id < 0 {
-        bail!("id {id} is negative\n  hint: ids count from 0; only bags have empty places");
+        bail!("id {id} is negative\n  hint: ids count from 0; only in bags -1 is an empty place");
     }
     if cut == Cut::Rows && id >= table.rows {
         bail!(

@@ -7,9 +7,9 @@ use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::lookup_plan::LookupPlan;
 use crate::autograd::{Autograd, Context};
-use crate::job::layer::{BagMode, LayerOp};
-use crate::job::shards::{Cut, TableSpec};
+use crate::job::shards::Cut;
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
+use crate::layers::{BagMode, Layer, LayerOp, RowTable, TableSpec};
 use crate::model::{Mode, Module};
 use crate::parallel::PATIENCE;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
@@ -49,18 +49,15 @@ impl ShardedModule {
     /// # Errors
     /// When the module is not sharded, or an owner does not have its part.
     pub fn get(autograd: &Arc<Autograd>, spec: &ModuleSpec) -> Result<ShardedModule> {
-        let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else {
+        let (Placement::Shards(cut), Some(rows)) = (spec.placement, spec.rows()) else {
             anyhow::bail!("module `{}` is not sharded", spec.name)
         };
         let get = |&owner| autograd.call(owner, Get { module: spec.name.clone() }, None);
         let calls: Vec<_> = spec.place.ranks.iter().map(get).collect();
         let shards = calls.into_iter().map(|call| Ok(call.wait()?.shard));
         let shards = shards.collect::<Result<Vec<_>>>()?;
-        let bags = match spec.layers()[0].op {
-            LayerOp::EmbeddingBag { mode, .. } => Some(mode),
-            _ => None,
-        };
-        let module = Arc::new(Module::build(&over_rows(spec), &[Device::Cpu], 0)?);
+        let RowTable { table, bags, over_rows } = rows;
+        let module = Arc::new(Module::build(&with_layer(spec, over_rows), &[Device::Cpu], 0)?);
         Ok(ShardedModule {
             autograd: autograd.clone(),
             name: spec.name.clone(),
@@ -184,18 +181,8 @@ fn rows(calls: Vec<(PendingReply<Rows>, i64)>, dim: i64) -> Result<Tensor> {
     })
 }
 
-/// The module with its layer over rows that are all there: at the trainer no row is padding, and gradients of rows are
-/// dense.
-fn over_rows(spec: &ModuleSpec) -> ModuleSpec {
-    let mut spec = spec.clone();
-    spec.devices = Devices::One;
-    let MadeOf::Layers(layers) = &mut spec.made_of else { return spec };
-    for layer in layers {
-        match &mut layer.op {
-            LayerOp::Embedding { padding_idx, sparse, .. } => (*padding_idx, *sparse) = (None, false),
-            LayerOp::EmbeddingBag { sparse, .. } => *sparse = false,
-            _ => {}
-        }
-    }
-    spec
+/// The module, which has one layer, with another one, at the trainer.
+fn with_layer(spec: &ModuleSpec, op: LayerOp) -> ModuleSpec {
+    let name = spec.layers().first().map(|layer| layer.name.clone()).unwrap_or_default();
+    ModuleSpec { devices: Devices::One, made_of: MadeOf::Layers(vec![Layer { name, op }]), ..spec.clone() }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
 use super::snapshot::{Row, Rows, TableSnapshot};
-use crate::job::shards::TableSpec;
+use crate::layers::TableSpec;
 use crate::optimizers::{OptimizerSpec, RowOptimizer};
 use crate::parallel::mean::weights;
 use crate::parallel::updates::Updated;

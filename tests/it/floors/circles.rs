@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Source, sources};
 
 /// The circles that there are: below which folder, of how many files at most, and why.
-const KNOWN: [(&str, usize, &str); 9] = [
+const KNOWN: [(&str, usize, &str); 10] = [
     (
         "autograd/",
         4,
@@ -16,6 +16,7 @@ const KNOWN: [(&str, usize, &str); 9] = [
     ("config/", 5, "a table reads its items by keys, whose values are read of items, and may be tables"),
     ("job/plan/", 3, "the plan's parts fill in the plan that holds them"),
     ("job/", 7, "what follows from a job (shapes, sizes, shards) is computed of the job, and kept in it"),
+    ("layers/", 3, "a layer may have layers inside it, and tells shapes through them"),
     ("model/", 6, "a TorchScript body is one kind of module, and its statistics are those of modules"),
     ("parallel/", 10, "a pulled module is stepped like the others, and is one of them"),
     (

@@ -143,7 +143,7 @@ fn two_layers_of_one_name() {
       hint: parameters carry the names of their layers; a layer without a name is called by its position
     ");
     insta::assert_snapshot!(replaced("name = \"fc2\"", "name = \"a.b\""), @r"
-    error: job `x.toml`: `modules.net.layers[3].name`: `a.b` is no name
+    error: job `x.toml`: `modules.net.layers[3].name`: `a.b` is not a valid name
       from: x.toml, line 15
       hint: a name is 1 to 64 letters, digits, `_` and `-`
     ");
@@ -177,15 +177,15 @@ fn layers_by_their_own_rules() {
     insta::assert_snapshot!(layer("{ type = \"lstm\", input_size = 8, hidden_size = 8 }"), @r"
     error: job `x.toml`: `modules.net.layers[2].batch_first` is missing
       from: x.toml, line 14
-      hint: write batch_first = true (PyTorch's default, false, would take the samples for time steps)
+      hint: for example batch_first = true (PyTorch's default, false, would take the samples for time steps)
     ");
     insta::assert_snapshot!(layer("{ type = \"multihead_attention\", embed_dim = 32, num_heads = 5, batch_first = false }"), @r"
-    error: job `x.toml`: `modules.net.layers[2].num_heads` = 5 does not divide embed_dim = 32
-      from: x.toml, line 14
-      hint: use 1, 2, 4, 8, 16 or 32
     error: job `x.toml`: `modules.net.layers[2].batch_first` = false does not fit: the first dimension of a batch counts the samples
       from: x.toml, line 14
       hint: write batch_first = true (PyTorch's default, false, would take the samples for time steps)
+    error: job `x.toml`: `modules.net.layers[2].num_heads` = 5 does not divide embed_dim = 32
+      from: x.toml, line 14
+      hint: use 1, 2, 4, 8, 16 or 32
     ");
     insta::assert_snapshot!(layer("{ type = \"group_norm\", num_groups = 3, num_channels = 8 }"), @r"
     error: job `x.toml`: `modules.net.layers[2].num_groups` = 3 does not divide num_channels = 8
@@ -193,7 +193,7 @@ fn layers_by_their_own_rules() {
       hint: use 1, 2, 4 or 8
     ");
     insta::assert_snapshot!(layer("{ type = \"reshape\", shape = [-1, -1] }"), @r"
-    error: job `x.toml`: `modules.net.layers[2].shape` = [-1, -1] is no shape
+    error: job `x.toml`: `modules.net.layers[2].shape` = [-1, -1] is not a valid shape
       from: x.toml, line 14
       hint: sizes are at least 1, and one of them may be -1 (whatever is left)
     ");
@@ -204,6 +204,7 @@ fn layers_by_their_own_rules() {
     "#);
     insta::assert_snapshot!(layer("\"log_softmax\""), @r"
     error: job `x.toml`: `modules.net.layers[2].dim` is missing
+      from: x.toml, line 14
       hint: for example dim = 1
     ");
     insta::assert_snapshot!(layer("{ type = \"relu\", inplace = true }"), @r"
@@ -350,7 +351,7 @@ fn modules_in_a_chain_take_what_the_one_before_gives() {
     assert_eq!(job.training().unwrap().modules[1].input, [16]);
     assert_eq!(job.cluster.world_size.0, 4, "roles that name every rank say how large the world is");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("in_features = 16", "in_features = 20")), @r"
-    error: job `x.toml`: `modules.dense.layers[0]`: linear `0` wants 20 features (in_features) in the last dimension; [16] comes from the module's input
+    error: job `x.toml`: `modules.dense.layers[0]`: linear `0` expects 20 features (in_features) in the last dimension; [16] comes from the module's input
       from: x.toml, line 13
       hint: write in_features = 16
     ");

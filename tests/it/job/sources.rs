@@ -37,7 +37,8 @@ fn the_tutorials_job_is_what_the_tutorial_does() {
     assert_eq!(job.role_of(Rank(2)).name, "trainer");
     assert_eq!(training.modules[0].place, job.roles[0]);
     assert_eq!(training.modules[0].devices, Devices::At(vec!["fc1".into()]));
-    let named = training.modules[0].layers().iter().filter(|layer| job::size::parameters(&layer.op) > 0);
+    let named =
+        training.modules[0].layers().iter().filter(|layer| pstrain::layers::size::parameters(&layer.op) > 0);
     assert_eq!(named.map(|layer| layer.name.as_str()).collect::<Vec<_>>(), ["conv1", "conv2", "fc1", "fc2"]);
     assert_eq!(training.data.root, DataRoot::Folder("data/mnist".into()));
     assert_eq!(training.data.plugin, PluginRef::Builtin("idx".into()));

@@ -18,7 +18,7 @@ fn all_errors_come_at_once_in_the_order_of_the_file() {
     error: job `x.toml`: unknown key `cluster.num_gpu`
       from: x.toml, line 5
       hint: did you mean `num_gpus`?
-    error: job `x.toml`: `modules.net.layers[3]`: linear `fc2` wants 23 features (in_features) in the last dimension; [32] comes from relu `2`
+    error: job `x.toml`: `modules.net.layers[3]`: linear `fc2` expects 23 features (in_features) in the last dimension; [32] comes from relu `2`
       from: x.toml, line 16
       hint: write in_features = 32
     error: job `x.toml`: `optimizer.lr` = -0.1 is not above 0
@@ -121,7 +121,7 @@ fn missing_keys_are_met_with_an_example() {
     "#);
     insta::assert_snapshot!(replaced("type = \"sgd\"", ""), @r#"
     error: job `x.toml`: `optimizer.type` is missing
-      from: x.toml, line 22
+      from: x.toml, line 23
       hint: for example type = "sgd"
     "#);
     insta::assert_snapshot!(replaced("input = [1, 8, 8]", ""), @r"
@@ -131,6 +131,7 @@ fn missing_keys_are_met_with_an_example() {
     ");
     insta::assert_snapshot!(replaced(", out_features = 32", ""), @r"
     error: job `x.toml`: `modules.net.layers[1].out_features` is missing
+      from: x.toml, line 13
       hint: for example out_features = 64
     ");
     insta::assert_snapshot!(errors(""), @r#"
@@ -183,7 +184,7 @@ fn mistyped_values_are_met_with_the_type() {
       hint: for example { key = "value" }
     "#);
     insta::assert_snapshot!(replaced("\"relu\"", "7"), @r#"
-    error: job `x.toml`: `modules.net.layers[2]` = 7 is no layer
+    error: job `x.toml`: `modules.net.layers[2]` = 7 is not a valid layer
       from: x.toml, line 14
       hint: write "relu", or { type = "linear", in_features = 784, out_features = 10 }
     "#);

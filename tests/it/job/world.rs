@@ -92,7 +92,7 @@ fn each_value_is_traced_to_where_it_came_from() {
       hint: use a number above 0
     "#);
     insta::assert_snapshot!(set(&["modules.net.layers[1].in_features=65"]), @r"
-    error: job `x.toml`: `modules.net.layers[1]`: linear `fc1` wants 65 features (in_features) in the last dimension; [64] comes from flatten `0`
+    error: job `x.toml`: `modules.net.layers[1]`: linear `fc1` expects 65 features (in_features) in the last dimension; [64] comes from flatten `0`
       from: option --set modules.net.layers[1].in_features=65
       hint: write in_features = 64
     ");

@@ -8,8 +8,10 @@ mod threads;
 
 use std::path::PathBuf;
 
-use pstrain::job::layer::{Conv, Layer, LayerOp};
-use pstrain::job::{Devices, InputDtype, MadeOf, ModuleSpec};
+use pstrain::job::{Devices, MadeOf, ModuleSpec};
+use pstrain::layers::{
+    Conv2d, Dropout, Dropout2d, Flatten, InputDtype, Layer, LayerOp, Linear, LogSoftmax, MaxPool2d, Relu,
+};
 use pstrain::topology::{Rank, Role};
 use tch::{Kind, Tensor};
 
@@ -35,7 +37,7 @@ pub fn sequential(ops: Vec<LayerOp>) -> Vec<Layer> {
 }
 
 pub fn conv2d(in_channels: i64, out_channels: i64, kernel: i64) -> LayerOp {
-    LayerOp::Conv2d(Conv {
+    LayerOp::Conv2d(Conv2d {
         in_channels,
         out_channels,
         kernel_size: [kernel; 2],
@@ -48,32 +50,32 @@ pub fn conv2d(in_channels: i64, out_channels: i64, kernel: i64) -> LayerOp {
 }
 
 pub fn linear(in_features: i64, out_features: i64) -> LayerOp {
-    LayerOp::Linear { in_features, out_features, bias: true }
+    LayerOp::Linear(Linear { in_features, out_features, bias: true })
 }
 
 /// The tutorial's network for 28 by 28 images.
 pub fn conv_net() -> Vec<Layer> {
-    let pool = LayerOp::MaxPool2d {
+    let pool = LayerOp::MaxPool2d(MaxPool2d {
         kernel_size: [2; 2],
-        stride: [2; 2],
+        stride: None,
         padding: [0; 2],
         dilation: [1; 2],
         ceil_mode: false,
-    };
+    });
     let named = |(name, op): (&str, LayerOp)| Layer { name: name.into(), op };
     [
         ("conv1", conv2d(1, 32, 3)),
-        ("relu1", LayerOp::Relu),
+        ("relu1", LayerOp::Relu(Relu {})),
         ("conv2", conv2d(32, 64, 3)),
-        ("relu2", LayerOp::Relu),
+        ("relu2", LayerOp::Relu(Relu {})),
         ("pool", pool),
-        ("dropout1", LayerOp::Dropout2d { p: 0.25 }),
-        ("flatten", LayerOp::Flatten { start_dim: 1, end_dim: -1 }),
+        ("dropout1", LayerOp::Dropout2d(Dropout2d { p: 0.25 })),
+        ("flatten", LayerOp::Flatten(Flatten { start_dim: 1, end_dim: -1 })),
         ("fc1", linear(9216, 128)),
-        ("relu3", LayerOp::Relu),
-        ("dropout2", LayerOp::Dropout { p: 0.5 }),
+        ("relu3", LayerOp::Relu(Relu {})),
+        ("dropout2", LayerOp::Dropout(Dropout { p: 0.5 })),
         ("fc2", linear(128, 10)),
-        ("log_softmax", LayerOp::LogSoftmax { dim: 1 }),
+        ("log_softmax", LayerOp::LogSoftmax(LogSoftmax { dim: 1 })),
     ]
     .into_iter()
     .map(named)

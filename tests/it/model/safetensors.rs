@@ -3,22 +3,21 @@
 use std::path::Path;
 
 use crate::model::{Close, conv_net, sequential, spec};
-use pstrain::job::layer::LayerOp;
+use pstrain::layers::{BatchNorm1d, LayerOp, Linear};
 use pstrain::model::{Mode, Module, load, save};
 use tch::{Device, Kind, Tensor};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
 fn module(seed: u64) -> Module {
-    let norm = LayerOp::BatchNorm {
-        dims: 1,
+    let norm = LayerOp::BatchNorm1d(BatchNorm1d {
         num_features: 4,
         eps: 1e-5,
         momentum: 0.1,
         affine: true,
         track_running_stats: true,
-    };
-    let ops = vec![LayerOp::Linear { in_features: 3, out_features: 4, bias: false }, norm];
+    });
+    let ops = vec![LayerOp::Linear(Linear { in_features: 3, out_features: 4, bias: false }), norm];
     Module::build(&spec(&[3], sequential(ops)), &[Device::Cpu], seed).unwrap()
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::model::{Close, figures};
-use pstrain::job::shape::Signal;
-use pstrain::job::{InputDtype, MadeOf, ModuleSpec, TorchScript};
+use pstrain::job::{MadeOf, ModuleSpec, TorchScript};
+use pstrain::layers::{InputDtype, Signal};
 use pstrain::model::{Mode, Module, Statistics, load, save};
 use tch::{Device, Kind, Tensor};
 

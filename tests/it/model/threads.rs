@@ -1,7 +1,7 @@
 //! One module used by many at once, and its running statistics.
 
 use crate::model::{conv_net, spec};
-use pstrain::job::layer::{Layer, LayerOp};
+use pstrain::layers::{BatchNorm2d, Dropout, Dropout2d, Layer, LayerOp};
 use pstrain::model::{Mode, Module};
 use tch::{Device, Kind, Tensor};
 
@@ -11,7 +11,7 @@ fn leaves(params: &[Tensor]) -> Vec<Tensor> {
 
 fn images(seed: u64, batch: i64, shape: &[i64]) -> Tensor {
     let size: Vec<i64> = std::iter::once(batch).chain(shape.iter().copied()).collect();
-    pstrain::model::rng::seeded(seed, || Tensor::randn(size, (Kind::Float, Device::Cpu)))
+    pstrain::layers::rng::seeded(seed, || Tensor::randn(size, (Kind::Float, Device::Cpu)))
 }
 
 /// Output and gradients of one training forward and backward of the whole ConvNet.
@@ -46,14 +46,13 @@ fn threads_that_share_a_module_get_what_they_would_get_alone() {
 }
 
 fn normalised() -> Module {
-    let norm = LayerOp::BatchNorm {
-        dims: 2,
+    let norm = LayerOp::BatchNorm2d(BatchNorm2d {
         num_features: 3,
         eps: 1e-5,
         momentum: 0.1,
         affine: true,
         track_running_stats: true,
-    };
+    });
     let layers = vec![Layer { name: "bn".into(), op: norm }];
     Module::build(&spec(&[3, 4, 4], layers), &[Device::Cpu], 1).unwrap()
 }
@@ -97,7 +96,7 @@ fn one_value_per_channel_is_no_batch_to_normalise() {
 
 #[test]
 fn dropout_draws_the_same_whatever_was_drawn_before() {
-    for op in [LayerOp::Dropout { p: 0.3 }, LayerOp::Dropout2d { p: 0.3 }] {
+    for op in [LayerOp::Dropout(Dropout { p: 0.3 }), LayerOp::Dropout2d(Dropout2d { p: 0.3 })] {
         let layers =
             vec![Layer { name: "0".into(), op: op.clone() }, Layer { name: "1".into(), op: op.clone() }];
         let module = Module::build(&spec(&[64, 5, 5], layers), &[Device::Cpu], 1).unwrap();
@@ -113,6 +112,6 @@ fn dropout_draws_the_same_whatever_was_drawn_before() {
         assert!((first.max().double_value(&[]) - 1.0 / 0.49).abs() < 1e-5);
         let channel = first.get(0).get(0);
         let whole = channel.eq_tensor(&channel.get(0).get(0)).all().int64_value(&[]) == 1;
-        assert!(whole || op == LayerOp::Dropout { p: 0.3 }, "channels are dropped whole");
+        assert!(whole || op == LayerOp::Dropout(Dropout { p: 0.3 }), "channels are dropped whole");
     }
 }

@@ -1,0 +1,108 @@
+//! Batch normalisation (Ioffe and Szegedy, 2015) that several threads may train at once: what both dimensions of it have
+//! in common.
+//!
+//! PyTorch's kernel writes the running statistics while it computes. Here it writes into fresh tensors with momentum
+//! 1, that is, it hands the batch's own statistics out, and their owner takes them in afterwards. Nor can one thread's
+//! update then change what another thread's backward reads.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::arguments::size;
+use super::op::{Buffer, Call, First, Seen, Slot, weight_and_bias};
+use super::shape::{Output, Refusal, Signal};
+use crate::config::{Flag, Integer, Key, Number, between, flag, key};
+
+pub(super) const NUM_FEATURES: Key<Integer> =
+    size("num_features").doc("Channels, the first dimension of a sample.");
+pub(super) const MOMENTUM: Key<Number> = key("momentum", between(0.0, 1.0))
+    .default("0.1")
+    .doc("How far the running statistics move to a batch's.");
+pub(super) const AFFINE: Key<Flag> =
+    key("affine", flag()).default("true").doc("Whether it learns a scale and a shift for each channel.");
+pub(super) const TRACK_RUNNING_STATS: Key<Flag> = key("track_running_stats", flag())
+    .default("true")
+    .doc("Keep running statistics, and evaluate with them instead of with the batch's.");
+
+/// The options of such a layer.
+pub(super) struct BatchNorm {
+    pub num_features: i64,
+    pub eps: f64,
+    pub momentum: f64,
+    pub affine: bool,
+    pub track_running_stats: bool,
+}
+
+impl BatchNorm {
+    pub fn parameters(&self) -> Vec<Slot> {
+        let size = self.num_features;
+        if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
+    }
+
+    pub fn buffers(&self) -> Vec<Buffer> {
+        if self.track_running_stats { running_statistics(self.num_features) } else { vec![] }
+    }
+
+    /// `x` (N, C, ...) normalised per channel.
+    pub fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        let (x, weight, bias) = (call.x, call.params.first(), call.params.get(1));
+        let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
+            x.f_batch_norm(weight, bias, mean, var, train, 1.0, self.eps, true)
+        };
+        if call.train || !self.track_running_stats {
+            enough_values(x)?;
+        }
+        if !self.track_running_stats {
+            return normalise(None, None, true);
+        }
+        if !call.train {
+            let running = (call.buffers)()?;
+            return normalise(Some(&running[0]), Some(&running[1]), false);
+        }
+        let features = &x.size()[1..2];
+        let mean = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
+        let var = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
+        let y = normalise(Some(&mean), Some(&var), true)?;
+        (call.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
+        (call.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
+        (call.seen)(Seen::Batch { buffer: 2 });
+        Ok(y)
+    }
+}
+
+/// The buffers of a layer that keeps running statistics.
+pub(super) fn running_statistics(features: i64) -> Vec<Buffer> {
+    vec![
+        Buffer { name: "running_mean", shape: vec![features], first: First::Zeros },
+        Buffer { name: "running_var", shape: vec![features], first: First::Ones },
+        Buffer { name: "num_batches_tracked", shape: vec![], first: First::Count },
+    ]
+}
+
+/// PyTorch's own check, which libtorch leaves out: one value has no variance, and would make the running one NaN.
+fn enough_values(x: &Tensor) -> Result<(), TchError> {
+    let size = x.size();
+    let per_channel: i64 =
+        size.iter().enumerate().filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product();
+    match per_channel {
+        2.. => Ok(()),
+        _ => Err(TchError::Shape(
+            "batch normalisation trains on more than 1 value per channel\n  \
+             hint: set data.drop_last = true, or another train.batch_size"
+                .into(),
+        )),
+    }
+}
+
+/// What leaves a layer that expects so many channels, the first dimension of a sample; `key` is their argument.
+pub(super) fn channels(shape: &[i64], wanted: i64, key: &str) -> Output {
+    match shape.first() {
+        Some(came) if *came == wanted => Ok(Signal::floats(shape)),
+        Some(came) => {
+            let expects = format!("{wanted} channels ({key}) in the first dimension");
+            Err(Refusal::new(expects, format!("write {key} = {came}")).otherwise(shape))
+        }
+        None => {
+            Err(Refusal::new(format!("{wanted} channels ({key})"), "give the sample a dimension of channels"))
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a layer says of itself in its file.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use tch::{Kind, TchError, Tensor};
+
+use super::masks::MaskSource;
+use super::shape::{Output, Signal};
+use super::{Layer, LayerOp};
+
+/// What a layer computes. Nothing has a default: each says everything. Those that change each number by itself say less,
+/// see [`Elementwise`](super::elementwise::Elementwise).
+pub trait Op: Debug + Send + Sync {
+    /// Names and shapes of its own parameters, in the order of PyTorch's `named_parameters`.
+    fn parameters(&self) -> Vec<Slot>;
+
+    /// Its buffers, in the order of PyTorch's `named_buffers`.
+    fn buffers(&self) -> Vec<Buffer>;
+
+    /// Writes the initial values of its parameters over zeros, drawing from libtorch's generator as PyTorch's module does,
+    /// in its order. Call it under [`seeded`](super::rng::seeded), without recording gradients.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    fn draw(&self, parameters: &mut [Tensor]) -> Result<(), TchError>;
+
+    /// One sample of what it gives for one of its input, or why it does not take that.
+    fn output(&self, input: &Signal) -> Output;
+
+    /// Multiply-accumulates of one sample's forward, about.
+    fn macs(&self, input: &Signal, output: &Signal) -> u64;
+
+    /// Is its gradient sparse: only the rows that a batch has touched?
+    fn has_sparse_gradient(&self) -> bool;
+
+    /// Its rows, if it is a table that can lie on several ranks.
+    fn rows(&self) -> Option<RowTable>;
+
+    /// Layers that its input goes through first.
+    fn inner(&self) -> &[Layer];
+
+    fn memory(&self) -> Memory;
+
+    /// Its output for a batch.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError>;
+}
+
+/// A parameter as PyTorch names it within its layer, with its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub name: String,
+    pub shape: Vec<i64>,
+}
+
+pub(super) fn slot(name: impl Into<String>, shape: impl Into<Vec<i64>>) -> Slot {
+    Slot { name: name.into(), shape: shape.into() }
+}
+
+/// A weight, and a bias if there is one.
+pub(super) fn weight_and_bias(weight: Vec<i64>, bias: Option<i64>) -> Vec<Slot> {
+    let mut slots = vec![slot("weight", weight)];
+    slots.extend(bias.map(|size| slot("bias", [size])));
+    slots
+}
+
+/// A buffer as PyTorch names it within its layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    pub name: &'static str,
+    pub shape: Vec<i64>,
+    pub first: First,
+}
+
+/// What a buffer starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Numbers of f32.
+    Zeros,
+    /// Numbers of f32.
+    Ones,
+    /// A count from 0, of int64.
+    Count,
+}
+
+impl Buffer {
+    /// As it is before the first batch, on the CPU.
+    ///
+    /// # Errors
+    /// Libtorch could not make it (memory).
+    pub fn make(&self) -> Result<Tensor, TchError> {
+        let cpu = tch::Device::Cpu;
+        match self.first {
+            First::Zeros => Tensor::f_zeros(&self.shape, (Kind::Float, cpu)),
+            First::Ones => Tensor::f_ones(&self.shape, (Kind::Float, cpu)),
+            First::Count => Tensor::f_zeros(&self.shape, (Kind::Int64, cpu)),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        let each = match self.first {
+            First::Zeros | First::Ones => 4,
+            First::Count => 8,
+        };
+        self.shape.iter().fold(each, |bytes: u64, size| bytes.saturating_mul(size.unsigned_abs()))
+    }
+}
+
+/// A table of rows, of which a batch uses some.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowTable {
+    pub table: TableSpec,
+    /// How the rows of a bag become one; none: each stays by itself.
+    pub bags: Option<BagMode>,
+    /// The layer over rows that are all there: none is padding, and their gradients are dense.
+    pub over_rows: LayerOp,
+}
+
+/// How an embedding bag joins the rows of a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BagMode {
+    Sum,
+    Mean,
+    Max,
+}
+
+/// The table of an embedding layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSpec {
+    /// Of a table that is cut by hash the most that one rank holds.
+    pub rows: i64,
+    /// Numbers in a row.
+    pub dim: i64,
+    /// The id whose row is zero and stays so.
+    pub padding: Option<i64>,
+}
+
+/// What may be written over to save memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Its output is not among what its backward reads: the next layer may write over it.
+    pub forgets_output: bool,
+    /// It can write over its input, see [`Call::may_overwrite`].
+    pub writes_over_input: bool,
+}
+
+impl Memory {
+    /// Its backward reads its output, or may.
+    pub const KEEPS_OUTPUT: Memory = Memory { forgets_output: false, writes_over_input: false };
+    pub const FORGETS_OUTPUT: Memory = Memory { forgets_output: true, writes_over_input: false };
+}
+
+/// One forward of one layer.
+pub struct Call<'a> {
+    /// The layer's own, in the order of [`Op::parameters`].
+    pub params: &'a [Tensor],
+    /// A batch; its first dimension counts the samples.
+    pub x: &'a Tensor,
+    /// What the inner layers gave for it.
+    pub inner: Option<&'a Tensor>,
+    pub train: bool,
+    /// Nobody needs `x` any more.
+    pub may_overwrite: bool,
+    /// Copies of the layer's own buffers, all of one moment, in the order of [`Op::buffers`].
+    pub buffers: &'a dyn Fn() -> Result<Vec<Tensor>, TchError>,
+    /// What a training forward saw of its batch, for the buffers.
+    pub seen: &'a mut dyn FnMut(Seen),
+    /// Where random numbers come from.
+    pub masks: &'a dyn Fn() -> MaskSource,
+}
+
+impl Call<'_> {
+    /// Where the random numbers of a training forward come from.
+    pub fn training_masks(&self) -> Option<MaskSource> {
+        self.train.then(self.masks)
+    }
+}
+
+/// What a training forward saw of its batch. Buffers are named by their position in [`Op::buffers`].
+#[derive(Debug)]
+pub enum Seen {
+    /// The batch's own value, which a running mean moves to by `momentum`.
+    Mean { buffer: usize, seen: Tensor, momentum: f64 },
+    /// One batch more.
+    Batch { buffer: usize },
+}
+
+/// Each of so many parameters once at each position of the output. `channels_first`: a position's numbers are the first dimension's, as
+/// in images, and else the last one's.
+pub(super) fn at_each_position(parameters: u64, output: &Signal, channels_first: bool) -> u64 {
+    let values_at_a_position = match output.shape.as_slice() {
+        [channels, ..] if channels_first => *channels,
+        [channels, _, _] => *channels,
+        [.., last] => *last,
+        [] => 1,
+    };
+    parameters.saturating_mul(output.elements() / values_at_a_position.max(1).unsigned_abs())
+}

@@ -1,0 +1,59 @@
+//! ReLU.
+
+use tch::{TchError, Tensor};
+
+use super::Layer;
+use super::arguments::{INPLACE, arguments};
+use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::shape::{Output, Signal};
+
+arguments! {
+    /// Negative numbers become 0.
+    pub struct Relu {}
+    refused: INPLACE;
+}
+
+impl Op for Relu {
+    fn parameters(&self) -> Vec<Slot> {
+        vec![]
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        vec![]
+    }
+
+    fn draw(&self, _parameters: &mut [Tensor]) -> Result<(), TchError> {
+        Ok(())
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        Ok(Signal::floats(input.expect_floats()?))
+    }
+
+    fn macs(&self, _input: &Signal, _output: &Signal) -> u64 {
+        0
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { forgets_output: false, writes_over_input: true }
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        match call.may_overwrite {
+            true => call.x.shallow_clone().f_relu_(),
+            false => call.x.f_relu(),
+        }
+    }
+}

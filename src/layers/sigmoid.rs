@@ -1,0 +1,18 @@
+//! Sigmoid.
+
+use tch::{TchError, Tensor};
+
+use super::arguments::{INPLACE, arguments};
+use super::elementwise::Elementwise;
+
+arguments! {
+    /// 1 / (1 + exp(-x)).
+    pub struct Sigmoid {}
+    refused: INPLACE;
+}
+
+impl Elementwise for Sigmoid {
+    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_sigmoid()
+    }
+}

@@ -1,0 +1,57 @@
+//! Softmax.
+
+use tch::{TchError, Tensor};
+
+use super::Layer;
+use super::arguments::{arguments, dimension};
+use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::shape::{Output, Signal, along_dimension};
+
+arguments! {
+    /// Numbers along a dimension become probabilities.
+    pub struct Softmax {
+        dim: i64 = dimension("dim").example("1").doc("Along which dimension; 0 is the batch."),
+    }
+}
+
+impl Op for Softmax {
+    fn parameters(&self) -> Vec<Slot> {
+        vec![]
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        vec![]
+    }
+
+    fn draw(&self, _parameters: &mut [Tensor]) -> Result<(), TchError> {
+        Ok(())
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        along_dimension(input, self.dim)
+    }
+
+    fn macs(&self, _input: &Signal, _output: &Signal) -> u64 {
+        0
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::KEEPS_OUTPUT
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        call.x.f_softmax(self.dim, None)
+    }
+}

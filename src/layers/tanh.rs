@@ -1,0 +1,18 @@
+//! Tanh.
+
+use tch::{TchError, Tensor};
+
+use super::arguments::{INPLACE, arguments};
+use super::elementwise::Elementwise;
+
+arguments! {
+    /// The hyperbolic tangent.
+    pub struct Tanh {}
+    refused: INPLACE;
+}
+
+impl Elementwise for Tanh {
+    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_tanh()
+    }
+}
