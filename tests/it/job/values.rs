@@ -259,11 +259,14 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
       from: x.toml, line 27
       hint: did you mean "hogwild"?
     "#);
-    insta::assert_snapshot!(replaced("type = \"sgd\"", "type = \"lion\""), @r#"
-    error: job `x.toml`: `optimizer.type` = "lion" is not one of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop or rprop
-      from: x.toml, line 24
-      hint: for example "sgd"
-    "#);
+    // Not the whole list: it grows.
+    let optimizer = replaced("type = \"sgd\"", "type = \"sgdm\"");
+    assert!(
+        optimizer
+            .starts_with("error: job `x.toml`: `optimizer.type` = \"sgdm\" is not one of sgd, adam, adamw, ")
+            && optimizer.ends_with("\n  from: x.toml, line 24\n  hint: did you mean \"sgd\"?"),
+        "{optimizer}"
+    );
     insta::assert_snapshot!(replaced("\"relu\"", "\"Conv2d\""), @r"
     error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `Conv2d`
       from: x.toml, line 14
@@ -274,11 +277,10 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
       from: x.toml, line 14
       hint: did you mean `relu`?
     ");
-    insta::assert_snapshot!(replaced("\"relu\"", "\"transformer\""), @r"
-    error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `transformer`
-      from: x.toml, line 14
-      hint: known layers: linear, conv1d, conv2d, embedding, embedding_bag, batch_norm1d, batch_norm2d, layer_norm, group_norm, relu, gelu, silu, tanh, sigmoid, softmax, log_softmax, max_pool2d, avg_pool2d, adaptive_avg_pool2d, dropout, dropout2d, flatten, reshape, residual, lstm, multihead_attention
-    ");
+    let layer = replaced("\"relu\"", "\"transformer\"");
+    let beginning = "error: job `x.toml`: `modules.net.layers[2]`: there is no layer of type `transformer`\n  \
+                     from: x.toml, line 14\n  hint: known layers: linear, conv1d, conv2d, ";
+    assert!(layer.starts_with(beginning), "{layer}");
     insta::assert_snapshot!(replaced("plugin = \"idx\"", "plugin = \"mnist\""), @r#"
     error: job `x.toml`: `data.plugin` = "mnist" is neither a builtin plug-in nor a path that ends in .wasm
       from: x.toml, line 19
