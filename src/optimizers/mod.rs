@@ -115,6 +115,7 @@ optimizers! {
     adamax::Adamax,
     rmsprop::RmsProp,
     rprop::Rprop,
+    nadam::NAdam,
 }
 
 /// What a job can say of an optimizer.

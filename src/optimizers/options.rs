@@ -14,6 +14,9 @@ pub(super) const EPS: Key<Number> =
 pub(super) const WEIGHT_DECAY: Key<Number> = key("weight_decay", at_least(0.0))
     .default("0.0")
     .doc("L2 penalty: how much of the parameter joins its gradient.");
+pub(super) const DECOUPLED_WEIGHT_DECAY: Key<Flag> = key("decoupled_weight_decay", flag())
+    .default("false")
+    .doc("Take weight_decay straight off the parameter, as AdamW does.");
 pub(super) const MAXIMIZE: Key<Flag> =
     key("maximize", flag()).default("false").doc("Climb instead of descending.");
 

@@ -115,6 +115,28 @@ OPTIMIZERS = {
             all=dict(lr=0.1, etas=[0.7, 1.5], step_sizes=[0.05, 0.3], maximize=True),
         ),
     ),
+    "nadam": (
+        torch.optim.NAdam,
+        dict(
+            lr=0.01,
+            betas=[0.9, 0.999],
+            eps=1e-8,
+            weight_decay=0.0,
+            momentum_decay=4e-3,
+            decoupled_weight_decay=False,
+            maximize=False,
+        ),
+        dict(
+            betas=dict(betas=[0.5, 0.7]),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.1),
+            decoupled_weight_decay=dict(weight_decay=0.1, decoupled_weight_decay=True),
+            momentum_decay=dict(momentum_decay=0.3),
+            all=dict(
+                lr=0.1, betas=[0.8, 0.6], eps=1e-3, weight_decay=0.05, momentum_decay=0.02, maximize=True
+            ),
+        ),
+    ),
 }
 
 SPARSE = {
