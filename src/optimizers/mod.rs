@@ -116,6 +116,7 @@ optimizers! {
     rmsprop::RmsProp,
     rprop::Rprop,
     nadam::NAdam,
+    radam::RAdam,
 }
 
 /// What a job can say of an optimizer.

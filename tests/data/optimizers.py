@@ -137,6 +137,21 @@ OPTIMIZERS = {
             ),
         ),
     ),
+    "radam": (
+        torch.optim.RAdam,
+        dict(
+            lr=0.01, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0, decoupled_weight_decay=False, maximize=False
+        ),
+        dict(
+            betas=dict(betas=[0.5, 0.9]),
+            # So short a mean is never rectified.
+            short=dict(betas=[0.5, 0.6]),
+            eps=dict(eps=0.1),
+            weight_decay=dict(weight_decay=0.1),
+            decoupled_weight_decay=dict(weight_decay=0.1, decoupled_weight_decay=True),
+            all=dict(lr=0.1, betas=[0.8, 0.95], eps=1e-3, weight_decay=0.05, maximize=True),
+        ),
+    ),
 }
 
 SPARSE = {
