@@ -117,6 +117,7 @@ optimizers! {
     rprop::Rprop,
     nadam::NAdam,
     radam::RAdam,
+    lion::Lion,
 }
 
 /// What a job can say of an optimizer.

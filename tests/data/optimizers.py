@@ -1,4 +1,4 @@
-"""PyTorch's trajectories of every optimizer, with and without each option.
+"""PyTorch's trajectories of every optimizer, with and without each option; of Lion, which PyTorch has not, the paper's.
 
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/optimizers.py
@@ -23,6 +23,28 @@ STEPS = 20
 SKIPPED = [4, 5]
 SHAPES = [(3, 4), (5,)]
 SPARSE_SHAPE = (6, 2)
+
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, line by line."""
+
+    def __init__(self, params, lr, betas, weight_decay, maximize):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for theta in group["params"]:
+                if theta.grad is None:
+                    continue
+                m = self.state[theta].get("exp_avg", torch.zeros_like(theta))
+                g = -theta.grad if group["maximize"] else theta.grad
+                c = beta1 * m + (1 - beta1) * g
+                theta -= group["lr"] * (c.sign() + group["weight_decay"] * theta)
+                self.state[theta]["exp_avg"] = beta2 * m + (1 - beta2) * g
+
 
 OPTIMIZERS = {
     "sgd": (
@@ -150,6 +172,15 @@ OPTIMIZERS = {
             weight_decay=dict(weight_decay=0.1),
             decoupled_weight_decay=dict(weight_decay=0.1, decoupled_weight_decay=True),
             all=dict(lr=0.1, betas=[0.8, 0.95], eps=1e-3, weight_decay=0.05, maximize=True),
+        ),
+    ),
+    "lion": (
+        Lion,
+        dict(lr=0.01, betas=[0.9, 0.99], weight_decay=0.0, maximize=False),
+        dict(
+            betas=dict(betas=[0.5, 0.7]),
+            weight_decay=dict(weight_decay=0.1),
+            all=dict(lr=0.1, betas=[0.8, 0.6], weight_decay=0.05, maximize=True),
         ),
     ),
 }
