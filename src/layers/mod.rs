@@ -110,6 +110,7 @@ layers! {
     residual::Residual,
     lstm::Lstm,
     multihead_attention::MultiheadAttention,
+    rms_norm::RmsNorm,
 }
 
 /// What a job can say of a layer.

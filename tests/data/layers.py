@@ -557,6 +557,26 @@ CASES = {
             True,
         ),
     },
+    "rms_norm": {
+        "rms_norm": (
+            '[{ type = "rms_norm", normalized_shape = 6 }]',
+            lambda: [nn.RMSNorm(6)],
+            floats(3, 2, 6),
+            False,
+        ),
+        "rms_norm_2d": (
+            '[{ type = "rms_norm", normalized_shape = [2, 6], eps = 1e-2 }]',
+            lambda: [nn.RMSNorm([2, 6], eps=1e-2)],
+            floats(3, 2, 6),
+            False,
+        ),
+        "rms_norm_plain": (
+            '[{ type = "rms_norm", normalized_shape = 6, elementwise_affine = false }, "relu"]',
+            lambda: [nn.RMSNorm(6, elementwise_affine=False), nn.ReLU()],
+            floats(3, 6),
+            False,
+        ),
+    },
 }
 
 
