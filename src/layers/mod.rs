@@ -11,6 +11,7 @@ mod batch_norm;
 mod conv;
 mod elementwise;
 pub mod init;
+mod instance_norm;
 pub mod masks;
 pub mod op;
 mod pool;
@@ -111,6 +112,7 @@ layers! {
     lstm::Lstm,
     multihead_attention::MultiheadAttention,
     rms_norm::RmsNorm,
+    instance_norm1d::InstanceNorm1d,
 }
 
 /// What a job can say of a layer.

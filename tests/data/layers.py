@@ -577,6 +577,32 @@ CASES = {
             False,
         ),
     },
+    "instance_norm1d": {
+        "instance_norm1d": (
+            '[{ type = "instance_norm1d", num_features = 4 }]',
+            lambda: [nn.InstanceNorm1d(4)],
+            floats(3, 4, 5),
+            False,
+        ),
+        "instance_norm1d_affine": (
+            '[{ type = "instance_norm1d", num_features = 4, affine = true, eps = 1e-2 }]',
+            lambda: [nn.InstanceNorm1d(4, affine=True, eps=1e-2)],
+            floats(3, 4, 5),
+            True,
+        ),
+        "instance_norm1d_tracked": (
+            '[{ type = "instance_norm1d", num_features = 4, track_running_stats = true, momentum = 0.3 }]',
+            lambda: [nn.InstanceNorm1d(4, track_running_stats=True, momentum=0.3)],
+            floats(3, 4, 5),
+            True,
+        ),
+        "instance_norm1d_tracked_eval": (
+            '[{ type = "instance_norm1d", num_features = 4, affine = true, track_running_stats = true }]',
+            lambda: [nn.InstanceNorm1d(4, affine=True, track_running_stats=True)],
+            floats(3, 4, 5),
+            False,
+        ),
+    },
 }
 
 
