@@ -113,6 +113,7 @@ layers! {
     multihead_attention::MultiheadAttention,
     rms_norm::RmsNorm,
     instance_norm1d::InstanceNorm1d,
+    instance_norm2d::InstanceNorm2d,
 }
 
 /// What a job can say of a layer.

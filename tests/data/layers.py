@@ -603,6 +603,32 @@ CASES = {
             False,
         ),
     },
+    "instance_norm2d": {
+        "instance_norm2d": (
+            '[{ type = "instance_norm2d", num_features = 4 }]',
+            lambda: [nn.InstanceNorm2d(4)],
+            floats(3, 4, 2, 5),
+            False,
+        ),
+        "instance_norm2d_affine": (
+            '[{ type = "instance_norm2d", num_features = 4, affine = true, eps = 1e-2 }]',
+            lambda: [nn.InstanceNorm2d(4, affine=True, eps=1e-2)],
+            floats(3, 4, 2, 5),
+            True,
+        ),
+        "instance_norm2d_tracked": (
+            '[{ type = "instance_norm2d", num_features = 4, track_running_stats = true, momentum = 0.3 }]',
+            lambda: [nn.InstanceNorm2d(4, track_running_stats=True, momentum=0.3)],
+            floats(3, 4, 2, 5),
+            True,
+        ),
+        "instance_norm2d_tracked_eval": (
+            '[{ type = "instance_norm2d", num_features = 4, affine = true, track_running_stats = true }]',
+            lambda: [nn.InstanceNorm2d(4, affine=True, track_running_stats=True)],
+            floats(3, 4, 2, 5),
+            False,
+        ),
+    },
 }
 
 
