@@ -114,6 +114,7 @@ layers! {
     rms_norm::RmsNorm,
     instance_norm1d::InstanceNorm1d,
     instance_norm2d::InstanceNorm2d,
+    gru::Gru,
 }
 
 /// What a job can say of a layer.

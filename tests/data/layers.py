@@ -27,20 +27,27 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-class Sequence(nn.LSTM):
-    def __init__(self, *args, **options):
-        super().__init__(*args, batch_first=True, **options)
+class Sequence(nn.Module):
+    """The hidden states at every step, of an LSTM or GRU, whose parameters have their names."""
+
+    def __init__(self, kind, *args, **options):
+        super().__init__()
+        inner = kind(*args, batch_first=True, **options)
+        self.inner = [inner]
+        for name, value in inner.named_parameters():
+            self.register_parameter(name, value)
 
     def forward(self, x):
-        return super().forward(x)[0]
+        return self.inner[0](x)[0]
 
 
 class Last(Sequence):
     """The state after the last step; of both directions side by side."""
 
     def forward(self, x):
-        _, (h, _) = nn.LSTM.forward(self, x)
-        directions = 2 if self.bidirectional else 1
+        _, h = self.inner[0](x)
+        h = h[0] if isinstance(h, tuple) else h
+        directions = 2 if self.inner[0].bidirectional else 1
         return torch.cat(list(h[-directions:]), dim=1)
 
 
@@ -495,38 +502,38 @@ CASES = {
     "lstm": {
         "lstm": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, batch_first = true }]',
-            lambda: [Sequence(3, 4)],
+            lambda: [Sequence(nn.LSTM, 3, 4)],
             floats(2, 5, 3),
             False,
         ),
         "lstm_last": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, output = "last", batch_first = true }]',
-            lambda: [Last(3, 4)],
+            lambda: [Last(nn.LSTM, 3, 4)],
             floats(2, 5, 3),
             False,
         ),
         "lstm_deep": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bidirectional = true, batch_first = true }]',
-            lambda: [Sequence(3, 4, num_layers=2, bidirectional=True)],
+            lambda: [Sequence(nn.LSTM, 3, 4, num_layers=2, bidirectional=True)],
             floats(2, 5, 3),
             False,
         ),
         "lstm_deep_last": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bidirectional = true, output = "last", batch_first = true }]',
-            lambda: [Last(3, 4, num_layers=2, bidirectional=True)],
+            lambda: [Last(nn.LSTM, 3, 4, num_layers=2, bidirectional=True)],
             floats(2, 5, 3),
             False,
         ),
         "lstm_no_bias": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 2, bias = false, batch_first = true }]',
-            lambda: [Sequence(3, 4, num_layers=2, bias=False)],
+            lambda: [Sequence(nn.LSTM, 3, 4, num_layers=2, bias=False)],
             floats(2, 5, 3),
             False,
         ),
         # Dropping everything between the layers leaves nothing to chance.
         "lstm_dropout_all": (
             '[{ type = "lstm", input_size = 3, hidden_size = 4, num_layers = 3, dropout = 1.0, bidirectional = true, batch_first = true }]',
-            lambda: [Sequence(3, 4, num_layers=3, dropout=1.0, bidirectional=True)],
+            lambda: [Sequence(nn.LSTM, 3, 4, num_layers=3, dropout=1.0, bidirectional=True)],
             floats(2, 5, 3),
             True,
         ),
@@ -627,6 +634,38 @@ CASES = {
             lambda: [nn.InstanceNorm2d(4, affine=True, track_running_stats=True)],
             floats(3, 4, 2, 5),
             False,
+        ),
+    },
+    "gru": {
+        "gru": (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, batch_first = true }]',
+            lambda: [Sequence(nn.GRU, 3, 4)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "gru_last": (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, output = "last", batch_first = true }]',
+            lambda: [Last(nn.GRU, 3, 4)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "gru_deep_last": (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, num_layers = 2, bidirectional = true, output = "last", batch_first = true }]',
+            lambda: [Last(nn.GRU, 3, 4, num_layers=2, bidirectional=True)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "gru_no_bias": (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, num_layers = 2, bias = false, batch_first = true }]',
+            lambda: [Sequence(nn.GRU, 3, 4, num_layers=2, bias=False)],
+            floats(2, 5, 3),
+            False,
+        ),
+        "gru_dropout_all": (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, num_layers = 3, dropout = 1.0, bidirectional = true, batch_first = true }]',
+            lambda: [Sequence(nn.GRU, 3, 4, num_layers=3, dropout=1.0, bidirectional=True)],
+            floats(2, 5, 3),
+            True,
         ),
     },
 }

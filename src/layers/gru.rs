@@ -1,0 +1,76 @@
+//! The GRU (Cho et al., 2014).
+
+use tch::{TchError, Tensor};
+
+use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
+use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position};
+use super::recurrent::{BIDIRECTIONAL, Given, NUM_LAYERS, OUTPUT, Recurrent};
+use super::shape::{Output, Signal};
+use super::{Layer, init, size::numbers};
+
+arguments! {
+    /// Gated recurrent units along the steps of a sequence.
+    pub struct Gru {
+        input_size: i64 = size("input_size").doc("Numbers of each step."),
+        hidden_size: i64 = size("hidden_size").doc("Numbers of the hidden state."),
+        num_layers: i64 = NUM_LAYERS,
+        bias: bool = BIAS,
+        dropout: f64 = dropout("dropout").doc("Between the layers, not after the last, in training."),
+        bidirectional: bool = BIDIRECTIONAL,
+        output: Given = OUTPUT,
+    }
+    said: BATCH_FIRST;
+}
+
+impl Gru {
+    fn sizes(&self) -> Recurrent {
+        let Gru { input_size, hidden_size, num_layers, bias, dropout, bidirectional, output } = *self;
+        Recurrent { gates: 3, input_size, hidden_size, num_layers, bias, dropout, bidirectional, output }
+    }
+}
+
+impl Op for Gru {
+    fn parameters(&self) -> Vec<Slot> {
+        self.sizes().parameters()
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        vec![]
+    }
+
+    fn draw(&self, parameters: &mut [Tensor]) -> Result<(), TchError> {
+        init::uniform(parameters, self.sizes().bound())
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        self.sizes().output(input)
+    }
+
+    fn macs(&self, _input: &Signal, output: &Signal) -> u64 {
+        at_each_position(numbers(&self.parameters()), output, false)
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::KEEPS_OUTPUT
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        let (Gru { bias, bidirectional, .. }, train) = (self, call.train);
+        let kernel = |x: &Tensor, params: &[&Tensor], layers: i64, zeros: &Tensor| {
+            x.f_gru(zeros, params, *bias, layers, 0.0, train, *bidirectional, true)
+        };
+        self.sizes().forward(call.x, call.params, call.training_masks(), &kernel)
+    }
+}
