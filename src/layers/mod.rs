@@ -115,6 +115,7 @@ layers! {
     instance_norm1d::InstanceNorm1d,
     instance_norm2d::InstanceNorm2d,
     gru::Gru,
+    conv_transpose2d::ConvTranspose2d,
 }
 
 /// What a job can say of a layer.

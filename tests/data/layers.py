@@ -668,6 +668,20 @@ CASES = {
             True,
         ),
     },
+    "conv_transpose2d": {
+        "conv_transpose2d": (
+            '[{ type = "conv_transpose2d", in_channels = 2, out_channels = 3, kernel_size = 3 }, "relu"]',
+            lambda: [nn.ConvTranspose2d(2, 3, 3), nn.ReLU()],
+            floats(2, 2, 4, 5),
+            False,
+        ),
+        "conv_transpose2d_options": (
+            '[{ type = "conv_transpose2d", in_channels = 4, out_channels = 6, kernel_size = [3, 2], stride = [2, 3], padding = [1, 0], output_padding = [1, 2], dilation = [2, 1], groups = 2, bias = false }]',
+            lambda: [nn.ConvTranspose2d(4, 6, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(1, 2), dilation=(2, 1), groups=2, bias=False)],
+            floats(2, 4, 4, 3),
+            False,
+        ),
+    },
 }
 
 
