@@ -116,6 +116,7 @@ layers! {
     instance_norm2d::InstanceNorm2d,
     gru::Gru,
     conv_transpose2d::ConvTranspose2d,
+    conv3d::Conv3d,
 }
 
 /// What a job can say of a layer.

@@ -682,6 +682,20 @@ CASES = {
             False,
         ),
     },
+    "conv3d": {
+        "conv3d": (
+            '[{ type = "conv3d", in_channels = 2, out_channels = 3, kernel_size = 3 }, "relu"]',
+            lambda: [nn.Conv3d(2, 3, 3), nn.ReLU()],
+            floats(2, 2, 4, 5, 4),
+            False,
+        ),
+        "conv3d_options": (
+            '[{ type = "conv3d", in_channels = 4, out_channels = 6, kernel_size = [3, 2, 1], stride = [2, 1, 1], padding = [2, 1, 0], dilation = [2, 3, 1], groups = 2, bias = false }]',
+            lambda: [nn.Conv3d(4, 6, (3, 2, 1), stride=(2, 1, 1), padding=(2, 1, 0), dilation=(2, 3, 1), groups=2, bias=False)],
+            floats(2, 4, 7, 6, 3),
+            False,
+        ),
+    },
 }
 
 
