@@ -117,6 +117,7 @@ layers! {
     gru::Gru,
     conv_transpose2d::ConvTranspose2d,
     conv3d::Conv3d,
+    max_pool1d::MaxPool1d,
 }
 
 /// What a job can say of a layer.

@@ -696,6 +696,20 @@ CASES = {
             False,
         ),
     },
+    "max_pool1d": {
+        "max_pool1d": (
+            '[{ type = "max_pool1d", kernel_size = 2 }]',
+            lambda: [nn.MaxPool1d(2)],
+            floats(2, 3, 7),
+            False,
+        ),
+        "max_pool1d_options": (
+            '[{ type = "max_pool1d", kernel_size = 3, stride = 2, padding = 1, dilation = 2, ceil_mode = true }]',
+            lambda: [nn.MaxPool1d(3, stride=2, padding=1, dilation=2, ceil_mode=True)],
+            floats(2, 3, 8),
+            False,
+        ),
+    },
 }
 
 
