@@ -118,6 +118,7 @@ layers! {
     conv_transpose2d::ConvTranspose2d,
     conv3d::Conv3d,
     max_pool1d::MaxPool1d,
+    avg_pool1d::AvgPool1d,
 }
 
 /// What a job can say of a layer.

@@ -710,6 +710,20 @@ CASES = {
             False,
         ),
     },
+    "avg_pool1d": {
+        "avg_pool1d": (
+            '[{ type = "avg_pool1d", kernel_size = 2 }]',
+            lambda: [nn.AvgPool1d(2)],
+            floats(2, 3, 7),
+            False,
+        ),
+        "avg_pool1d_options": (
+            '[{ type = "avg_pool1d", kernel_size = 3, stride = 2, padding = 1, ceil_mode = true, count_include_pad = false }]',
+            lambda: [nn.AvgPool1d(3, stride=2, padding=1, ceil_mode=True, count_include_pad=False)],
+            floats(2, 3, 8),
+            False,
+        ),
+    },
 }
 
 
