@@ -119,6 +119,7 @@ layers! {
     conv3d::Conv3d,
     max_pool1d::MaxPool1d,
     avg_pool1d::AvgPool1d,
+    upsample::Upsample,
 }
 
 /// What a job can say of a layer.

@@ -724,6 +724,62 @@ CASES = {
             False,
         ),
     },
+    "upsample": {
+        "upsample": (
+            '[{ type = "upsample", scale_factor = 2 }]',
+            lambda: [nn.Upsample(scale_factor=2)],
+            floats(2, 3, 2, 3),
+            False,
+        ),
+        "upsample_size": (
+            '[{ type = "upsample", size = [5, 4] }]',
+            lambda: [nn.Upsample(size=(5, 4))],
+            floats(2, 3, 2, 3),
+            False,
+        ),
+        "upsample_length": (
+            '[{ type = "upsample", scale_factor = 1.7 }]',
+            lambda: [nn.Upsample(scale_factor=1.7)],
+            floats(2, 3, 4),
+            False,
+        ),
+        "upsample_volume": (
+            '[{ type = "upsample", scale_factor = 2 }]',
+            lambda: [nn.Upsample(scale_factor=2)],
+            floats(2, 2, 2, 2, 3),
+            False,
+        ),
+        "upsample_linear": (
+            '[{ type = "upsample", scale_factor = 2.5, mode = "linear" }]',
+            lambda: [nn.Upsample(scale_factor=2.5, mode="linear")],
+            floats(2, 3, 4),
+            False,
+        ),
+        "upsample_bilinear": (
+            '[{ type = "upsample", scale_factor = [2, 1.5], mode = "bilinear" }]',
+            lambda: [nn.Upsample(scale_factor=(2, 1.5), mode="bilinear")],
+            floats(2, 3, 3, 4),
+            False,
+        ),
+        "upsample_corners": (
+            '[{ type = "upsample", size = 7, mode = "bilinear", align_corners = true }]',
+            lambda: [nn.Upsample(size=7, mode="bilinear", align_corners=True)],
+            floats(2, 3, 3, 4),
+            False,
+        ),
+        "upsample_bicubic": (
+            '[{ type = "upsample", scale_factor = 2, mode = "bicubic" }]',
+            lambda: [nn.Upsample(scale_factor=2, mode="bicubic")],
+            floats(2, 3, 3, 4),
+            False,
+        ),
+        "upsample_trilinear": (
+            '[{ type = "upsample", scale_factor = 2, mode = "trilinear" }]',
+            lambda: [nn.Upsample(scale_factor=2, mode="trilinear")],
+            floats(2, 2, 2, 2, 3),
+            False,
+        ),
+    },
 }
 
 
