@@ -120,6 +120,7 @@ layers! {
     max_pool1d::MaxPool1d,
     avg_pool1d::AvgPool1d,
     upsample::Upsample,
+    permute::Permute,
 }
 
 /// What a job can say of a layer.

@@ -100,6 +100,15 @@ def floats(*shape):
     return lambda: [torch.randn(shape)]
 
 
+class Permute(nn.Module):
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return x.permute(self.dims)
+
+
 # For each layer, cases by name: the layers as a job writes them, the same in PyTorch, inputs, whether it trains.
 CASES = {
     "linear": {
@@ -777,6 +786,20 @@ CASES = {
             '[{ type = "upsample", scale_factor = 2, mode = "trilinear" }]',
             lambda: [nn.Upsample(scale_factor=2, mode="trilinear")],
             floats(2, 2, 2, 2, 3),
+            False,
+        ),
+    },
+    "permute": {
+        "permute": (
+            '[{ type = "permute", dims = [0, 2, 1] }]',
+            lambda: [Permute(0, 2, 1)],
+            floats(2, 3, 4),
+            False,
+        ),
+        "permute_from_the_end": (
+            '[{ type = "permute", dims = [0, -1, 1, 2] }]',
+            lambda: [Permute(0, -1, 1, 2)],
+            floats(2, 3, 4, 5),
             False,
         ),
     },
