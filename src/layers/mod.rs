@@ -121,6 +121,7 @@ layers! {
     avg_pool1d::AvgPool1d,
     upsample::Upsample,
     permute::Permute,
+    positional_embedding::PositionalEmbedding,
 }
 
 /// What a job can say of a layer.

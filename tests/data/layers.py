@@ -109,6 +109,11 @@ class Permute(nn.Module):
         return x.permute(self.dims)
 
 
+class PositionalEmbedding(nn.Embedding):
+    def forward(self, x):
+        return x + super().forward(torch.arange(x.size(1)))
+
+
 # For each layer, cases by name: the layers as a job writes them, the same in PyTorch, inputs, whether it trains.
 CASES = {
     "linear": {
@@ -800,6 +805,14 @@ CASES = {
             '[{ type = "permute", dims = [0, -1, 1, 2] }]',
             lambda: [Permute(0, -1, 1, 2)],
             floats(2, 3, 4, 5),
+            False,
+        ),
+    },
+    "positional_embedding": {
+        "positional_embedding": (
+            '[{ type = "positional_embedding", num_embeddings = 7, embedding_dim = 4 }]',
+            lambda: [PositionalEmbedding(7, 4)],
+            floats(2, 5, 4),
             False,
         ),
     },
