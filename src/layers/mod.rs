@@ -122,6 +122,7 @@ layers! {
     upsample::Upsample,
     permute::Permute,
     positional_embedding::PositionalEmbedding,
+    leaky_relu::LeakyRelu,
 }
 
 /// What a job can say of a layer.

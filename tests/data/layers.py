@@ -816,6 +816,20 @@ CASES = {
             False,
         ),
     },
+    "leaky_relu": {
+        "leaky_relu": (
+            '["leaky_relu"]',
+            lambda: [nn.LeakyReLU()],
+            floats(4, 5),
+            False,
+        ),
+        "leaky_relu_slope": (
+            '[{ type = "leaky_relu", negative_slope = 0.3 }]',
+            lambda: [nn.LeakyReLU(0.3)],
+            floats(4, 5),
+            False,
+        ),
+    },
 }
 
 
