@@ -123,6 +123,7 @@ layers! {
     permute::Permute,
     positional_embedding::PositionalEmbedding,
     leaky_relu::LeakyRelu,
+    elu::Elu,
 }
 
 /// What a job can say of a layer.

@@ -114,6 +114,10 @@ class PositionalEmbedding(nn.Embedding):
         return x + super().forward(torch.arange(x.size(1)))
 
 
+def with_zeros(*shape):
+    return lambda: [torch.randn(shape).index_fill_(1, torch.tensor([0]), 0.0)]
+
+
 # For each layer, cases by name: the layers as a job writes them, the same in PyTorch, inputs, whether it trains.
 CASES = {
     "linear": {
@@ -827,6 +831,20 @@ CASES = {
             '[{ type = "leaky_relu", negative_slope = 0.3 }]',
             lambda: [nn.LeakyReLU(0.3)],
             floats(4, 5),
+            False,
+        ),
+    },
+    "elu": {
+        "elu": (
+            '["elu"]',
+            lambda: [nn.ELU()],
+            floats(4, 5),
+            False,
+        ),
+        "elu_alpha": (
+            '[{ type = "elu", alpha = 0.4 }]',
+            lambda: [nn.ELU(0.4)],
+            with_zeros(4, 5),
             False,
         ),
     },
