@@ -124,6 +124,7 @@ layers! {
     positional_embedding::PositionalEmbedding,
     leaky_relu::LeakyRelu,
     elu::Elu,
+    mish::Mish,
 }
 
 /// What a job can say of a layer.

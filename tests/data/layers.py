@@ -848,6 +848,14 @@ CASES = {
             False,
         ),
     },
+    "mish": {
+        "mish": (
+            '["mish"]',
+            lambda: [nn.Mish()],
+            floats(4, 5),
+            False,
+        ),
+    },
 }
 
 
