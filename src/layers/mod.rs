@@ -125,6 +125,7 @@ layers! {
     leaky_relu::LeakyRelu,
     elu::Elu,
     mish::Mish,
+    hardswish::Hardswish,
 }
 
 /// What a job can say of a layer.

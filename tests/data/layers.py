@@ -856,6 +856,14 @@ CASES = {
             False,
         ),
     },
+    "hardswish": {
+        "hardswish": (
+            '["hardswish"]',
+            lambda: [nn.Hardswish()],
+            lambda: [torch.randn(4, 5) * 4],
+            False,
+        ),
+    },
 }
 
 
