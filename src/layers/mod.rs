@@ -126,6 +126,7 @@ layers! {
     elu::Elu,
     mish::Mish,
     hardswish::Hardswish,
+    softplus::Softplus,
 }
 
 /// What a job can say of a layer.

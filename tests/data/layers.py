@@ -864,6 +864,20 @@ CASES = {
             False,
         ),
     },
+    "softplus": {
+        "softplus": (
+            '["softplus"]',
+            lambda: [nn.Softplus()],
+            lambda: [torch.randn(4, 5) * 20],
+            False,
+        ),
+        "softplus_options": (
+            '[{ type = "softplus", beta = 2.5, threshold = 3 }]',
+            lambda: [nn.Softplus(2.5, 3)],
+            floats(4, 5),
+            False,
+        ),
+    },
 }
 
 
