@@ -127,6 +127,7 @@ layers! {
     mish::Mish,
     hardswish::Hardswish,
     softplus::Softplus,
+    prelu::Prelu,
 }
 
 /// What a job can say of a layer.

@@ -878,6 +878,20 @@ CASES = {
             False,
         ),
     },
+    "prelu": {
+        "prelu": (
+            '["prelu"]',
+            lambda: [nn.PReLU()],
+            floats(4, 5),
+            False,
+        ),
+        "prelu_channels": (
+            '[{ type = "prelu", num_parameters = 3, init = 0.1 }]',
+            lambda: [nn.PReLU(3, 0.1)],
+            floats(4, 3, 2),
+            False,
+        ),
+    },
 }
 
 

@@ -1,0 +1,76 @@
+//! PReLU (He et al., 2015).
+
+use tch::{TchError, Tensor};
+
+use super::Layer;
+use super::arguments::arguments;
+use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, slot};
+use super::shape::{Output, Refusal, Signal};
+use crate::config::{Integer, Key, MOST, Number, integer, key, number};
+
+arguments! {
+    /// Negative numbers are multiplied by a learned slope, one for all or one for each channel.
+    pub struct Prelu {
+        num_parameters: i64 = NUM_PARAMETERS,
+        init: f64 = INIT,
+    }
+}
+
+const NUM_PARAMETERS: Key<Integer> =
+    key("num_parameters", integer(1..=MOST)).default("1").doc("1, or as many as the sample has channels.");
+const INIT: Key<Number> = key("init", number()).default("0.25").doc("What the slopes start from.");
+
+impl Op for Prelu {
+    fn parameters(&self) -> Vec<Slot> {
+        vec![slot("weight", [self.num_parameters])]
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        vec![]
+    }
+
+    fn draw(&self, parameters: &mut [Tensor]) -> Result<(), TchError> {
+        parameters[0].f_fill_(self.init).map(drop)
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        let shape = input.expect_floats()?;
+        let wanted = self.num_parameters;
+        match shape.first() {
+            _ if wanted == 1 => Ok(Signal::floats(shape)),
+            Some(came) if *came == wanted => Ok(Signal::floats(shape)),
+            came => {
+                let hint = match came {
+                    Some(came) => format!("write num_parameters = {came}, or 1"),
+                    None => "write num_parameters = 1".into(),
+                };
+                let wants = format!("{wanted} channels (num_parameters) in the first dimension");
+                Err(Refusal::new(wants, hint).otherwise(shape))
+            }
+        }
+    }
+
+    fn macs(&self, _input: &Signal, output: &Signal) -> u64 {
+        output.elements()
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::KEEPS_OUTPUT
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        call.x.f_prelu(&call.params[0])
+    }
+}
