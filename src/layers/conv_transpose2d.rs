@@ -75,9 +75,9 @@ impl Op for ConvTranspose2d {
         expect_channels::<2>(shape, self.in_channels)?;
         let places = [0, 1].map(|dim| self.places(dim, shape[dim + 1]));
         if let Some(places) = places.iter().find(|places| **places < 1) {
-            let wants =
+            let expects =
                 format!("an input that is larger than its padding cuts off: {places} of it would be left");
-            return Err(Refusal::new(wants, "use less padding"));
+            return Err(Refusal::new(expects, "use less padding"));
         }
         let output = [self.out_channels].into_iter().chain(places).collect();
         with_channels(shape[0], self.in_channels, output)

@@ -51,8 +51,8 @@ impl Op for Permute {
     fn output(&self, input: &Signal) -> Output {
         let (dims, shape) = (self.dims.len(), &input.shape);
         if dims != shape.len() + 1 {
-            let wants = format!("{} dimensions of a sample, as dims has with the batch", dims - 1);
-            return Err(Refusal::new(wants, format!("write dims with {} entries", shape.len() + 1)));
+            let expects = format!("{} dimensions of a sample, as dims has with the batch", dims - 1);
+            return Err(Refusal::new(expects, format!("write dims with {} entries", shape.len() + 1)));
         }
         let place = |dim: &i64| position(*dim, dims as i64).unwrap_or(*dim) as usize - 1;
         let shape = self.dims[1..].iter().map(|dim| shape[place(dim)]).collect();

@@ -32,9 +32,9 @@ impl Op for PositionalEmbedding {
         let shape = &input.shape;
         let steps = steps_of(input, self.embedding_dim, "embedding_dim", |_| shape.clone())?;
         if steps > self.num_embeddings {
-            let wants = format!("at most {} steps (num_embeddings)", self.num_embeddings);
+            let expects = format!("at most {} steps (num_embeddings)", self.num_embeddings);
             return Err(
-                Refusal::new(wants, format!("write num_embeddings = {steps}")).otherwise(shape.clone())
+                Refusal::new(expects, format!("write num_embeddings = {steps}")).otherwise(shape.clone())
             );
         }
         Ok(input.clone())

@@ -44,8 +44,8 @@ impl Op for Prelu {
                     Some(came) => format!("write num_parameters = {came}, or 1"),
                     None => "write num_parameters = 1".into(),
                 };
-                let wants = format!("{wanted} channels (num_parameters) in the first dimension");
-                Err(Refusal::new(wants, hint).otherwise(shape))
+                let expects = format!("{wanted} channels (num_parameters) in the first dimension");
+                Err(Refusal::new(expects, hint).otherwise(shape))
             }
         }
     }

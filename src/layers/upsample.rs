@@ -169,19 +169,19 @@ impl Op for Upsample {
         let shape = input.expect_floats()?;
         let fits = self.mode.dimensions();
         let Some(dims) = shape.len().checked_sub(1).filter(|dims| fits.contains(dims)) else {
-            let wants = match (fits.start(), fits.end()) {
+            let expects = match (fits.start(), fits.end()) {
                 (1, 1) => "[channels, length]",
                 (2, 2) => "[channels, height, width]",
                 (3, 3) => "[channels, depth, height, width]",
                 _ => "[channels, length], [channels, height, width] or [channels, depth, height, width]",
             };
             let hint = "use the mode for its dimensions: linear, bilinear or trilinear, or nearest for any";
-            return Err(Refusal::new(wants, hint));
+            return Err(Refusal::new(expects, hint));
         };
         let given = self.size.as_ref().map(|size| size.fits(dims));
         if !given.or(self.scale_factor.as_ref().map(|factor| factor.fits(dims))).unwrap_or(true) {
-            let wants = format!("{dims} numbers for the {dims} dimensions behind the channels");
-            return Err(Refusal::new(wants, "write one number for all, or one for each"));
+            let expects = format!("{dims} numbers for the {dims} dimensions behind the channels");
+            return Err(Refusal::new(expects, "write one number for all, or one for each"));
         }
         let sizes = self.sizes(&shape[1..]);
         if sizes.contains(&0) {
