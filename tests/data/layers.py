@@ -895,6 +895,69 @@ CASES = {
 }
 
 
+# For some layers, samples that PyTorch refuses: the layer as a job writes it, the same in PyTorch, the shape of a sample.
+REFUSED = {
+    "rms_norm": [('[{ type = "rms_norm", normalized_shape = 6 }]', lambda: nn.RMSNorm(6), [2, 5])],
+    "instance_norm1d": [
+        ('[{ type = "instance_norm1d", num_features = 4, affine = true }]', lambda: nn.InstanceNorm1d(4, affine=True), shape)
+        for shape in ([4], [3, 5], [4, 1])
+    ],
+    "instance_norm2d": [
+        ('[{ type = "instance_norm2d", num_features = 4, affine = true }]', lambda: nn.InstanceNorm2d(4, affine=True), shape)
+        for shape in ([4, 5], [3, 5, 5], [4, 1, 1])
+    ],
+    "gru": [
+        (
+            '[{ type = "gru", input_size = 3, hidden_size = 4, batch_first = true }]',
+            lambda: nn.GRU(3, 4, batch_first=True),
+            [5, 2],
+        )
+    ],
+    "conv_transpose2d": [
+        (
+            '[{ type = "conv_transpose2d", in_channels = 2, out_channels = 3, kernel_size = 3, padding = 3 }]',
+            lambda: nn.ConvTranspose2d(2, 3, 3, padding=3),
+            shape,
+        )
+        for shape in ([3, 9, 9], [2, 9, 3])
+    ],
+    "conv3d": [
+        (
+            '[{ type = "conv3d", in_channels = 2, out_channels = 3, kernel_size = 3 }]',
+            lambda: nn.Conv3d(2, 3, 3),
+            shape,
+        )
+        for shape in ([3, 4, 4, 4], [2, 4, 2, 4], [2, 4])
+    ],
+    "max_pool1d": [('[{ type = "max_pool1d", kernel_size = 5 }]', lambda: nn.MaxPool1d(5), [3, 4])],
+    "avg_pool1d": [('[{ type = "avg_pool1d", kernel_size = 5 }]', lambda: nn.AvgPool1d(5), [3, 4])],
+    "upsample": [
+        ('[{ type = "upsample", scale_factor = 2, mode = "bilinear" }]', lambda: nn.Upsample(scale_factor=2, mode="bilinear"), [3, 4]),
+        ('[{ type = "upsample", scale_factor = 2, mode = "linear" }]', lambda: nn.Upsample(scale_factor=2, mode="linear"), [3, 4, 4]),
+        ('[{ type = "upsample", size = [2, 2, 2] }]', lambda: nn.Upsample(size=(2, 2, 2)), [3, 4, 4]),
+        ('[{ type = "upsample", scale_factor = 0.1 }]', lambda: nn.Upsample(scale_factor=0.1), [3, 4, 4]),
+    ],
+    "permute": [('[{ type = "permute", dims = [0, 2, 1] }]', lambda: Permute(0, 2, 1), [3, 4, 5])],
+    "positional_embedding": [
+        (
+            '[{ type = "positional_embedding", num_embeddings = 7, embedding_dim = 4 }]',
+            lambda: PositionalEmbedding(7, 4),
+            shape,
+        )
+        for shape in ([8, 4], [5, 3])
+    ],
+    "prelu": [('[{ type = "prelu", num_parameters = 3 }]', lambda: nn.PReLU(3), [4, 2])],
+}
+
+
+def refused(layers, make, shape):
+    try:
+        make()(torch.randn([2, *shape]))
+    except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        return [layers, shape]
+    raise AssertionError(f"PyTorch takes {shape} for {layers}")
+
+
 def case(name, layers, make, inputs, train):
     tensors, out = {}, {}
     torch.manual_seed(SEED)
@@ -992,7 +1055,8 @@ def main(wanted):
             figures, out[name] = case(name, *parts)
             tensors.update(figures)
         save_file(tensors, HERE / "layers" / f"{group}.safetensors")
-        (HERE / "layers" / f"{group}.json").write_text(json.dumps({"seed": SEED, "cases": out}, indent=1) + "\n")
+        figures = {"seed": SEED, "cases": out, "refused": [refused(*parts) for parts in REFUSED.get(group, [])]}
+        (HERE / "layers" / f"{group}.json").write_text(json.dumps(figures, indent=1) + "\n")
     if not wanted:
         (HERE / "conv_net.json").write_text(json.dumps(conv_net(), indent=1) + "\n")
 

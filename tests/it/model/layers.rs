@@ -22,6 +22,16 @@ const SEED: u64 = 20;
 struct Figures {
     seed: u64,
     cases: BTreeMap<String, Case>,
+    /// Layers as a job writes them, and the shape of a sample that PyTorch refuses there.
+    refused: Vec<(String, Vec<i64>)>,
+}
+
+/// The figures of one layer.
+fn read_of(layer: &str) -> Figures {
+    let text = std::fs::read_to_string(figures(&format!("layers/{layer}.json")));
+    let of_layer: Figures = serde_json::from_str(&text.expect(layer)).unwrap();
+    assert_eq!(of_layer.seed, SEED);
+    of_layer
 }
 
 #[derive(Deserialize)]
@@ -80,11 +90,8 @@ fn job_of(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, String
 fn read() -> BTreeMap<String, Case> {
     let mut all = BTreeMap::new();
     for entry in LAYERS {
-        let text = std::fs::read_to_string(figures(&format!("layers/{}.json", entry.name)));
-        let of_layer: Figures = serde_json::from_str(&text.expect(entry.name)).unwrap();
-        assert_eq!(of_layer.seed, SEED);
         let mut numbers = load(&figures(&format!("layers/{}.safetensors", entry.name))).unwrap();
-        for (name, mut case) in of_layer.cases {
+        for (name, mut case) in read_of(entry.name).cases {
             let prefix = format!("{name}/");
             let own = numbers.extract_if(.., |(key, _)| key.starts_with(&prefix));
             case.numbers = own.map(|(key, tensor)| (key[prefix.len()..].to_owned(), tensor)).collect();
@@ -201,6 +208,22 @@ fn sizes_and_shapes_are_what_the_job_infers() {
         assert!(inferred.mismatches.is_empty(), "{name}: {:?}", inferred.mismatches);
         assert_eq!(inferred.output().unwrap().shape, case.get("output").size()[1..], "{name}");
     }
+}
+
+#[test]
+fn samples_that_pytorch_refuses_are_refused_by_the_job() {
+    let mut tried = 0;
+    for entry in LAYERS {
+        for (layers, shape) in read_of(entry.name).refused {
+            let said = job_of(&layers, &shape, "float32").expect_err(&format!("{layers} takes {shape:?}"));
+            assert!(
+                said.contains(&format!("{} `0` expects ", entry.name)) && said.contains("hint: "),
+                "{said}"
+            );
+            tried += 1;
+        }
+    }
+    assert!(tried > 15, "{tried}");
 }
 
 #[test]
