@@ -25,7 +25,7 @@ pub(super) const fn dimension(name: &'static str) -> Key<Integer> {
     key(name, integer(-16..=16))
 }
 
-/// How a job writes a layer's arguments. Made by [`arguments!`], or by hand where they are read in another way.
+/// How a job writes a layer's arguments. Made by `arguments!`, or by hand where they are read in another way.
 pub trait Arguments: Sized {
     /// One line of meaning.
     const DOC: &'static str;

@@ -26,7 +26,7 @@ pub(super) const FUSED: Refused = refused("fused", NOT_HERE);
 pub(super) const CAPTURABLE: Refused = refused("capturable", NOT_HERE);
 pub(super) const DIFFERENTIABLE: Refused = refused("differentiable", NOT_HERE);
 
-/// How a job writes an optimizer's options. Made by [`options!`].
+/// How a job writes an optimizer's options. Made by `options!`.
 pub trait Options: Sized {
     /// One line of meaning.
     const DOC: &'static str;
