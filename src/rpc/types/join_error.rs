@@ -120,7 +120,7 @@ mod tests {
         insta::assert_snapshot!(text, @r"
         rank 0 cannot listen at node1:29500: the port is in use
           hint: another job may run there; choose another --master-port on all ranks
-        node1:29500 can be reached from other machines, and there is no token to keep unauthenticated out
+        node1:29500 can be reached from other machines, and there is no token to keep strangers out
           hint: set PSTRAIN_TOKEN to the same secret on all ranks, or use 127.0.0.1 as the master's address
         no rank 0 at node1:29500 within 60s: connection refused
           hint: start rank 0, and check --master-addr and --master-port
