@@ -4,7 +4,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build install lint bench interop gpu-check mpi nccl test-mpi
+.PHONY: run test test-all setup build docs install lint bench interop gpu-check mpi nccl test-mpi
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -12,6 +12,7 @@ run: build
 # Builds the program once more, with assertions (Cargo.toml).
 test: setup
 	cargo test --workspace --quiet
+	cargo test --manifest-path tests/schema/Cargo.toml --target-dir $(TARGET_DIR)/schema --quiet
 	scripts/test-mpi --if-built
 	scripts/test-plugins
 
@@ -40,8 +41,14 @@ lint: setup
 	scripts/deny
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
+	cargo fmt --manifest-path tests/schema/Cargo.toml --check
 	cd plugins && cargo fmt --all --check
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+# What is generated from the table of keys; a test says when it is stale.
+docs: build
+	$(TARGET_DIR)/debug/pstrain schema > docs/job.schema.json
+	$(TARGET_DIR)/debug/pstrain schema --reference > docs/job.md
 
 # All benchmarks, beside PyTorch's, in about 45 minutes; docs/performance.md gets the tables. DATA is a folder with MNIST's
 # files: `target/debug/pstrain data fetch mnist` gets them. INTEROP_PYTHON may name a Python with PyTorch.

@@ -38,6 +38,7 @@ pub fn main() -> ExitCode {
         Command::Spawn(args) => spawn::spawn(args, look, started),
         Command::Check(args) => job::check(&args),
         Command::Init { path } => job::init(&path),
+        Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),
         Command::Data(command) => data::command(command, look),

@@ -27,7 +27,7 @@ pub const STARTER_FILE: &str = "job.toml";
 Examples:
   pstrain spawn --world-size 4                  train the built-in digits job
   pstrain init my_job.toml                      write a commented starter job
-  pstrain check my_job.toml                     prove it and print the plan
+  pstrain check my_job.toml                     check it and print the plan
   pstrain spawn my_job.toml --world-size 4      all ranks on this machine
   pstrain run my_job.toml --rank 0              one rank; start the others elsewhere
   pstrain plugin new my_data --lang rust        a data plug-in of your own"
@@ -67,7 +67,7 @@ Examples:
 
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
     Spawn(SpawnArgs),
-    /// Prove a job without running it, and print the plan
+    /// Check a job, its data and its plug-ins without running it, and print the plan
     #[command(after_help = "\
 Examples:
   pstrain check job.toml --world-size 8
@@ -78,6 +78,15 @@ Examples:
         /// The file to write; it must not exist yet.
         #[arg(default_value = STARTER_FILE)]
         path: PathBuf,
+    },
+    /// Print the JSON Schema of job files, by which an editor completes and checks them
+    #[command(after_help = "\
+A line `#:schema ./pstrain.schema.json` at the top of a job tells taplo, and VS Code with Even Better TOML, where it is:
+  pstrain schema > pstrain.schema.json")]
+    Schema {
+        /// Print the reference of all keys instead, in Markdown
+        #[arg(long)]
+        reference: bool,
     },
     /// Make, build and check plug-ins of your own
     #[command(subcommand)]

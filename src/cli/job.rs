@@ -26,7 +26,7 @@ pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
         Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, None)?),
-        None => with_inputs(BUILTIN.name, prove(BUILTIN, env, args, None)?),
+        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None)?),
     }
 }
 
@@ -53,10 +53,10 @@ fn read(
             "cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"
         ))
     })?;
-    prove(JobText { name: &name, text: &text }, env, args, rank)
+    validate(JobText { name: &name, text: &text }, env, args, rank)
 }
 
-fn prove(
+fn validate(
     file: JobText<'_>,
     env: Vec<(String, String)>,
     args: &JobArgs,
@@ -156,7 +156,21 @@ pub fn init(path: &Path) -> Result<u8, Failure> {
     })?;
     file.write_all(job::starter().as_bytes())
         .with_context(|| format!("cannot write `{}`", path.display()))?;
-    let path = path.display();
-    stdout::line(format_args!("wrote {path}\n\n  pstrain check {path}\n  pstrain spawn {path}"))?;
+    // Generated, and so written anew where an earlier version has left one.
+    let schema = path.with_file_name(job::SCHEMA_FILE);
+    std::fs::write(&schema, format!("{:#}\n", job::schema()))
+        .with_context(|| format!("cannot write `{}`", schema.display()))?;
+    let (path, schema) = (path.display(), schema.display());
+    stdout::line(format_args!(
+        "wrote {path}, and {schema}, by which an editor completes and checks it\n\n  pstrain check {path}\n  pstrain spawn {path}"
+    ))?;
+    Ok(DONE)
+}
+
+pub fn schema(reference: bool) -> Result<u8, Failure> {
+    match reference {
+        true => stdout::line(job::reference().trim_end())?,
+        false => stdout::line(format_args!("{:#}", job::schema()))?,
+    }
     Ok(DONE)
 }

@@ -30,8 +30,20 @@ pub enum Kind {
     Any,
     /// Nothing that a file may say.
     Never,
+    /// One of several tables, as the word at their key `type` says.
+    Variants(&'static str, fn() -> Vec<Variant>),
     /// What is described under this name, such as a layer.
     Named(&'static str),
+}
+
+/// One of several tables, told apart by a key that says which: an optimizer by its `type`, parameters by their plug-in.
+#[derive(Clone, Copy)]
+pub struct Variant {
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub doc: &'static str,
+    /// Beside those that all variants have.
+    pub keys: &'static [&'static dyn AnyKey],
 }
 
 impl Kind {
@@ -57,7 +69,7 @@ impl Kind {
             Kind::Map(of) => format!("a table of names of your own: each {}", of.words()),
             Kind::Any => "any value".into(),
             Kind::Never => "nothing in a file".into(),
-            Kind::Named(name) => format!("a {name}"),
+            Kind::Variants(name, _) | Kind::Named(name) => format!("a {name}"),
         }
     }
 }

@@ -11,6 +11,8 @@ mod item;
 mod key;
 mod kind;
 mod merged;
+pub mod reference;
+pub mod schema;
 pub mod show;
 mod table;
 pub mod text;
@@ -19,10 +21,10 @@ mod values;
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use item::Item;
 pub use key::{Absent, AnyKey, Key, Refused, key, refused};
-pub use kind::Kind;
+pub use kind::{Kind, Variant};
 pub use merged::{Merged, Setting};
 pub use table::{MOST, Reader, Table};
 pub use values::{
-    Array, Bound, By, ByHand, Flag, Integer, Keys, List, Number, Optional, Sizes, Str, Values, Words, above,
-    array, at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
+    Array, By, ByHand, Flag, Integer, Keys, List, Number, Optional, Sizes, Str, Values, Words, above, array,
+    at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
 };

@@ -34,6 +34,11 @@ pub struct Table<'a> {
     asked: RefCell<Vec<&'static str>>,
 }
 
+/// Is there such a key, one that is not refused?
+fn has(keys: &[&dyn AnyKey], name: &str) -> bool {
+    keys.iter().any(|key| key.name() == name && key.kind().is_ok())
+}
+
 static EMPTY: Dict = Dict::new();
 
 impl<'a> Reader<'a> {
@@ -52,11 +57,12 @@ impl<'a> Reader<'a> {
 
     /// The sections that have a key of this name.
     fn sections_with<'n>(&self, name: &'n str) -> impl Iterator<Item = &'static str> + use<'n> {
-        let has = move |section: &&&dyn AnyKey| match section.kind() {
-            Ok(Kind::Table(keys)) => keys.iter().any(|key| key.name() == name && key.kind().is_ok()),
-            _ => false,
+        let knows = move |section: &&&dyn AnyKey| match section.kind() {
+            Ok(Kind::Table(keys)) => has(keys, name),
+            Ok(Kind::Variants(_, variants)) => variants().iter().any(|variant| has(variant.keys, name)),
+            Ok(_) | Err(_) => false,
         };
-        self.keys.iter().filter(has).map(|section| section.name())
+        self.keys.iter().filter(knows).map(|section| section.name())
     }
 
     /// What a variable was meant to be called whose name has one underscore where two belong.

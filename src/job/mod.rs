@@ -10,6 +10,7 @@ mod parse;
 pub mod pipeline;
 mod plan;
 mod resolved;
+mod schema;
 pub mod shards;
 pub(crate) mod shipped;
 pub mod size;
@@ -21,14 +22,15 @@ pub mod weights;
 
 pub use crate::config::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use plan::{CollectivesPlan, Plan, collectives_plan, plan};
+pub use schema::{reference, schema};
 pub use size::ModuleSize;
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
-pub use starter::starter;
+pub use starter::{SCHEMA_FILE, starter};
 pub use validated::*;
 
 use crate::topology::Rank;
 
-/// A job that has been proven, with what belongs to this process.
+/// A validated job, with what belongs to this process.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub job: Job,
@@ -45,7 +47,7 @@ pub struct Resolved {
     pub local_rank: Option<u32>,
 }
 
-/// Reads a job and proves it.
+/// Parses a job and validates it.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.

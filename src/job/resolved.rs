@@ -129,7 +129,7 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     job.cluster.master_addr.clear();
     job.cluster.master_port = 0;
     job.cluster.num_gpus = 0;
-    let bytes = serde_json::to_vec(&job).expect("a proven job has no keys but strings and no NaN");
+    let bytes = serde_json::to_vec(&job).expect("a validated job has no keys but strings and no NaN");
     Sha256::digest(bytes).into()
 }
 

@@ -3,7 +3,7 @@
 
 use crate::config::{
     AnyKey, Array, By, ByHand, Flag, Integer, Item, Key, Kind, List, MOST, Number, Optional, Refused, Str,
-    Words, array, at_least, between, by, by_hand, flag, integer, key, list, refused, string, words,
+    Variant, Words, array, at_least, between, by, by_hand, flag, integer, key, list, refused, string, words,
 };
 
 /// One of them.
@@ -11,8 +11,8 @@ pub struct Shipped {
     pub name: &'static str,
     /// What it is, in one line.
     pub doc: &'static str,
-    /// What a dataset's samples consist of, or what a loss expects and measures.
-    pub gives: &'static str,
+    /// The fields of a dataset, or what a loss expects and measures.
+    pub tensors: &'static str,
     /// Its parameters: in `data.train` and `data.test`, or in `loss.params`.
     pub keys: &'static [&'static dyn AnyKey],
     /// Those of them that name files in `data.root`.
@@ -26,14 +26,14 @@ pub static DATASETS: &[Shipped] = &[
     Shipped {
         name: "idx",
         doc: "Images and labels in IDX files, the format of MNIST; finds `X` as `X.gz`, too.",
-        gives: "`images` as in the file (MNIST: uint8 [28, 28]), `labels` int64",
+        tensors: "Fields: `images` as in the file (MNIST: uint8 [28, 28]), `labels` int64",
         keys: &[&IMAGES, &LABELS, &RESIZE, &RESIZE_FILTER],
         files: &["images", "labels"],
     },
     Shipped {
         name: "csv",
         doc: "A table in a CSV file.",
-        gives: "`features` [columns], `target`",
+        tensors: "Fields: `features` [columns], `target`",
         keys: &[
             &FILE,
             &HEADER,
@@ -49,21 +49,21 @@ pub static DATASETS: &[Shipped] = &[
     Shipped {
         name: "synthetic",
         doc: "Made-up samples of a task that can be learnt.",
-        gives: "`features` and `target`, or `images` and `labels`",
+        tensors: "Fields: `features` and `target`, or `images` and `labels`",
         keys: &[&KIND, &SAMPLES, &SHAPE, &CLASSES, &TARGETS, &NOISE, &SEED, &OFFSET],
         files: &[],
     },
     Shipped {
         name: "bags",
         doc: "Made-up bags of indices, as in PyTorch's tutorial on combining DDP with RPC: groups of 20 to 50 indices.",
-        gives: "`bags` int64 [10], indices below `rows`, padded with -1; `target` int64",
+        tensors: "Fields: `bags` int64 [10], indices below `rows`, padded with -1; `target` int64",
         keys: &[&SAMPLES, &ROWS, &BAGS, &BAG_CLASSES, &SEED],
         files: &[],
     },
     Shipped {
         name: "clicks",
         doc: "A made-up log of a recommender: few users and items come very often, and a hidden model decides who clicks.",
-        gives: "`ids` int64 [3], a user, an item and a category as rows of one table; `click` float32 [1]",
+        tensors: "Fields: `ids` int64 [3], a user, an item and a category as rows of one table; `click` float32 [1]",
         keys: &[&SAMPLES, &USERS, &ITEMS, &CATEGORIES, &SEED, &OFFSET],
         files: &[],
     },
@@ -73,28 +73,28 @@ pub static LOSSES: &[Shipped] = &[
     Shipped {
         name: "nll",
         doc: "PyTorch's `nll_loss`.",
-        gives: "log-probabilities [n, classes, ...] and int64 [n, ...]; `accuracy`",
+        tensors: "Expects log-probabilities [n, classes, ...] and int64 [n, ...]; metric `accuracy`",
         keys: &[&REDUCTION, &WEIGHT, &IGNORE_INDEX, &SIZE_AVERAGE, &REDUCE],
         files: &[],
     },
     Shipped {
         name: "cross_entropy",
         doc: "PyTorch's `cross_entropy`, over scores before any softmax.",
-        gives: "scores [n, classes, ...] and int64 [n, ...]; `accuracy`",
+        tensors: "Expects scores [n, classes, ...] and int64 [n, ...]; metric `accuracy`",
         keys: &[&LABEL_SMOOTHING, &REDUCTION, &WEIGHT, &IGNORE_INDEX, &SIZE_AVERAGE, &REDUCE],
         files: &[],
     },
     Shipped {
         name: "mse",
         doc: "PyTorch's `mse_loss`.",
-        gives: "output and target of one shape (sizes of 1 aside); `mae`",
+        tensors: "Expects output and target of one shape (sizes of 1 aside); metric `mae`",
         keys: &[&REDUCTION, &SIZE_AVERAGE, &REDUCE],
         files: &[],
     },
     Shipped {
         name: "bce_with_logits",
         doc: "PyTorch's `binary_cross_entropy_with_logits`, over scores before the sigmoid.",
-        gives: "scores and targets from 0 to 1 of one shape (sizes of 1 aside); `accuracy`",
+        tensors: "Expects scores and targets from 0 to 1 of one shape (sizes of 1 aside); metric `accuracy`",
         keys: &[&POS_WEIGHT, &REDUCTION, &WEIGHT, &SIZE_AVERAGE, &REDUCE],
         files: &[],
     },
@@ -201,6 +201,13 @@ const REDUCE: Refused = refused("reduce", "leave it out: PyTorch has replaced it
 
 fn weights() -> Kind {
     Kind::Either(vec![Kind::Number(at_least(0.0)), Kind::list(Kind::Number(at_least(0.0)))])
+}
+
+impl Shipped {
+    /// Its parameters as one of several tables.
+    pub(super) fn variant(&self) -> Variant {
+        Variant { name: self.name, doc: self.doc, keys: self.keys }
+    }
 }
 
 pub(super) fn names(all: &'static [Shipped]) -> Vec<&'static str> {

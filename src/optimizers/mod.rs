@@ -33,7 +33,7 @@ pub use state::{NamedSlot, ParameterSlots};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{AnyKey, ByHand, Key, Kind, Str, Table, by_hand, key, string};
+use crate::config::{AnyKey, ByHand, Key, Kind, Str, Table, Variant, by_hand, key, string};
 use options::Options;
 use rule::{Impossible, UpdateRule};
 
@@ -132,11 +132,16 @@ pub struct OptimizerEntry {
 }
 
 /// The section of a job.
-pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Named("optimizer")))
+pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Variants("optimizer", variants)))
     .needed_at_times("{ type = \"sgd\" }")
     .doc("How parameters are updated.");
 /// Names the optimizer.
 pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
+
+/// All optimizers, as a job's table of one may be.
+pub fn variants() -> Vec<Variant> {
+    OPTIMIZERS.iter().map(|entry| Variant { name: entry.name, doc: entry.doc, keys: entry.keys }).collect()
+}
 
 /// The section, or an empty one.
 pub fn section<'a>(root: &Table<'a>) -> Table<'a> {

@@ -1,4 +1,4 @@
-//! What a proven job will do, known before anything runs: who holds what, how large it is, what travels.
+//! What a validated job will do, known before anything runs: who holds what, how large it is, what travels.
 //!
 //! Pure arithmetic over the job; `show` writes it for a person, serde for a script.
 

@@ -1,4 +1,4 @@
-//! The job as proven: every value present, every name resolved, nothing left to check.
+//! The validated job: every value present, every name resolved, nothing left to check.
 
 mod collectives;
 mod consistency;
@@ -21,7 +21,7 @@ pub use training::*;
 
 use crate::topology::{Rank, Role, WorldSize};
 
-/// A job that has been proven: `runner` may rely on every field.
+/// A validated job: `runner` may rely on every field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Job {
     pub name: String,

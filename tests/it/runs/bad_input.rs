@@ -86,7 +86,7 @@ fn check_finds_data_that_are_not_there() {
     error: job `job.toml`: `data.test.labels` = "t10k-labels-idx1-ubyte" is not in the folder `data`
       hint: it has table.csv
     "#);
-    assert!(unfit(&["data.input=pixels"]).contains("`data.input` = \"pixels\" is no field of the data"));
+    assert!(unfit(&["data.input=pixels"]).contains("`data.input` = \"pixels\" is not a field of the data"));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
     let said = refused(folder.path(), Some("job.toml"), &["loss.plugin=mse"], 2);
     assert!(said.contains("plug-in `mse`: `compute` failed"), "{said}");
     let said = refused(folder.path(), Some("job.toml"), &["data.input=pixels"], 2);
-    assert!(said.contains("`data.input` = \"pixels\" is no field of the data"), "{said}");
+    assert!(said.contains("`data.input` = \"pixels\" is not a field of the data"), "{said}");
 }
 
 #[test]
@@ -377,4 +377,18 @@ fn a_spawn_without_a_job_says_what_it_trains_and_finds_a_free_port() {
     assert_eq!(result["config"]["optimizer"]["type"], "adam");
     assert_eq!(result["config"]["cluster"].get("master_port"), None);
     assert_eq!(result["steps"], summary(folder.path())["steps"]);
+}
+
+#[test]
+fn init_writes_a_job_and_the_schema_that_its_first_line_names() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_code(&finish(pstrain(folder.path()).arg("init")), 0);
+    let job = fs::read_to_string(folder.path().join("job.toml")).unwrap();
+    assert!(job.starts_with("#:schema ./pstrain.schema.json\n"), "{job}");
+    let written = fs::read_to_string(folder.path().join("pstrain.schema.json")).unwrap();
+    let printed = finish(pstrain(folder.path()).arg("schema"));
+    assert_code(&printed, 0);
+    assert_eq!(written, stdout(&printed));
+    let schema: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(schema["properties"]["train"]["properties"]["epochs"]["maximum"], 1_000_000);
 }

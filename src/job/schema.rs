@@ -1,0 +1,128 @@
+//! The keys of a job for editors and for people: a JSON Schema, and a reference in Markdown.
+
+use std::fmt::Write;
+
+use serde_json::{Value as Json, json};
+
+use super::keys;
+use super::parse::{data, modules};
+use super::shipped::{DATASETS, LOSSES, Shipped};
+use crate::config::{AnyKey, Kind, Variant, reference, schema};
+use crate::layers::{self, LAYERS};
+use crate::optimizers;
+
+/// JSON Schema, draft 2020-12, of a job file.
+pub fn schema() -> Json {
+    let mut schema = schema::table(keys::JOB);
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    schema["title"] = "A job of pstrain".into();
+    schema["anyOf"] = json!([
+        { "required": ["modules", "data", "loss", "optimizer"] },
+        { "required": ["collectives"] },
+    ]);
+    let plugins = |section: &dyn AnyKey, all: &[Shipped], keys: &[&str]| {
+        let said = all.iter().map(|shipped| schema::where_said("plugin", &shipped.variant(), keys));
+        (section.name().to_owned(), said.collect::<Json>())
+    };
+    for (section, said) in [
+        plugins(&keys::DATA, DATASETS, &[data::TRAIN.name(), data::TEST.name()]),
+        plugins(&keys::LOSS, LOSSES, &[data::PARAMS.name()]),
+    ] {
+        schema["properties"][section]["allOf"] = said;
+    }
+    schema["$defs"] = json!({ "layer": layer(), "optimizer": optimizer() });
+    schema
+}
+
+/// A layer that needs no arguments may be just its type.
+fn layer() -> Json {
+    let variants = layers();
+    let bare: Vec<&str> = variants
+        .iter()
+        .filter(|variant| schema::needs_nothing(variant))
+        .map(|variant| variant.name)
+        .collect();
+    let tables = schema::variants(layers::TYPE.name(), &[&layers::TYPE, &layers::NAME], &variants);
+    json!({ "anyOf": [{ "enum": bare }, tables] })
+}
+
+fn optimizer() -> Json {
+    schema::variants(optimizers::TYPE.name(), &[&optimizers::TYPE], &optimizers::variants())
+}
+
+fn layers() -> Vec<Variant> {
+    LAYERS.iter().map(|layer| Variant { name: layer.name, doc: layer.doc, keys: layer.keys }).collect()
+}
+
+/// Every key of a job, in Markdown.
+pub fn reference() -> String {
+    let mut out = String::from(HEAD);
+    let single: Vec<&dyn AnyKey> =
+        keys::JOB.iter().copied().filter(|key| section_keys(*key).is_none()).collect();
+    let _ = writeln!(out, "## Beside the sections\n\n{}", reference::table(&single));
+    for key in keys::JOB {
+        if let Some((title, keys)) = section_keys(*key) {
+            let _ = writeln!(out, "## {title}\n\n{}\n\n{}", key.doc(), reference::table(keys));
+            for inner in keys {
+                if let Ok(Kind::Table(keys)) = inner.kind() {
+                    let title = format!("{}.{}", key.name(), inner.name());
+                    let _ = writeln!(out, "### {title}\n\n{}\n\n{}", inner.doc(), reference::table(keys));
+                }
+            }
+        }
+    }
+    variants(&mut out, "Layers", LAYERS_SAY, &layers());
+    variants(&mut out, "Optimizers", OPTIMIZERS_SAY, &optimizers::variants());
+    shipped(&mut out, "Datasets", DATASETS_SAY, DATASETS);
+    shipped(&mut out, "Losses", LOSSES_SAY, LOSSES);
+    format!("{}\n", out.trim_end())
+}
+
+const HEAD: &str = "\
+# The keys of a job
+
+Made by `make docs` from the table that the program reads jobs by. Every key can also be given on the command line, as in
+`--set train.epochs=3`, and in the environment, as in `PSTRAIN_TRAIN__EPOCHS=3`: two underscores separate section and key.
+`pstrain schema` prints the same as a JSON Schema, by which an editor completes and checks a job file.
+
+";
+const LAYERS_SAY: &str = "\
+In `layers` of a module, as `{ type = \"linear\", in_features = 64, out_features = 10 }`, or just the type where no argument
+is required. Each may have a `name`, which its parameters carry; without one it is called by its position. Names and
+defaults are PyTorch's.";
+const OPTIMIZERS_SAY: &str = "In `[optimizer]`, by its `type`. Names and defaults are PyTorch's.";
+const DATASETS_SAY: &str = "\
+The plug-ins for `data.plugin` that are inside the program. Their parameters stand in `[data.train]` and `[data.test]`.";
+const LOSSES_SAY: &str = "\
+The plug-ins for `loss.plugin` that are inside the program. Their parameters stand in `loss.params`.";
+
+/// A section's title and keys, if the key is one whose keys are all known.
+fn section_keys(key: &dyn AnyKey) -> Option<(String, &'static [&'static dyn AnyKey])> {
+    let name = key.name();
+    match key.kind().ok()? {
+        Kind::Table(keys) => Some((format!("[{name}]"), keys)),
+        Kind::Map(_) if name == modules::MODULES.name() => Some((format!("[{name}.NAME]"), modules::KEYS)),
+        _ => None,
+    }
+}
+
+fn variants(out: &mut String, title: &str, says: &str, variants: &[Variant]) {
+    let _ = writeln!(out, "## {title}\n\n{says}\n");
+    for Variant { name, doc, keys } in variants {
+        let _ = writeln!(out, "### {name}\n\n{doc}\n");
+        let table = reference::table(keys);
+        if !table.is_empty() {
+            let _ = writeln!(out, "{table}");
+        }
+    }
+}
+
+fn shipped(out: &mut String, title: &str, says: &str, all: &[Shipped]) {
+    let _ = writeln!(out, "## {title}\n\n{says}\n");
+    for Shipped { name, doc, tensors, keys, .. } in all {
+        let _ = writeln!(out, "### {name}\n\n{doc} {tensors}.\n\n{}", reference::table(keys));
+    }
+}
+
+#[cfg(test)]
+mod tests;
