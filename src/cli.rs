@@ -18,6 +18,7 @@ mod plugin;
 mod run;
 mod spawn;
 mod stdout;
+mod version;
 
 use std::process::ExitCode;
 use std::time::Instant;

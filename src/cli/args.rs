@@ -21,6 +21,7 @@ pub const STARTER_FILE: &str = "job.toml";
 #[command(
     name = "pstrain",
     version,
+    long_version = super::version::LONG.as_str(),
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\

@@ -7,3 +7,4 @@ mod pipeline;
 mod placements;
 mod replicas;
 mod torchscript;
+mod version;
