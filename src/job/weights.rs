@@ -3,6 +3,10 @@
 //! Only the file's header is read here, from whoever has opened it. It is taken for hostile: its length is bounded before
 //! anything is allocated, and each tensor has to lie where its shape and dtype say, without gaps and inside the file
 //! (<https://huggingface.co/docs/safetensors>, "Format").
+//!
+//! The crate `safetensors`, by which libtorch's tensors are loaded, is no substitute: it wants the bytes of the whole file,
+//! says of most errors neither which tensor is wrong nor how, and refuses a file for a dtype that is unknown to it in a
+//! tensor that nobody asks for.
 
 mod fit;
 

@@ -3,7 +3,7 @@
 // `BUILTIN: &[(&str, &[u8])]`, written by build/plugins.rs from plugins/dist.
 include!(concat!(env!("OUT_DIR"), "/builtin_plugins.rs"));
 
-/// In alphabetical order.
+/// The shipped plug-ins, in alphabetical order.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().map(|(name, _)| *name)
 }

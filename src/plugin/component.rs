@@ -173,7 +173,7 @@ fn as_component<'a>(cache_dir: Option<&Path>, bytes: &'a [u8]) -> Result<Cow<'a,
     }
 }
 
-/// Of the module, and of all else that decides what it becomes.
+/// Hash of the module, and of all else that decides what it becomes.
 fn digest(module: &[u8]) -> String {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));

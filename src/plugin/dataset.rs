@@ -20,9 +20,9 @@ const MOST_SAMPLES: u64 = 1 << 48;
 /// What a dataset says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatasetInfo {
-    /// At least one.
+    /// Samples, at least one.
     pub samples: u64,
-    /// At least one, with distinct names.
+    /// Fields, at least one, with distinct names.
     pub fields: Vec<Field>,
 }
 
@@ -30,7 +30,7 @@ pub struct DatasetInfo {
 pub struct Field {
     pub name: String,
     pub dtype: Kind,
-    /// Of one sample, without the batch dimension.
+    /// Shape of one sample, without the batch dimension.
     pub shape: Vec<i64>,
 }
 
@@ -86,7 +86,7 @@ impl Dataset {
         batch.map_err(|missing| self.instance.error("batch", PluginErrorKind::BadData, missing))
     }
 
-    /// Of the instance now, in bytes.
+    /// Memory of the instance now, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.instance.memory_bytes()
     }
@@ -133,18 +133,18 @@ fn start(
         GuestIndices::new(component.pre())?.load(store, instance)
     })?;
     let info = instance.call("open", limits.open_time, |guest, store| guest.call_open(store, config))?;
-    let info = prove(info, limits.batch_bytes)
+    let info = validate(info, limits.batch_bytes)
         .map_err(|message| instance.error("open", PluginErrorKind::BadData, message))?;
     instance.store.data_mut().batch.set_fields(info.fields.clone(), limits.batch_bytes);
     Ok((instance, info))
 }
 
-/// Bytes of one sample. A proven field cannot overflow.
+/// Bytes of one sample. A validated field cannot overflow.
 fn bytes_of(field: &Field) -> u64 {
     field.shape.iter().product::<i64>() as u64 * field.dtype.elt_size_in_bytes() as u64
 }
 
-fn prove(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
+fn validate(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
     let Info { samples, fields } = info;
     if samples == 0 {
         return Err("it has no samples".into());
@@ -155,13 +155,13 @@ fn prove(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
     if fields.is_empty() || fields.len() > MOST_FIELDS {
         return Err(format!("it has {} fields; 1 to {MOST_FIELDS} are possible", fields.len()));
     }
-    let mut proven: Vec<Field> = Vec::with_capacity(fields.len());
+    let mut validated: Vec<Field> = Vec::with_capacity(fields.len());
     for field in fields {
         let name = tame(&field.name);
         if name.is_empty() || name.len() > 64 || name != field.name {
             return Err(format!("a field is named `{name}`; 1 to 64 printable characters are possible"));
         }
-        if proven.iter().any(|other| other.name == name) {
+        if validated.iter().any(|other| other.name == name) {
             return Err(format!("two fields are named `{name}`"));
         }
         let dtype = kind_of(field.dtype);
@@ -180,7 +180,7 @@ fn prove(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
                 "a sample of field `{name}` has the shape {shape:?}; the limit of a batch is {limit}"
             ));
         }
-        proven.push(Field { name, dtype, shape: field.shape.iter().map(|&dim| dim as i64).collect() });
+        validated.push(Field { name, dtype, shape: field.shape.iter().map(|&dim| dim as i64).collect() });
     }
-    Ok(DatasetInfo { samples, fields: proven })
+    Ok(DatasetInfo { samples, fields: validated })
 }

@@ -127,7 +127,7 @@ impl<G> Instance<G> {
         PluginError::new(&self.name, what, kind, message)
     }
 
-    /// Of its memories together, in bytes.
+    /// Size of its memories together, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.store.data().limiter.used_bytes as u64
     }

@@ -85,7 +85,7 @@ impl Loss {
         matches!(self.form, Form::Raw(_))
     }
 
-    /// Of the instance now, in bytes.
+    /// Memory of the instance now, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         match &self.form {
             Form::Tensors(instance) => instance.memory_bytes(),

@@ -84,7 +84,7 @@ impl WasiView for State {
 pub struct Limiter {
     inner: StoreLimits,
     limit_bytes: usize,
-    /// Of all memories together.
+    /// Bytes of all memories together.
     pub used_bytes: usize,
     /// The size that a memory would have had.
     pub refused: Option<u64>,

@@ -154,7 +154,7 @@ where
     Ok(Times::of(taken))
 }
 
-/// In microseconds.
+/// Microseconds that `call` takes.
 fn timed<E>(call: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
     let start = Instant::now();
     call()?;

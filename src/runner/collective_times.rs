@@ -49,7 +49,7 @@ pub struct CollectiveTimes {
 pub struct Row {
     pub operation: Operation,
     pub dtype: &'static str,
-    /// Of the largest tensor that a rank gives or gets.
+    /// Bytes of the largest tensor that a rank sends or receives.
     pub bytes: u64,
     pub repeats: usize,
     /// Until the slowest rank is done.

@@ -30,7 +30,7 @@ pub struct Shown {
     /// For an operation that reduces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
-    /// Of the group, in its order.
+    /// Ranks of the group, in its order.
     pub ranks: Vec<RankView>,
 }
 

@@ -50,7 +50,7 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
     Ok(())
 }
 
-/// A trainer's side: what the driver has told it.
+/// A trainer's side: what the driver has requested.
 pub struct TrainRequests {
     driver: Rank,
     /// One at a time: there is one training loop.
@@ -85,7 +85,7 @@ impl TrainRequests {
         }
         let (done, outcome) = oneshot::channel();
         if self.given.try_send(TrainRequest { modules, done }).is_err() {
-            return Err(CallError::failed("this trainer has been told to train already"));
+            return Err(CallError::failed("this trainer trains already"));
         }
         outcome.await.map_err(|_| CallError::failed("this trainer has ended"))?
     }
@@ -130,12 +130,12 @@ impl TrainRequests {
 
 /// While a trainer waits to be started it looks so often whether all ranks are still there.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// From a failed call or collective to the mesh's word on who is lost.
+/// Time from a failed call or collective to the mesh's word on who is lost.
 const VERDICT: Duration = Duration::from_secs(1);
-/// From an answer to the driver to its end of the job.
+/// Time from an answer to the driver to its end of the job.
 const ENDED: Duration = Duration::from_secs(4);
 
-/// Why a trainer's loop failed, where the driver has been told.
+/// Why a trainer's loop failed, where the driver has been notified.
 #[derive(Debug)]
 pub struct ReportedToDriver(anyhow::Error);
 

@@ -53,7 +53,7 @@ pub const MNIST: [RemoteFile; 4] = [
 pub struct RemoteFile {
     pub name: &'static str,
     pub unpacked_bytes: u64,
-    /// Of the unpacked bytes, in hex: mirrors may have packed them differently.
+    /// Hash of the unpacked bytes, in hex: mirrors may have packed them differently.
     pub sha256: &'static str,
 }
 

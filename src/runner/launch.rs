@@ -82,7 +82,7 @@ pub fn bind_master(addr: &str, port: u16) -> Result<TcpListener, LaunchError> {
     })
 }
 
-/// At the first of `addresses` that this machine has. One that is taken is not passed over: a rank that tries them in
+/// Binds the first of `addresses` that this machine has. One that is taken is not passed over: a rank that tries them in
 /// the same order would find whoever took it.
 fn bind_first(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpListener> {
     let mut refused = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");

@@ -193,7 +193,7 @@ fn is_cut(folder: &Path) -> bool {
     folder.to_string_lossy().contains([' ', ':'])
 }
 
-/// From `version.py` of a wheel, or `build-version` of an unpacked libtorch; without a suffix such as `+cu130`.
+/// The version in `version.py` of a wheel, or `build-version` of an unpacked libtorch; without a suffix such as `+cu130`.
 fn version_of(folder: &Path) -> Option<String> {
     let package = folder.parent()?;
     let text = fs::read_to_string(package.join("build-version")).ok().or_else(|| {

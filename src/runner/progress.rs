@@ -17,7 +17,7 @@ mod text;
 use bars::Bars;
 pub use reporter::Reporter;
 use text::Pace;
-pub use text::{Training, Update};
+pub use text::{TrainingProgress, Update};
 
 /// `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -194,7 +194,7 @@ impl Board {
 }
 
 impl Inner {
-    /// In one write. Nobody reads any more: then the words are lost, and training goes on.
+    /// Writes `text` at once. Where nobody reads any more it is lost, and training goes on.
     fn write(&self, mut to: impl Write, text: &[u8]) {
         let mut write = || {
             let _ = to.write_all(text).and_then(|()| to.flush());

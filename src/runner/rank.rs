@@ -26,7 +26,7 @@ use crate::topology::Rank;
 /// What a rank starts with.
 pub struct RankStart<'a> {
     pub job: &'a Job,
-    /// Of what must agree on all ranks.
+    /// Hash of what must agree on all ranks.
     pub job_hash: [u8; 32],
     pub rank: Rank,
     /// This rank's number on its machine, where others of the job run there too.
@@ -84,7 +84,7 @@ pub enum Report {
 /// Runs one rank to its end. The coordinator returns the run's report.
 ///
 /// # Errors
-/// Why it ended early; the other ranks have been told.
+/// Why it ended early; the other ranks have been notified.
 pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     // Before any thread, so that every thread leaves signals to the one that waits for them.
     let signals = Signals::watch()?;
@@ -98,7 +98,7 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     done.map_err(|error| rank.end_early(error, &signals))
 }
 
-/// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been told.
+/// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been notified.
 const LAST_RESORT: Duration = Duration::from_secs(4);
 
 /// Has `stuck` called if the work has not ended in time after a rank was lost. Dropping what it returns says that it has.
@@ -115,7 +115,7 @@ fn last_resort(mesh: &Mesh, stuck: fn(RankError) -> !) -> Result<Sender<()>> {
     Ok(working)
 }
 
-/// From a failed collective to the mesh's word on who is lost.
+/// Time from a failed collective to the mesh's word on who is lost.
 const VERDICT: Duration = Duration::from_secs(1);
 
 /// A rank that has joined.

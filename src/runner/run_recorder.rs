@@ -1,4 +1,4 @@
-//! What the trainers tell the rank that keeps the run folder, rank 0: a record for each logged step, a report at
+//! What the trainers send to the coordinator, rank 0, which has the run folder: a record for each logged step, a report at
 //! the end. They travel as JSON in calls, so that the folder is whole also when ranks are on other machines.
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::parallel::{StateSnapshot, Taken};
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 
-/// The rank that keeps the run folder.
+/// The rank that has the run folder.
 pub const COORDINATOR: Rank = Rank(0);
 
-/// What a trainer tells at the end.
+/// What a trainer sends at the end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrainerEnd {
     pub report: TrainerReport,
-    /// From the command's start to the trainer's first step.
+    /// Seconds from the command's start to the trainer's first step.
     pub startup_seconds: f64,
-    /// Of the trainer that evaluated.
+    /// The evaluation, from the trainer that made it.
     pub eval: Option<EvalResult>,
 }
 
@@ -78,7 +78,7 @@ impl RunRecorder {
         states
     }
 
-    /// Everything that the ranks told, put together.
+    /// Everything that the ranks have sent, put together.
     pub fn summary(&self, job: &Job, training: &Training) -> Summary {
         let ends = self.ends.lock().expect("nobody panics adding a report");
         let reports: Vec<_> = ends.iter().map(|end| end.report.clone()).collect();

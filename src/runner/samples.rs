@@ -24,7 +24,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// In order, `size` at a time; the last may be smaller. They share the whole's memory.
+    /// Parts in order, `size` at a time; the last may be smaller. They share the whole's memory.
     ///
     /// # Errors
     /// When libtorch gives no view.
@@ -138,7 +138,7 @@ fn open_in_time(
 struct Prepare {
     input: usize,
     target: usize,
-    /// Of one sample.
+    /// Shape of one sample.
     input_shape: Vec<i64>,
     input_kind: Kind,
     normalize: Option<Normalize>,

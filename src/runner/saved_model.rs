@@ -159,7 +159,7 @@ fn write_tensor(
 /// One owner's rows while they are merged with those of others.
 struct Source<'a> {
     pieces: Box<dyn Iterator<Item = Result<Piece>> + 'a>,
-    /// Of the piece that came last.
+    /// Ids of the piece that came last.
     ids: Vec<i64>,
     rows: Vec<f32>,
     /// Among them the first that was not taken yet.

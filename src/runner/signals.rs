@@ -54,7 +54,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// From now on a signal aborts the mesh: every wait of this rank ends, and the others learn why.
+    /// Has signals abort the mesh from now on: every wait of this rank ends, and the others learn why.
     pub fn joined(&self, mesh: Mesh) {
         let _ = self.joined.set(mesh);
     }

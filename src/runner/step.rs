@@ -20,14 +20,14 @@ use crate::topology::Rank;
 /// What a trainer's steps work with.
 pub struct Stepper {
     pub autograd: Arc<Autograd>,
-    /// In the order in which a sample passes through them.
+    /// Modules in the order in which a sample passes through them.
     pub modules: Vec<ModuleHandle>,
-    /// Of those that are replicas.
+    /// Gradient synchronization of those that are replicas.
     pub averaging: Option<GradientSync>,
     pub loss: Loss,
     pub optimizer: DistributedOptimizer,
     pub schedule: PipelineSchedule,
-    /// Of the pipeline that the modules make.
+    /// Stages of the pipeline that the modules make.
     pub stages: usize,
     pub rank: Rank,
     pub seed: u64,
@@ -48,7 +48,7 @@ pub struct StepSamples {
     /// Batches of one forward each: micro-batches.
     pub batches: Vec<Samples>,
     pub count: u64,
-    /// By how many samples the step counts beside those of other trainers.
+    /// How many samples the step counts for beside those of other trainers.
     pub weight: u64,
     /// What the losses' sum is divided by, so that gradients are those of the mean over all samples of the step: this
     /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
@@ -75,9 +75,9 @@ pub struct Stepped {
     pub loss: f64,
     /// Updates by others between what the step read and what it wrote.
     pub staleness: u64,
-    /// Of the loss plug-in, where wanted.
+    /// Metrics of the loss plug-in, where wanted.
     pub metrics: BTreeMap<String, f64>,
-    /// From the first forward to the end of the last backward, and how much of it this rank has computed.
+    /// Time from the first forward to the end of the last backward, and how much of it this rank has computed.
     pub passed: Duration,
     pub computed: Duration,
     /// The most micro-batches whose activations this rank kept at one time.

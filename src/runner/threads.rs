@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 /// MACs. (784-128-10 with 64 samples has 6.5 million: two threads made its step 1.6 times as long.)
 const WORK_OF_A_THREAD: u64 = 16_000_000;
 
-/// Of this machine's cores each of `sharing` gets its share: the trainers for which a server works at once, each on its own
+/// Gives each of `sharing` its share of this machine's cores: the trainers for which a server works at once, each on its own
 /// thread, or replicas beside one another. A forward of so much `work` (in MACs, if that is known) has use for
 /// no more threads: waking them would take longer.
 pub(super) fn share_cores(sharing: usize, work: Option<u64>) {

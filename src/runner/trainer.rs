@@ -12,8 +12,7 @@ use super::inputs::BadJob;
 use super::loader::Schedule;
 use super::measured::Worked;
 use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
-use super::progress::Training as Progress;
-use super::progress::{Reporter, Update};
+use super::progress::{Reporter, TrainingProgress, Update};
 use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
@@ -351,7 +350,7 @@ impl Course {
         if self.is_logged(step) {
             self.record(step, now, stepped)?;
         }
-        reporter.report(Update::Training(Progress {
+        reporter.report(Update::Training(TrainingProgress {
             step: step + 1,
             steps: self.steps,
             epoch: self.epoch,

@@ -177,7 +177,7 @@ impl<'a> TrainingRank<'a> {
         }
     }
 
-    /// Of all that this rank serves: updates, and their staleness on average.
+    /// Updates of all that this rank serves, and their staleness on average.
     fn updates(&self) -> (u64, Option<f64>) {
         let (modules, shards) = (self.modules.hosted(), self.shards.shards());
         let counts = modules.iter().map(|module| module.updates());

@@ -33,7 +33,7 @@ pub struct DatasetReport {
 pub struct FieldReport {
     pub name: String,
     pub dtype: &'static str,
-    /// Of one sample.
+    /// Shape of one sample.
     pub shape: Vec<i64>,
 }
 

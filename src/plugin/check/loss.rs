@@ -140,7 +140,7 @@ fn leaves(outputs: &[Tensor]) -> Vec<Tensor> {
     outputs.iter().map(leaf).collect()
 }
 
-/// In float64, or in float32 for a loss that takes nothing else.
+/// Compares in float64, or in float32 for a loss that takes nothing else.
 fn gradient(loss: &mut Loss, outputs: &[Sketch], targets: &[Sketch]) -> Result<GradientReport, PluginError> {
     let double = Example::random(outputs, targets, Some(Kind::Double));
     compare(loss, &double, "float64", 1e-5, 1e-5).or_else(|_| {
@@ -181,7 +181,7 @@ fn compare(
     Ok(verdict(&pairs, dtype, tolerance))
 }
 
-/// From pairs of a given and a found derivative, each with its place.
+/// Judges pairs of a given and a found derivative, each with its place.
 fn verdict(pairs: &[(usize, usize, f64, f64)], dtype: &'static str, tolerance: f64) -> GradientReport {
     let largest = pairs.iter().fold(f64::MIN_POSITIVE, |most, pair| most.max(pair.2.abs()).max(pair.3.abs()));
     let error = |pair: &(usize, usize, f64, f64)| (pair.2 - pair.3).abs() / largest;

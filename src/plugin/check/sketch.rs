@@ -52,7 +52,7 @@ impl Sketch {
     }
 }
 
-/// From 0 to below 1.
+/// A number from 0 to below 1.
 fn uniform(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }

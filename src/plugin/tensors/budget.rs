@@ -70,7 +70,7 @@ pub fn bytes_of(tensor: &Tensor) -> u64 {
     tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
 }
 
-/// Of a tensor of this shape; as much as can be if it cannot be counted.
+/// Elements of a tensor of this shape; as many as can be if they cannot be counted.
 pub fn elements(shape: &[impl Borrow<i64>]) -> u64 {
     shape.iter().fold(1, |product: u64, dim| product.saturating_mul((*dim.borrow()).max(0) as u64))
 }

@@ -24,7 +24,7 @@ pub struct Prefetcher<T, E> {
     threads: Vec<JoinHandle<()>>,
     /// What fetches, for messages.
     fetcher: String,
-    /// Of one fetch.
+    /// Limit of one fetch.
     limit: Duration,
     next_step: u64,
     ended: bool,

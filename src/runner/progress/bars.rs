@@ -137,14 +137,14 @@ fn window() -> Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Text,
-    /// Of so many columns.
+    /// A bar of so many columns.
     Bar(usize),
     BarAndPercent,
 }
 
 /// What `update` looks like in so many columns behind the label. The text comes first, and the bar has what it leaves.
 fn layout(update: &Update, columns: usize) -> (Layout, String) {
-    /// Of most texts while training: a bar that grew and shrank with each of them would be restless.
+    /// Columns of most texts while training: a bar that grew and shrank with each of them would be restless.
     const USUAL_TEXT: usize = 62;
     const PERCENT: usize = 7;
     // A space stands before the text.
@@ -179,13 +179,19 @@ fn style(layout: Layout, label_width: usize, look: Look) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::progress::{Mode, Training};
+    use crate::runner::progress::{Mode, TrainingProgress};
 
     fn training(staleness: Option<f64>, samples_per_s: f64, left_s: f64) -> Update {
         let left_s = Some(left_s);
-        let training =
-            Training { step: 5, steps: 625, epoch: 1, epochs: 3, loss: 0.2134, ..Training::default() };
-        Update::Training(Training { staleness, samples_per_s, left_s, ..training })
+        let training = TrainingProgress {
+            step: 5,
+            steps: 625,
+            epoch: 1,
+            epochs: 3,
+            loss: 0.2134,
+            ..TrainingProgress::default()
+        };
+        Update::Training(TrainingProgress { staleness, samples_per_s, left_s, ..training })
     }
 
     #[test]

@@ -4,11 +4,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub label: String,
-    /// By their numbers on the board.
+    /// Numbers of the ranks on the board.
     pub ranks: Vec<usize>,
 }
 
-/// At most `most` lines for ranks of these names: one for each rank if they fit, else one for each role, else one.
+/// Groups of ranks for at most `most` lines: one for each rank if they fit, else one for each role, else one.
 pub fn groups(names: &[String], most: usize) -> Vec<Group> {
     let own_lines =
         names.iter().enumerate().map(|(nth, name)| Group { label: name.clone(), ranks: vec![nth] });

@@ -1,6 +1,6 @@
 //! What several ranks on one line are at together. Pure.
 
-use super::text::{Training, Update};
+use super::text::{TrainingProgress, Update};
 
 /// Those that compute count before those that wait: of trainers at different things the ones that train are shown.
 pub fn merged(updates: &[&Update]) -> Option<Update> {
@@ -14,14 +14,14 @@ pub fn merged(updates: &[&Update]) -> Option<Update> {
 }
 
 fn training(updates: &[&Update]) -> Option<Update> {
-    let all: Vec<&Training> = updates
+    let all: Vec<&TrainingProgress> = updates
         .iter()
         .filter_map(|update| {
             let Update::Training(training) = update else { return None };
             Some(training)
         })
         .collect();
-    Some(Update::Training(Training {
+    Some(Update::Training(TrainingProgress {
         step: all.iter().map(|one| one.step).sum(),
         steps: all.iter().map(|one| one.steps).sum(),
         epoch: all.iter().map(|one| one.epoch).min()?,
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn trainer(step: u64, loss: f64, staleness: Option<f64>, left_s: f64) -> Update {
-        Update::Training(Training {
+        Update::Training(TrainingProgress {
             step,
             steps: 100,
             epoch: 1 + (step / 50) as u32,

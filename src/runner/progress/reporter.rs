@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::Board;
-use super::text::{Training, Update};
+use super::text::{TrainingProgress, Update};
 
 /// Where a rank's progress goes.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ fn send(pipe: &mut File, update: &Update) {
 }
 
 /// Seconds, at the average pace since training began. None before there is one, and at the end.
-fn time_left((began, first): (Instant, u64), now: Instant, training: &Training) -> Option<f64> {
+fn time_left((began, first): (Instant, u64), now: Instant, training: &TrainingProgress) -> Option<f64> {
     let done = training.step.checked_sub(first).filter(|&done| done > 0)?;
     let left = training.steps.checked_sub(training.step).filter(|&left| left > 0)?;
     let pace = now.saturating_duration_since(began).as_secs_f64() / done as f64;
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn training(step: u64) -> Update {
-        Update::Training(Training { step, steps: 100, ..Training::default() })
+        Update::Training(TrainingProgress { step, steps: 100, ..TrainingProgress::default() })
     }
 
     fn pipe() -> (Reporter, BufReader<File>) {
@@ -145,7 +145,7 @@ mod tests {
     fn time_left_follows_the_pace_so_far() {
         let began = Instant::now();
         let at = |step, seconds| {
-            let training = Training { step, steps: 100, ..Training::default() };
+            let training = TrainingProgress { step, steps: 100, ..TrainingProgress::default() };
             time_left((began, 1), began + Duration::from_secs(seconds), &training)
         };
         assert_eq!(at(1, 0), None);

@@ -11,7 +11,7 @@ use crate::human::{self, seconds, thousands};
 pub enum Update {
     /// Something that cannot be counted: "waiting for 3 other ranks".
     Doing(String),
-    Training(Training),
+    Training(TrainingProgress),
     /// A rank that others call.
     Serving {
         updates: u64,
@@ -33,7 +33,7 @@ pub enum Update {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Training {
+pub struct TrainingProgress {
     /// Steps done.
     pub step: u64,
     pub steps: u64,
@@ -69,7 +69,7 @@ impl Update {
     /// How much is done, of what.
     pub fn counted(&self) -> Option<(u64, u64)> {
         match *self {
-            Update::Training(Training { step, steps, .. }) => Some((step, steps)),
+            Update::Training(TrainingProgress { step, steps, .. }) => Some((step, steps)),
             Update::Evaluating { done, total } => Some((done, total)),
             Update::Fetching { done, total } => total.map(|total| (done, total)),
             _ => None,
@@ -109,7 +109,7 @@ impl Update {
         }
     }
 
-    /// In so many columns: where room is short, what matters most stays.
+    /// The update in so many columns: where room is short, what matters most stays.
     pub fn compact(&self, columns: usize) -> String {
         let Update::Training(t) = self else { return self.plain() };
         let epoch = format!("epoch {}/{}", t.epoch, t.epochs);
@@ -168,8 +168,8 @@ fn left_text(left: f64) -> String {
 mod tests {
     use super::*;
 
-    fn training() -> Training {
-        Training {
+    fn training() -> TrainingProgress {
+        TrainingProgress {
             step: 120,
             steps: 625,
             epoch: 1,
@@ -186,7 +186,7 @@ mod tests {
         let updates = [
             Update::Doing("waiting for 3 ranks".into()),
             Update::Training(training()),
-            Update::Training(Training {
+            Update::Training(TrainingProgress {
                 staleness: None,
                 left_s: Some(4_000.0),
                 loss: f64::NAN,
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn updates_survive_the_pipe() {
-        let nan = Update::Training(Training { loss: f64::NAN, ..training() });
+        let nan = Update::Training(TrainingProgress { loss: f64::NAN, ..training() });
         let line = serde_json::to_string(&nan).unwrap();
         let Update::Training(back) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
         assert!(back.loss.is_nan());
