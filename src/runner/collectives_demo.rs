@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 use super::calls;
 use super::progress::Reporter;
 use super::run_recorder::COORDINATOR;
+use crate::human::counted;
 use crate::job::{Cluster, Collectives, Operation, Reduction};
 use crate::parallel::Groups;
 use crate::rpc::{CallError, Json, Mesh, Methods};
@@ -101,7 +102,7 @@ pub fn run(
     mesh.request(COORDINATOR, calls::collectives_demo::Seen { operations: Json(seen) }).wait()?;
     // When everyone is here, the coordinator has all of it.
     mesh.barrier("collectives shown").wait()?;
-    reporter.done(format!("{operations} operations"));
+    reporter.done(counted(operations as u64, "operation"));
     Ok((mesh.rank() == COORDINATOR).then(|| collect(job, collector)))
 }
 

@@ -17,6 +17,7 @@ use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Split;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
+use crate::human::{counted, seconds};
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica, ShardedModule,
@@ -120,7 +121,8 @@ impl Trainer<'_> {
         }
         let (startup_seconds, worked) = (course.startup_seconds, course.worked);
         course.recorder.report(TrainerEnd { report: report.clone(), startup_seconds, eval })?;
-        self.reporter.done(format!("{} steps in {:.1} s", report.steps, report.train_seconds));
+        let (steps, time) = (counted(report.steps, "step"), seconds(report.train_seconds));
+        self.reporter.done(format!("{steps} in {time}"));
         Ok(worked)
     }
 

@@ -18,6 +18,7 @@ use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
 use crate::autograd::Autograd;
+use crate::human::counted;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
 use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, ShardServer, StateServer};
 use crate::profile;
@@ -162,7 +163,7 @@ impl<'a> TrainingRank<'a> {
             drop(ended);
             trained
         })?;
-        reporter.done(format!("{} updates", self.updates().0));
+        reporter.done(counted(self.updates().0, "update"));
         Ok(())
     }
 
