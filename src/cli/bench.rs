@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArgs};
 use super::exit::{DONE, Failure};
-use super::run::data_root;
 use super::{job, logs, spawn, stdout};
 use crate::job::{Job, Resolved, Training};
 use crate::rpc::{Mesh, MeshConfig, Transports};
@@ -44,7 +43,7 @@ fn step(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let job = &resolved.job;
     let training = training(job)?;
     let devices = devices::first(job.cluster.num_gpus, 0);
-    let report = one_process::measure(training, &data_root(job)?, &devices, args.steps)?;
+    let report = one_process::measure(training, &job::data_root(job)?, &devices, args.steps)?;
     let (steps_per_s, samples_per_s) = (report.steps_per_s, report.samples_per_s);
     let shown = format!(
         "one process  {steps_per_s:.1} steps/s, {samples_per_s:.0} samples/s over {} steps",
@@ -65,7 +64,7 @@ struct DataRate {
 fn data(args: &BenchStepArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let resolved = read_job(args, look)?;
     let training = training(&resolved.job)?;
-    let report = one_process::measure_data(training, &data_root(&resolved.job)?, args.steps)?;
+    let report = one_process::measure_data(training, &job::data_root(&resolved.job)?, args.steps)?;
     let rate = DataRate {
         batches: report.steps,
         samples_per_s: report.samples_per_s,

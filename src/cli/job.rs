@@ -9,13 +9,13 @@ use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
-use super::run::data_root;
 use super::stdout;
 use crate::job::{
-    self, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training, Work,
+    self, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training,
+    Work,
 };
 use crate::runner::libtorch::NoLibtorch;
-use crate::runner::{inputs, libtorch, model_files};
+use crate::runner::{builtin, inputs, libtorch, model_files};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -148,6 +148,16 @@ fn script_sizes(
     }
     let name = args.job.display().to_string();
     model_files::script_sizes(training).map_err(|wrong| JobErrors::new(&name, wrong).into())
+}
+
+/// The folder that the dataset plug-in may read.
+pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
+    let Work::Train(training) = &job.work else { return Ok(PathBuf::new()) };
+    Ok(match &training.data.root {
+        DataRoot::Folder(folder) => folder.clone(),
+        DataRoot::Builtin(name) => builtin::unpack(name)?,
+        DataRoot::Nothing => builtin::empty()?,
+    })
 }
 
 pub fn init(path: &Path) -> Result<u8, Failure> {

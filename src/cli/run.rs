@@ -9,13 +9,13 @@ use serde::Serialize;
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, Failure, LOST};
 use super::{job, logs, stdout};
-use crate::job::{DataRoot, Init, Job, Resolved, Work};
+use crate::job::{Init, Resolved};
 use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
-use crate::runner::{agreement, builtin, libtorch, rendezvous};
+use crate::runner::{agreement, libtorch, rendezvous};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -44,7 +44,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         master: meeting.master.clone(),
         listen: meeting.listen.take(),
         token,
-        data_root: data_root(job)?,
+        data_root: job::data_root(job)?,
         folder: folder.clone(),
         reporter: Reporter::to_board(board.clone()),
         started,
@@ -97,16 +97,6 @@ pub fn make_folder(
         .map_err(|error| if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() })?;
     folder.write_job(&resolved.toml)?;
     Ok(folder)
-}
-
-/// The folder that the dataset plug-in may read.
-pub fn data_root(job: &Job) -> Result<PathBuf, Failure> {
-    let Work::Train(training) = &job.work else { return Ok(PathBuf::new()) };
-    Ok(match &training.data.root {
-        DataRoot::Folder(folder) => folder.clone(),
-        DataRoot::Builtin(name) => builtin::unpack(name)?,
-        DataRoot::Nothing => builtin::empty()?,
-    })
 }
 
 /// The join token. It is not a key of the job: it would end up in run folders.

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, Failure};
-use super::run::{data_root, kept_in, make_folder, print_report, token};
+use super::run::{kept_in, make_folder, print_report, token};
 use super::{job, logs};
 use crate::rpc::{Cause, JoinError};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
@@ -19,12 +19,9 @@ use crate::topology::Rank;
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
-    if args.job.is_none() {
-        say_what_is_trained(&resolved.job.name);
-    }
     let job = &resolved.job;
     let job_hash = agreement::hash(&resolved)?;
-    let data_root = data_root(job)?;
+    let data_root = job::data_root(job)?;
     // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
     let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
     let listen = launch::bind_master(&job.cluster.master_addr, port)?;
@@ -34,6 +31,9 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
     }
     let folder = make_folder(&resolved, args.job.as_deref(), &args.output)?;
+    if args.job.is_none() {
+        say_what_is_trained(&job.name);
+    }
 
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
