@@ -1,6 +1,6 @@
 //! Numbers as people read them: sizes, counts, times, hashes.
 
-/// `12 bytes`, `1.5 KiB`, `4 MiB`.
+/// `12 bytes`, `1.5 KiB`, `64.0 KiB`, `4 MiB`: limits are whole numbers of MiB, and what is smaller was measured.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -12,10 +12,8 @@ pub fn bytes(bytes: u64) -> String {
         size /= 1024.0;
         unit += 1;
     }
-    match size.fract() {
-        0.0 => format!("{size} {}", UNITS[unit]),
-        _ => format!("{size:.1} {}", UNITS[unit]),
-    }
+    let digits = if unit > 0 && size.fract() == 0.0 { 0 } else { 1 };
+    format!("{size:.digits$} {}", UNITS[unit])
 }
 
 /// To the byte, for a limit beside what is a little above it: `4 GiB`, `262145 bytes`.
@@ -69,7 +67,17 @@ mod tests {
         let sizes = [0, 1, 1023, 1024, 1536, 1 << 20, (1 << 20) + (1 << 19), (1 << 30) - 1, 3 << 40];
         assert_eq!(
             sizes.map(bytes),
-            ["0 bytes", "1 byte", "1,023 bytes", "1 KiB", "1.5 KiB", "1 MiB", "1.5 MiB", "1.0 GiB", "3 TiB"]
+            [
+                "0 bytes",
+                "1 byte",
+                "1,023 bytes",
+                "1.0 KiB",
+                "1.5 KiB",
+                "1 MiB",
+                "1.5 MiB",
+                "1.0 GiB",
+                "3 TiB"
+            ]
         );
     }
 

@@ -108,10 +108,10 @@ fn handles_that_are_never_dropped_come_to_an_end() {
 #[test]
 fn a_guest_cannot_make_libtorch_fill_the_machine() {
     assert_snapshot!(compute_error("explode"), @"plug-in `evil`: `compute`: an operation was refused: mul: a result of 32 GiB, after 514.1 KiB in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
-    assert_snapshot!(compute_error("full"), @"plug-in `evil`: `compute`: an operation was refused: full: a result of 17179869184.0 GiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
+    assert_snapshot!(compute_error("full"), @"plug-in `evil`: `compute`: an operation was refused: full: a result of 16777216 TiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
     let x = Tensor::ones([2, 3], tch::kind::FLOAT_CPU);
     let error = loss("one-hot").compute(&[x], &[Tensor::from_slice(&[0i64, 1])], false).unwrap_err();
-    assert_snapshot!(told(&error), @"plug-in `evil`: `compute`: an operation was refused: one_hot: a result of 16777216.0 GiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
+    assert_snapshot!(told(&error), @"plug-in `evil`: `compute`: an operation was refused: one_hot: a result of 16384 TiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
 }
 
 #[test]
