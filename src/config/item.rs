@@ -158,11 +158,6 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// From 0 to 1, both included.
-    pub fn probability(&self) -> Option<f64> {
-        self.number_that(|p| (0.0..=1.0).contains(&p), "from 0 to 1")
-    }
-
     pub fn flag(&self) -> Option<bool> {
         match self.value {
             Value::Bool(_, flag) => Some(*flag),

@@ -24,14 +24,13 @@ pub struct Reader<'a> {
     errors: RefCell<Vec<JobError>>,
 }
 
-/// A table whose known keys are those that have been asked for.
+/// A table, read by declared keys.
 pub struct Table<'a> {
     reader: &'a Reader<'a>,
     pub path: String,
     dict: &'a Dict,
     /// Where it was begun, for what is missing in it.
     origin: Option<Origin>,
-    asked: RefCell<Vec<&'static str>>,
 }
 
 /// Is there such a key, one that is not refused?
@@ -101,7 +100,7 @@ impl<'a> Table<'a> {
         dict: &'a Dict,
         origin: Option<Origin>,
     ) -> Table<'a> {
-        Table { reader, path, dict, origin, asked: RefCell::default() }
+        Table { reader, path, dict, origin }
     }
 
     /// The table that a bare word stands for.
@@ -139,7 +138,7 @@ impl<'a> Table<'a> {
 
     /// What is written at a key, for rules that span several keys and for their messages.
     pub fn item(&self, key: &dyn AnyKey) -> Option<Item<'a>> {
-        self.get(key.name())
+        self.dict.get(key.name()).map(|value| self.entry(key.name(), value))
     }
 
     /// What is written at a key that has to be there; it is reported where it is not.
@@ -210,31 +209,6 @@ impl<'a> Table<'a> {
         (!places.is_empty()).then(|| format!("did you mean {}?", one_of(places.iter().map(String::as_str))))
     }
 
-    pub fn get(&self, key: &'static str) -> Option<Item<'a>> {
-        self.asked.borrow_mut().push(key);
-        self.dict.get(key).map(|value| self.entry(key, value))
-    }
-
-    /// The value of a key that has to be there.
-    pub fn need<T>(
-        &self,
-        key: &'static str,
-        example: &str,
-        read: impl FnOnce(&Item<'a>) -> Option<T>,
-    ) -> Option<T> {
-        match self.get(key) {
-            Some(item) => read(&item),
-            None => {
-                let path = text::join(&self.path, key);
-                self.reader.report(
-                    JobError::new(format!("`{path}` is missing"))
-                        .hint(format!("for example {key} = {example}")),
-                );
-                None
-            }
-        }
-    }
-
     /// Records that a key is not there.
     pub fn missing(&self, key: &str, hint: impl Into<String>) {
         let error = JobError::new(format!("`{}` is missing", text::join(&self.path, key))).hint(hint);
@@ -242,19 +216,6 @@ impl<'a> Table<'a> {
             Some(origin) => error.from(origin.clone()),
             None => error,
         });
-    }
-
-    /// The value of a key that need not be there; `default` also stands in for a wrong one.
-    pub fn or<T>(&self, key: &'static str, default: T, read: impl FnOnce(&Item<'a>) -> Option<T>) -> T {
-        self.get(key).and_then(|item| read(&item)).unwrap_or(default)
-    }
-
-    /// A key that PyTorch has and this version has not.
-    pub fn refuse(&self, key: &'static str, hint: &str) {
-        if let Some(value) = self.dict.get(key) {
-            self.asked.borrow_mut().push(key);
-            self.entry(key, value).wrong("is an option that this version does not have", hint);
-        }
     }
 
     /// All entries, for tables whose keys are names of the user's own.
@@ -268,25 +229,6 @@ impl<'a> Table<'a> {
         let mut entries = self.entries();
         entries.sort_by_key(|(_, item)| places.offset(&item.path).unwrap_or(usize::MAX));
         entries
-    }
-
-    /// Records each key that nobody asked for. The end of reading a table.
-    pub fn finish(self) {
-        self.check();
-    }
-
-    /// Like [`Table::finish`], for a table that is still needed.
-    pub fn check(&self) {
-        let asked = self.asked.borrow();
-        for (key, value) in self.dict.iter().filter(|(key, _)| !asked.contains(&key.as_str())) {
-            let item = self.entry(key, value);
-            let hint = match self.elsewhere(key) {
-                Some(hint) => hint,
-                None => suggest(key, "known keys", asked.iter().copied()),
-            };
-            let error = JobError::new(format!("unknown key `{}`", item.path)).hint(hint);
-            self.reader.report(error.from(item.origin()));
-        }
     }
 
     fn entry(&self, key: &str, value: &'a Value) -> Item<'a> {

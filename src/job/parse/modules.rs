@@ -76,7 +76,7 @@ pub(super) fn table<'a>(root: &Table<'a>) -> Table<'a> {
 }
 
 /// A module by itself; how it joins the others is `chain`'s.
-pub(super) struct Written<'a> {
+pub(super) struct Parsed<'a> {
     pub name: String,
     item: Item<'a>,
     /// The stages, or the only one: where each lives and the layer at which it begins.
@@ -95,7 +95,7 @@ pub(super) fn read<'a>(
     name: &str,
     roles: &[Role],
     trainers: Option<&Role>,
-) -> Option<Written<'a>> {
+) -> Option<Parsed<'a>> {
     let t = item.table()?;
     t.only(KEYS);
     let sound = layers::check_name(name, &item);
@@ -123,7 +123,7 @@ pub(super) fn read<'a>(
     let recompute = t.read(&RECOMPUTE).unwrap_or(false);
     let weights = t.read(&WEIGHTS);
     let sound = sound && input.is_some() && input_dtype.is_some() && weights.is_some();
-    let written = Written {
+    let written = Parsed {
         name: name.into(),
         item,
         places,
@@ -181,14 +181,14 @@ fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
 }
 
 /// Joins the modules in the order in which a sample passes them, checking each shape on the way.
-pub(super) fn chain(modules: Vec<Written<'_>>) -> Option<Vec<ModuleSpec>> {
+pub(super) fn chain(modules: Vec<Parsed<'_>>) -> Option<Vec<ModuleSpec>> {
     let mut specs = Vec::new();
     let mut before: Option<(String, Signal)> = None;
     let mut sound = true;
     for module in modules {
         let signal = module.signal(before.as_ref());
         let (spec, output) = match signal {
-            Some(signal) => module.prove(signal),
+            Some(signal) => module.validate(signal),
             None => (None, None),
         };
         sound &= spec.is_some();
@@ -199,7 +199,7 @@ pub(super) fn chain(modules: Vec<Written<'_>>) -> Option<Vec<ModuleSpec>> {
     sound.then_some(specs)
 }
 
-impl Written<'_> {
+impl Parsed<'_> {
     /// What comes in: as written, or as it leaves the module before.
     fn signal(&self, before: Option<&(String, Signal)>) -> Option<Signal> {
         let Some((name, output)) = before else {
@@ -239,7 +239,7 @@ impl Written<'_> {
         }
     }
 
-    fn prove(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
+    fn validate(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
         let Some(made_of) = self.made_of else { return (None, None) };
         let (output, sound) = match (&made_of, &self.layers_item) {
             (MadeOf::Layers(layers), Some(item)) => through(layers, item, &signal),
