@@ -51,6 +51,17 @@ impl Module {
         inputs: &[Tensor],
         mode: Mode,
     ) -> Result<(Tensor, Statistics), ModelError> {
+        self.observe_from(params, inputs, mode, None)
+    }
+
+    /// As [`Module::observe`], with `buffers` where those of now would not do.
+    pub(super) fn observe_from(
+        &self,
+        params: &[Tensor],
+        inputs: &[Tensor],
+        mode: Mode,
+        buffers: Option<&[Tensor]>,
+    ) -> Result<(Tensor, Statistics), ModelError> {
         if params.len() != self.parameters().len() {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
@@ -60,7 +71,11 @@ impl Module {
             Body::Script { script, device } => {
                 let [x] = inputs else { return Err(self.input_count("TorchScript", inputs.len())) };
                 let x = on(x, (*device).into()).map_err(|error| self.buffer_error("the input", &error))?;
-                script.forward(&self.name, (params, self.share_fixed(), self.copy_buffers()?), &x, mode)
+                let buffers = match buffers {
+                    Some(buffers) => self.copies(buffers)?,
+                    None => self.copy_buffers()?,
+                };
+                script.forward(&self.name, (params, self.share_fixed(), buffers), &x, mode)
             }
         }
     }

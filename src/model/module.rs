@@ -26,6 +26,8 @@ pub struct Module {
     /// Written by nobody but a file of weights, before the first forward.
     fixed: Mutex<Vec<Tensor>>,
     buffer_names: Vec<String>,
+    /// Those that are in no `state_dict`.
+    non_persistent: Vec<String>,
     /// Running statistics and the like, in the order of `buffer_names`. Written by training forwards of any thread (M-2).
     buffers: Mutex<Vec<Tensor>>,
     /// Further names of parameters and buffers, each with the name under which it is one of them.
@@ -93,6 +95,7 @@ impl Module {
                     fixed_names,
                     fixed: Mutex::new(fixed),
                     buffer_names,
+                    non_persistent: script.non_persistent.clone(),
                     buffers: Mutex::new(buffers),
                     tied: loaded.tied,
                     weights: spec.weights.clone(),
@@ -132,6 +135,7 @@ impl Module {
             fixed_names: Vec::new(),
             fixed: Mutex::default(),
             buffer_names: plan.buffers.into_iter().map(|(name, ..)| name).collect(),
+            non_persistent: Vec::new(),
             buffers: Mutex::new(buffers),
             tied: Vec::new(),
             weights: spec.weights.clone(),
@@ -212,6 +216,7 @@ impl Module {
             let tied = state.iter().find(|(name, _)| name == first).map(|(_, tensor)| tensor.shallow_clone());
             state.extend(tied.map(|tensor| (name.clone(), tensor)));
         }
+        state.retain(|(name, _)| !self.non_persistent.contains(name));
         Ok(state)
     }
 
@@ -224,7 +229,10 @@ impl Module {
     }
 
     pub(super) fn copy_buffers(&self) -> Result<Vec<Tensor>, ModelError> {
-        let buffers = self.lock_buffers();
+        self.copies(&self.lock_buffers())
+    }
+
+    pub(super) fn copies(&self, buffers: &[Tensor]) -> Result<Vec<Tensor>, ModelError> {
         let copies = buffers.iter().map(Tensor::f_detach_copy).collect::<Result<_, TchError>>();
         copies.map_err(|error| self.buffer_error("a copy of the buffers", &error))
     }

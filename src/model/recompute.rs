@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use c10d::{TorchError, recomputed};
 use tch::Tensor;
 
+use super::module::Body;
 use super::{Mode, ModelError, Module, Statistics};
 
 impl Module {
     /// As [`Module::observe`], for a backward. With `recompute` only the inputs are kept: the backward runs the forward
-    /// again, with the same dropout masks, and what that sees of its batch is not counted twice.
+    /// again, with the same dropout masks and from the buffers that the first one found, and what that sees of its batch
+    /// is not counted twice.
     ///
     /// # Errors
     /// As [`Module::forward`].
@@ -22,13 +24,23 @@ impl Module {
         if !self.recompute {
             return self.observe(params, inputs, mode);
         }
+        // Between the two forwards buffers change: by the first one itself, and by those of others.
+        let buffers = match self.body {
+            Body::Script { .. } => self.copy_buffers()?,
+            // No training forward of layers reads one.
+            Body::Layers { .. } => Vec::new(),
+        };
+        let buffers = Mutex::new(buffers);
         let all: Vec<Tensor> = params.iter().chain(inputs).map(Tensor::shallow_clone).collect();
         // What the first run saw, or why it failed: written by it alone.
         let first: Arc<Mutex<Option<Result<Statistics, ModelError>>>> = Arc::default();
         let (module, parameters, report) = (self.clone(), params.len(), Mutex::new(Some(first.clone())));
         let output = recomputed(&all, move |all| {
             let (params, inputs) = all.split_at(parameters);
-            let observed = module.observe(params, inputs, mode);
+            let observed = {
+                let buffers = buffers.lock().unwrap_or_else(PoisonError::into_inner);
+                module.observe_from(params, inputs, mode, Some(&buffers))
+            };
             let first = report.lock().unwrap_or_else(PoisonError::into_inner).take();
             let (output, seen) = match observed {
                 Ok((output, seen)) => (Ok(output), Ok(seen)),

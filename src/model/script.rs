@@ -10,12 +10,12 @@ use std::path::Path;
 
 use c10d::TorchError;
 use c10d::script::{Run, Script, Slot};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, with_grad};
 
 use super::statistics::{Seen, Statistics};
 use super::weights::torch_name;
 use super::{Mode, ModelError, ParameterInfo};
-use crate::job::{ModuleSpec, TorchScript};
+use crate::job::{ModuleSpec, TorchScript, suggest};
 use crate::layers::{InputDtype, Signal, masks::MaskSource, rng};
 
 /// A loaded module, and what each of its slots is here.
@@ -49,6 +49,8 @@ pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> R
     let file = &script.file;
     let loaded = Script::load(file, device).map_err(|error| not_loaded(file, &error.message))?;
     forward_fits(file, &loaded)?;
+    state_fits(file, &loaded)?;
+    buffers_named(file, &loaded, &script.non_persistent)?;
     dtypes_fit(file, loaded.slots())?;
     let named = |number: usize, slot: &Slot| {
         let tensor = loaded.tensor(number).map_err(|error| no_copy(&spec.name, &error))?;
@@ -119,11 +121,7 @@ impl ScriptBody {
         let tensors: Vec<Tensor> = self.roles.iter().map(tensor).collect();
         let before = counters(&buffers).map_err(|error| failed(c10d::torch_message(&error)))?;
         let run = || self.script.run(&tensors, input, mode.train);
-        // Its draws are libtorch's own, so nobody else may draw while it runs (M-3).
-        let run = match self.script.forward().draws {
-            true => rng::seeded(MaskSource::new(mode.dropout_seed, module, 0).seed(), run),
-            false => run(),
-        };
+        let run = self.seeded(MaskSource::new(mode.dropout_seed, module, 0).seed(), run);
         let run = run.map_err(|error| failed(error.message))?;
         if !mode.train {
             return Ok((run.output, Statistics::default()));
@@ -199,14 +197,13 @@ impl ScriptBody {
         };
         let refused =
             |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
-        let run = || {
-            let zeros = Tensor::f_zeros(batch(input), (kind(input.dtype), device))
-                .map_err(|error| c10d::torch_message(&error))?;
-            let slots = 0..self.script.slots().len();
-            let own = slots.map(|slot| self.script.tensor(slot)).collect::<Result<Vec<_>, _>>();
-            own.and_then(|own| self.script.run(&own, &zeros, false)).map_err(|error| error.message)
+        let zeros = || Tensor::f_zeros(batch(input), (kind(input.dtype), device));
+        let run = |train| {
+            let zeros = zeros().map_err(|error| c10d::torch_message(&error))?;
+            let own = self.leaves().map_err(|error| error.message)?;
+            self.seeded(0, || self.script.run(&own, &zeros, train)).map_err(|error| error.message)
         };
-        let gives = no_grad(run).map_err(|message| {
+        let gives = with_grad(|| run(false)).map_err(|message| {
             let problem = format!("a forward of zeros of shape {:?} fails: {message}", batch(input));
             refused(
                 problem,
@@ -216,14 +213,57 @@ impl ScriptBody {
                 },
             )
         })?;
-        let given = gives.output;
-        if given.size() == batch(output) && given.kind() == kind(output.dtype) {
+        self.output_fits(file, &gives.output, &batch(output), kind(output.dtype))?;
+        // In training it may do something else; what fails there is told when it is trained.
+        let in_training = || with_grad(|| run(true)).is_ok_and(|run| run.output.requires_grad());
+        if self.has_parameters() && !gives.output.requires_grad() && !in_training() {
+            return Err(refused(
+                "no gradient comes from its output to its parameters, so none of them would be trained"
+                    .into(),
+                "was it quantised, or does its forward compute under torch.no_grad() or with detach()?",
+            ));
+        }
+        Ok(())
+    }
+
+    /// If it draws: its draws are libtorch's own, so nobody else may draw while it runs (M-3).
+    fn seeded<T>(&self, seed: u64, run: impl FnOnce() -> T) -> T {
+        match self.script.forward().draws {
+            true => rng::seeded(seed, run),
+            false => run(),
+        }
+    }
+
+    fn has_parameters(&self) -> bool {
+        self.roles.iter().any(|role| matches!(role, Role::Parameter(_)))
+    }
+
+    /// What the file has for each slot: leaves, where it is trained.
+    fn leaves(&self) -> Result<Vec<Tensor>, TorchError> {
+        let leaf = |(number, role): (usize, &Role)| {
+            let tensor = self.script.tensor(number)?;
+            Ok(tensor.set_requires_grad(matches!(role, Role::Parameter(_))))
+        };
+        self.roles.iter().enumerate().map(leaf).collect()
+    }
+
+    /// Compares the output of a batch of two with what the job says of it.
+    fn output_fits(
+        &self,
+        file: &Path,
+        given: &Tensor,
+        wanted: &[i64],
+        wanted_kind: Kind,
+    ) -> Result<(), ModelError> {
+        let refused =
+            |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
+        if given.size() == wanted && given.kind() == wanted_kind {
             return Ok(());
         }
         let problem = format!(
             "it makes {} of a batch of 2, where {} was said",
             shown(&given.size(), given.kind()),
-            shown(&batch(output), kind(output.dtype))
+            shown(wanted, wanted_kind)
         );
         Err(match (given.size().as_slice(), KINDS.iter().any(|(_, known)| *known == given.kind())) {
             ([2, shape @ ..], true) if !shape.is_empty() => {
@@ -295,6 +335,34 @@ fn forward_fits(file: &Path, script: &Script) -> Result<(), ModelError> {
         _ => return Ok(()),
     };
     Err(ModelError::Script { file: file.into(), problem, hint: hint.into() })
+}
+
+/// Parameters and buffers have to be all that a forward depends on beside its input.
+fn state_fits(file: &Path, script: &Script) -> Result<(), ModelError> {
+    let (problem, hint) = match (script.kept(), script.carried()) {
+        (Some(name), _) => (
+            format!("it holds `{name}` where nothing can take its place, so that would stay as it is"),
+            "keep parameters and buffers in modules, lists, tuples and dictionaries only".into(),
+        ),
+        (None, Some(name)) => (
+            format!(
+                "its forward leaves something in attribute `{name}` for the next one, and it is not a buffer"
+            ),
+            format!("only buffers outlive a forward here: use register_buffer(\"{name}\", ...)"),
+        ),
+        (None, None) => return Ok(()),
+    };
+    Err(ModelError::Script { file: file.into(), problem, hint })
+}
+
+/// What the job says of buffers has to be said of some that there are.
+fn buffers_named(file: &Path, script: &Script, names: &[String]) -> Result<(), ModelError> {
+    let buffers = || script.slots().iter().filter(|slot| !slot.is_parameter).map(|slot| slot.name.as_str());
+    let Some(wrong) = names.iter().find(|name| buffers().all(|buffer| buffer != *name)) else {
+        return Ok(());
+    };
+    let problem = format!("it has no buffer `{wrong}`, which `non_persistent_buffers` names");
+    Err(ModelError::Script { file: file.into(), problem, hint: suggest(wrong, "buffers", buffers()) })
 }
 
 fn dtypes_fit(file: &Path, slots: &[Slot]) -> Result<(), ModelError> {

@@ -61,8 +61,9 @@ impl States {
         for (spec, snapshots) in &self.0 {
             for (tensor, parts) in parts(snapshots) {
                 let names = names(job, spec, snapshots, &tensor);
+                let Some(first) = names.first() else { continue };
                 let ids = ids_name(job, spec, &tensor);
-                write_tensor(&mut file, &names, ids, parts).with_context(|| format!("`{}`", names[0]))?;
+                write_tensor(&mut file, &names, ids, parts).with_context(|| format!("`{first}`"))?;
             }
         }
         Ok(file.finish()?)
@@ -114,12 +115,14 @@ fn parts(snapshots: &[StateSnapshot]) -> BTreeMap<String, Vec<Part<'_>>> {
     parts
 }
 
-/// The names of a tensor in the file: its own, and those under which it is there again.
+/// The names of a tensor in the file: its own, and those under which it is there again. None: it is not saved.
 fn names(job: &Training, spec: &ModuleSpec, snapshots: &[StateSnapshot], tensor: &str) -> Vec<String> {
     let aliases = snapshots.iter().flat_map(|snapshot| &snapshot.aliases);
     let aliases = aliases.filter(|(_, first)| first == tensor).map(|(alias, _)| alias.as_str());
-    let mut names: Vec<String> =
-        [tensor].into_iter().chain(aliases).map(|name| job.tensor_name(spec, name)).collect();
+    let non_persistent = spec.torchscript().map_or(&[][..], |script| script.non_persistent.as_slice());
+    let saved = |name: &&str| !non_persistent.iter().any(|left_out| left_out == name);
+    let names = [tensor].into_iter().chain(aliases).filter(saved);
+    let mut names: Vec<String> = names.map(|name| job.tensor_name(spec, name)).collect();
     names.dedup();
     names
 }

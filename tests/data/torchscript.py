@@ -10,6 +10,7 @@ debugging (paths of sources on the machine at hand) is left out of the files.
 import io
 import zipfile
 from pathlib import Path
+from typing import Dict, List
 
 import torch
 from safetensors.torch import save_file
@@ -133,6 +134,164 @@ class Grows(nn.Module):
         return x
 
 
+class Recurrent(nn.Module):
+    """`nn.LSTM` computes with a list of its parameters; so does this with lists, a tuple and a dictionary."""
+
+    by_name: Dict[str, torch.Tensor]
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3, batch_first=True)
+        self.gru = nn.GRU(3, 3, batch_first=True, bidirectional=True)
+        self.rnn = nn.RNN(6, 3, batch_first=True)
+        self.scale = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+        self.shift = nn.Parameter(torch.tensor([0.1, 0.2, 0.3]))
+        self.both = [self.scale, self.shift]
+        self.nested = (self.both, self.scale)
+        self.by_name = {"shift": self.shift}
+
+    def forward(self, x):
+        x, _ = self.lstm(x)
+        x, _ = self.gru(x)
+        x, _ = self.rnn(x)
+        lists, scale = self.nested
+        return x[:, -1] * self.both[0] * scale + lists[1] + self.by_name["shift"]
+
+
+class Remembers(nn.Module):
+    """Reads a buffer that it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.5).add_(0.5 * x.detach().mean(0))
+        return self.fc(x - self.mean)
+
+
+class Counts(nn.Module):
+    """Keeps something for the next forward that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.fc(x) / self.calls
+
+
+class Collects(nn.Module):
+    """As `Counts`, in a list."""
+
+    seen: List[torch.Tensor]
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x.detach())
+        return self.fc(x) + len(self.seen)
+
+
+class Halves(nn.Module):
+    """Computes with views of a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(8.0).reshape(2, 4))
+        self.rows = [self.weight.detach()[0], self.weight.detach()[1]]
+
+    def forward(self, x):
+        return x * self.rows[0] + self.rows[1]
+
+
+class Apart(nn.Module):
+    """Two parameters in one storage, side by side."""
+
+    def __init__(self):
+        super().__init__()
+        left, right = torch.arange(16.0).reshape(2, 8).chunk(2, dim=1)
+        self.left, self.right = nn.Parameter(left), nn.Parameter(right)
+
+    def forward(self, x):
+        return x * self.left[0] + self.right[1]
+
+
+class Private(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.ones(4))
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x * self.kept + self.table)
+
+
+class CutOff(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x).detach()
+
+
+class Loops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        turns = 1
+        while turns > 0:
+            turns += 1
+        return self.fc(x.flatten(1))
+
+
+class Rows(nn.Module):
+    """An image row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, batch_first=True)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x):
+        rows, _ = self.lstm(x.squeeze(1))
+        return self.fc(rows[:, -1])
+
+
+class Idle(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.idle = nn.Linear(4, 4)
+
+
+class Normed(nn.Module):
+    """That of ddp.py."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(4)
+        self.conv2 = nn.Conv2d(4, 8, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(8)
+        self.fc = nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
+        x = nn.functional.max_pool2d(torch.relu(self.norm2(self.conv2(x))), 2)
+        return self.fc(x.flatten(1))
+
+
 def write(module, path):
     """As `module.save(path)`, without what is for debugging, and the same bytes each time."""
     whole = io.BytesIO()
@@ -168,7 +327,18 @@ def figures():
     figures |= {f"after/{name}": tensor.clone() for name, tensor in module.named_buffers()}
     module.eval()
     figures["eval/output"] = module(numbers([5, 6], 19)).detach()
+    figures |= trained("recurrent", numbers([2, 5, 4], 37)) | trained("remembers", numbers([5, 4], 37))
     return {name: tensor.contiguous().clone() for name, tensor in figures.items()}
+
+
+def trained(name, x):
+    """Of a forward in training: the output, its square's gradients, and the buffers after it."""
+    module = torch.jit.load(FOLDER / f"{name}.pt").train()
+    y = module(x)
+    y.square().sum().backward()
+    figures = {f"{name}/output": y.detach()}
+    figures |= {f"{name}/{of}.grad": parameter.grad for of, parameter in module.named_parameters()}
+    return figures | {f"{name}/{of}": buffer.clone() for of, buffer in module.named_buffers()}
 
 
 def main():
@@ -192,9 +362,14 @@ def main():
         write(torch.jit.script(module), FOLDER / f"{name}.pt")
     torch.save(nn.Linear(2, 2).state_dict(), FOLDER / "pickle.pt")
     write(torch.jit.script(Digits()), HERE.parent.parent / "jobs" / "digits_net.pt")
-    save_file(figures(), HERE / "torchscript.safetensors")
     torch.manual_seed(1)
     write(torch.jit.script(Wide()), FOLDER / "wide.pt")
+    torch.manual_seed(1)
+    for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed()]:
+        write(torch.jit.script(module), FOLDER / f"{type(module).__name__.lower()}.pt")
+    write(torch.jit.freeze(torch.jit.script(Mlp().eval())), FOLDER / "frozen.pt")
+    save_file(figures(), HERE / "torchscript.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

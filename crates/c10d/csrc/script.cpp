@@ -5,31 +5,24 @@
 
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/csrc/jit/runtime/operator.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "guard.h"
+#include "script_copy.h"
+#include "script_scan.h"
+#include "script_slots.h"
 
 using c10::IValue;
 using torch::jit::Graph;
-using torch::jit::ObjectPtr;
 using torch::jit::Stack;
 
 namespace {
-
-struct Slot {
-  std::string name;
-  at::Tensor tensor;
-  size_t first;
-  bool is_parameter;
-};
 
 struct Norm {
   size_t mean_slot;
@@ -38,9 +31,6 @@ struct Norm {
   at::Tensor var;
   double momentum;
 };
-
-// By the tensor's own address.
-using Places = std::unordered_map<const c10::TensorImpl*, size_t>;
 
 // The run that this thread is in, for the operator below.
 struct Observer {
@@ -98,30 +88,6 @@ void register_operator() {
   (void)once;
 }
 
-struct Scanned {
-  bool draws = false;
-  bool names_cuda = false;
-  std::vector<torch::jit::Node*> norms;
-};
-
-void scan(torch::jit::Block* block, Scanned& scanned) {
-  for (auto* node : block->nodes()) {
-    // What cannot be looked into, a call by an interface's name, may draw.
-    scanned.draws |= node->isNondeterministic() || node->kind() == c10::prim::CallMethod ||
-        node->kind() == c10::prim::CallFunction;
-    if (node->kind() == c10::aten::batch_norm) {
-      scanned.norms.push_back(node);
-    }
-    if (node->kind() == c10::prim::Constant) {
-      const auto value = torch::jit::toIValue(node->output());
-      scanned.names_cuda |= value && value->isDevice() && value->toDevice().is_cuda();
-    }
-    for (auto* inner : node->blocks()) {
-      scan(inner, scanned);
-    }
-  }
-}
-
 void hand_statistics_out(Graph& graph, const std::vector<torch::jit::Node*>& norms) {
   const auto kind = c10::Symbol::fromQualString("pstrain::batch_norm");
   for (auto* node : norms) {
@@ -130,32 +96,6 @@ void hand_statistics_out(Graph& graph, const std::vector<torch::jit::Node*>& nor
     ours->setSourceRange(node->sourceRange());
     node->output()->replaceAllUsesWith(ours->output());
     node->destroy();
-  }
-}
-
-// A module as an attribute, whether its type says its class or an interface.
-bool is_module(const IValue& value) {
-  return value.isObject() && value.toObjectRef().type()->is_module();
-}
-
-// As state_dict has them: a module's parameters, its buffers, then its modules'.
-void collect(const ObjectPtr& object, const std::string& prefix, Places& seen, std::vector<Slot>& slots) {
-  const auto type = object->type();
-  for (const bool parameters : {true, false}) {
-    for (size_t i = 0; i < type->numAttributes(); ++i) {
-      const IValue& value = object->getSlot(i);
-      const bool wanted = parameters ? type->is_parameter(i) : type->is_buffer(i);
-      if (wanted && value.isTensor() && value.toTensor().defined()) {
-        const auto first = seen.emplace(value.unsafeToTensorImpl(), slots.size()).first->second;
-        slots.push_back({prefix + type->getAttributeName(i), value.toTensor(), first, parameters});
-      }
-    }
-  }
-  for (size_t i = 0; i < type->numAttributes(); ++i) {
-    const IValue& value = object->getSlot(i);
-    if (is_module(value)) {
-      collect(value.toObject(), prefix + type->getAttributeName(i) + ".", seen, slots);
-    }
   }
 }
 
@@ -180,64 +120,6 @@ struct RunBox {
 
 namespace {
 
-// A module's objects anew, with tensors of the caller's in the slots and its mode in all. What is neither a module nor in
-// a slot is shared.
-class Copy {
- public:
-  Copy(const ScriptBox& script, const std::vector<at::Tensor>& tensors, bool train)
-      : script_(script), tensors_(tensors), train_(train) {}
-
-  ObjectPtr of(const ObjectPtr& object) {
-    auto& copy = copies_[object.get()];
-    if (copy) {
-      return copy;
-    }
-    const auto type = object->type();
-    auto fresh = c10::ivalue::Object::create(
-        c10::StrongTypePtr(script_.module._ivalue()->compilation_unit(), type), type->numAttributes());
-    copy = fresh;
-    for (size_t i = 0; i < type->numAttributes(); ++i) {
-      fresh->setSlot(i, value(object->getSlot(i)));
-    }
-    if (const auto training = type->findAttributeSlot("training")) {
-      fresh->setSlot(*training, train_);
-    }
-    return fresh;
-  }
-
-  // What the slots hold after a run.
-  void slots_of(const ObjectPtr& object, std::vector<at::Tensor>& now) {
-    const auto type = object->type();
-    const auto& copy = copies_.at(object.get());
-    for (size_t i = 0; i < type->numAttributes(); ++i) {
-      const IValue& value = object->getSlot(i);
-      if (is_module(value)) {
-        slots_of(value.toObject(), now);
-      } else if (const auto place = place_of(value); place != script_.places.end() && copy->getSlot(i).isTensor()) {
-        now[place->second] = copy->getSlot(i).toTensor();
-      }
-    }
-  }
-
- private:
-  Places::const_iterator place_of(const IValue& value) const {
-    return value.isTensor() ? script_.places.find(value.unsafeToTensorImpl()) : script_.places.end();
-  }
-
-  IValue value(const IValue& value) {
-    if (is_module(value)) {
-      return of(value.toObject());
-    }
-    const auto place = place_of(value);
-    return place == script_.places.end() ? value : IValue(tensors_[place->second]);
-  }
-
-  const ScriptBox& script_;
-  const std::vector<at::Tensor>& tensors_;
-  const bool train_;
-  std::unordered_map<const c10::ivalue::Object*, ObjectPtr> copies_;
-};
-
 ShimScriptFacts look_at_forward(const torch::jit::Method& forward, std::vector<IValue>& defaults) {
   ShimScriptFacts facts{};
   const auto& schema = forward.function().getSchema();
@@ -256,6 +138,16 @@ ShimScriptFacts look_at_forward(const torch::jit::Method& forward, std::vector<I
   return facts;
 }
 
+// Looks at the file once more where it went to another device.
+char* name_of_kept(const char* path, const ScriptBox& box, c10::Device where) {
+  auto module = where.is_cpu() ? box.module : torch::jit::load(path, c10::Device(c10::kCPU));
+  Places places;
+  std::vector<Slot> slots;
+  collect(module._ivalue(), "", places, slots);
+  const size_t kept = first_kept(module._ivalue(), places, slots);
+  return kept == slots.size() ? nullptr : strdup(slots[kept].name.c_str());
+}
+
 } // namespace
 
 extern "C" {
@@ -271,6 +163,7 @@ char* shim_script_load(const char* path, int device, ScriptBox** script, ShimScr
     *facts = look_at_forward(*forward, box->defaults);
     collect(box->module._ivalue(), "", box->places, box->slots);
     facts->slots = box->slots.size();
+    facts->kept = name_of_kept(path, *box, where);
     // Inlined. Run by the interpreter as it is: the executors around it would profile the first runs and then use other
     // kernels, so that numbers depended on how often and by how many threads a module has run.
     auto graph = torch::jit::toGraphFunction(forward->function()).optimized_graph()->copy();
@@ -278,6 +171,8 @@ char* shim_script_load(const char* path, int device, ScriptBox** script, ShimScr
     scan(graph->block(), scanned);
     facts->draws = scanned.draws;
     facts->names_cuda = scanned.names_cuda;
+    const std::string attribute = carried(scanned);
+    facts->carried = attribute.empty() ? nullptr : strdup(attribute.c_str());
     hand_statistics_out(*graph, scanned.norms);
     torch::jit::runRequiredPasses(graph);
     box->code = torch::jit::Code(graph, "forward");
@@ -315,7 +210,7 @@ char* shim_script_run(
       versions.push_back(given[i]._version());
       observed.handed_in.emplace(given[i].unsafeGetTensorImpl(), i);
     }
-    Copy copy(*script, given, train);
+    Copy copy(script->places, given, train);
     Stack stack{copy.of(script->module._ivalue()), *input};
     stack.insert(stack.end(), script->defaults.begin(), script->defaults.end());
     {

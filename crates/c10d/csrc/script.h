@@ -24,6 +24,10 @@ struct ShimScriptFacts {
   size_t arguments;
   bool takes_tensor;
   bool gives_tensor;
+  // A parameter or buffer that a run could not use another tensor for, and an attribute by which one forward tells the next
+  // one something without being a buffer: malloc'ed strings for `shim_free`, or null.
+  char* kept;
+  char* carried;
 };
 
 struct ShimScriptSlot {

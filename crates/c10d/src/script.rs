@@ -28,6 +28,8 @@ pub struct Script {
     script: NonNull<ScriptBox>,
     slots: Vec<Slot>,
     forward: Forward,
+    kept: Option<String>,
+    carried: Option<String>,
 }
 
 // SAFETY: what is behind the pointer is C++ on the heap that is not bound to a thread.
@@ -112,7 +114,10 @@ impl Script {
             draws: facts.draws,
             names_cuda: facts.names_cuda,
         };
-        let mut loaded = Script { script, slots: Vec::with_capacity(facts.slots), forward };
+        // SAFETY: made for us, taken once.
+        let (kept, carried) = unsafe { (shim::take_text(facts.kept), shim::take_text(facts.carried)) };
+        let slots = Vec::with_capacity(facts.slots);
+        let mut loaded = Script { script, slots, forward, kept, carried };
         for number in 0..facts.slots {
             let slot = loaded.read_slot(number)?;
             loaded.slots.push(slot);
@@ -141,6 +146,18 @@ impl Script {
 
     pub fn forward(&self) -> Forward {
         self.forward
+    }
+
+    /// The name of a slot whose own tensor [`Script::run`] would use, whatever it is given: the module holds it where it
+    /// cannot be replaced.
+    pub fn kept(&self) -> Option<&str> {
+        self.kept.as_deref()
+    }
+
+    /// The name of an attribute that is not a buffer and that a forward changes for the forwards after it. What a run
+    /// leaves there is lost.
+    pub fn carried(&self) -> Option<&str> {
+        self.carried.as_deref()
     }
 
     /// The forward of `input` with `tensors` in the place of the slots' own, one for each. Gradients are recorded as this

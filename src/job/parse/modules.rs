@@ -54,6 +54,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &starts::TORCHSCRIPT,
     &starts::OUTPUT,
     &starts::OUTPUT_DTYPE,
+    &starts::NON_PERSISTENT,
     &WEIGHTS,
     &places::STAGES,
     &DEVICES,

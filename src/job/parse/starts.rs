@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::super::validated::{MadeOf, TorchScript};
 use super::modules;
 use crate::config::{
-    By, Integer, Item, Key, Kind, List, MOST, Optional, Table, Words, by, integer, key, list, words,
+    By, Integer, Item, Key, Kind, List, MOST, Optional, Str, Table, Words, by, integer, key, list, string,
+    words,
 };
 use crate::layers::{InputDtype, Signal};
 
@@ -23,10 +24,14 @@ pub(super) const OUTPUT_DTYPE: Key<Words<InputDtype>> = key("output_dtype", word
     .default("float32")
     .doc("With `torchscript`: the elements of its output.");
 
+pub(super) const NON_PERSISTENT: Key<List<Str>> = key("non_persistent_buffers", list(string()))
+    .default("[]")
+    .doc("With `torchscript`: buffers that were registered with `persistent=False`, which its file does not tell; they are not saved.");
+
 /// `layers`, or `torchscript` with what it outputs.
 pub(super) fn made_of(t: &Table<'_>) -> Option<MadeOf> {
     let Some(script) = t.item(&TORCHSCRIPT) else {
-        for item in [t.item(&OUTPUT), t.item(&OUTPUT_DTYPE)].into_iter().flatten() {
+        for item in [t.item(&OUTPUT), t.item(&OUTPUT_DTYPE), t.item(&NON_PERSISTENT)].into_iter().flatten() {
             item.wrong("is said of TorchScript, and what layers give is known", "leave it out");
         }
         return t.read(&modules::LAYERS).map(MadeOf::Layers);
@@ -36,7 +41,9 @@ pub(super) fn made_of(t: &Table<'_>) -> Option<MadeOf> {
         return None;
     }
     let (file, shape, dtype) = (t.read(&TORCHSCRIPT), t.read(&OUTPUT), t.read(&OUTPUT_DTYPE));
-    Some(MadeOf::TorchScript(TorchScript { file: file??, output: Signal::new(&shape?, dtype?) }))
+    let non_persistent = t.read(&NON_PERSISTENT);
+    let output = Signal::new(&shape?, dtype?);
+    Some(MadeOf::TorchScript(TorchScript { file: file??, output, non_persistent: non_persistent? }))
 }
 
 fn script(item: &Item<'_>) -> Option<PathBuf> {

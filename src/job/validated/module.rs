@@ -72,6 +72,8 @@ pub struct TorchScript {
     pub file: PathBuf,
     /// One sample of what it gives: the job says so, because libtorch alone can open the file.
     pub output: Signal,
+    /// Buffers that are not saved.
+    pub non_persistent: Vec<String>,
 }
 
 impl ModuleSpec {

@@ -1,7 +1,8 @@
 //! TorchScript as a module: PyTorch's numbers, its names, and what is said of files that will not do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::model::{Close, figures};
 use pstrain::job::{MadeOf, ModuleSpec, TorchScript};
@@ -15,7 +16,7 @@ const CLOSE: f64 = 1e-6;
 fn spec_of(file: &Path, input: &[i64], output: &[i64]) -> ModuleSpec {
     let output = Signal::new(output, InputDtype::Float32);
     ModuleSpec {
-        made_of: MadeOf::TorchScript(TorchScript { file: file.into(), output }),
+        made_of: MadeOf::TorchScript(TorchScript { file: file.into(), output, non_persistent: Vec::new() }),
         ..crate::model::spec(input, Vec::new())
     }
 }
@@ -27,6 +28,12 @@ fn file(name: &str) -> PathBuf {
 fn spec(name: &str) -> ModuleSpec {
     let size = if name == "mlp" { ([1, 8, 8].as_slice(), 10) } else { ([6].as_slice(), 4) };
     spec_of(&file(name), size.0, &[size.1])
+}
+
+/// Modules of `torchscript.py` that take samples of shape `input` and give 3 or 4 values.
+fn small(name: &str) -> ModuleSpec {
+    let (input, output): (&[i64], i64) = if name == "recurrent" { (&[5, 4], 3) } else { (&[4], 4) };
+    spec_of(&file(name), input, &[output])
 }
 
 fn build(name: &str) -> Module {
@@ -69,6 +76,86 @@ fn forward_gradients_and_buffers_are_pytorchs() {
     }
     let y = module.forward(&params, &[numbers(&[5, 6], 19)], Mode::EVAL).unwrap();
     y.assert_close(&torchs["eval/output"], CLOSE, "evaluated");
+}
+
+/// Compares a training forward from the file's own start, and the gradients of its output's square, with PyTorch's.
+fn assert_trains_as_pytorch(spec: ModuleSpec, name: &str, x: &Tensor) -> Arc<Module> {
+    let torchs = torchs();
+    let module = Arc::new(Module::build(&spec, &[Device::Cpu], 1).unwrap());
+    let own = leaves(&module.initial_parameters().unwrap());
+    let (y, seen) = module.record(&own, &[x.shallow_clone()], Mode::train(0)).unwrap();
+    // Before the backward, as where a module is trained.
+    module.fold(&seen).unwrap();
+    y.assert_close(&torchs[&format!("{name}/output")], CLOSE, "output");
+    let loss = y.square().sum(Kind::Float);
+    let gradients = c10d::engine::grad(&[loss], &own, &[Tensor::from(1f32)], false).unwrap();
+    for (info, gradient) in module.parameters().iter().zip(gradients) {
+        let gradient = gradient.unwrap_or_else(|| panic!("no gradient comes to `{}`", info.name));
+        gradient.assert_close(&torchs[&format!("{name}/{}.grad", info.name)], CLOSE, &info.name);
+    }
+    for (buffer, tensor) in module.buffers().unwrap() {
+        tensor.assert_close(&torchs[&format!("{name}/{buffer}")], CLOSE, &buffer);
+    }
+    module
+}
+
+/// `nn.LSTM`, `nn.GRU` and `nn.RNN` compute with a list of their parameters.
+#[test]
+fn parameters_in_lists_tuples_and_dictionaries_are_trained_as_in_pytorch() {
+    let module = assert_trains_as_pytorch(small("recurrent"), "recurrent", &numbers(&[2, 5, 4], 37));
+    assert_eq!(module.parameters().len(), 4 + 8 + 4 + 2);
+}
+
+#[test]
+fn given_weights_are_what_a_recurrent_script_computes_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("start.safetensors");
+    let module = Module::build(&small("recurrent"), &[Device::Cpu], 1).unwrap();
+    let doubled: Vec<Tensor> = module.initial_parameters().unwrap().iter().map(|param| param * 2.0).collect();
+    save(&path, &module.state_dict(&doubled).unwrap()).unwrap();
+    let spec = ModuleSpec { weights: Some(path), ..small("recurrent") };
+    let started = Module::build(&spec, &[Device::Cpu], 1).unwrap();
+    let run = |module: &Module, params: &[Tensor]| {
+        module.forward(params, &[numbers(&[2, 5, 4], 37)], Mode::EVAL).unwrap()
+    };
+    let y = run(&started, &started.initial_parameters().unwrap());
+    assert!(y.equal(&run(&module, &doubled)));
+    assert!(!y.equal(&run(&module, &module.initial_parameters().unwrap())));
+}
+
+#[test]
+fn a_forward_that_is_computed_again_reads_the_buffers_of_the_first() {
+    let x = numbers(&[5, 4], 37);
+    assert_trains_as_pytorch(small("remembers"), "remembers", &x);
+    assert_trains_as_pytorch(ModuleSpec { recompute: true, ..small("remembers") }, "remembers", &x);
+}
+
+#[test]
+fn buffers_that_are_not_persistent_are_not_saved() {
+    let with = |names: &[&str]| {
+        let mut spec = small("private");
+        let MadeOf::TorchScript(script) = &mut spec.made_of else { unreachable!("it is TorchScript") };
+        script.non_persistent = names.iter().map(ToString::to_string).collect();
+        Module::build(&spec, &[Device::Cpu], 1)
+    };
+    let module = with(&["table"]).unwrap();
+    let params = module.initial_parameters().unwrap();
+    let names: Vec<String> = module.state_dict(&params).unwrap().into_iter().map(|(name, _)| name).collect();
+    // Private().state_dict().keys() of torchscript.py
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(names, BTreeSet::from(["kept", "fc.weight", "fc.bias"]));
+    let y = module.forward(&params, &[numbers(&[2, 4], 3)], Mode::EVAL).unwrap();
+    let all = with(&[]).unwrap();
+    assert!(
+        y.equal(&all.forward(&params, &[numbers(&[2, 4], 3)], Mode::EVAL).unwrap()),
+        "it is there all the same"
+    );
+    let error = with(&["tabel"]).unwrap_err().to_string();
+    let error = error.replace(&file("private").display().to_string(), "FILE");
+    insta::assert_snapshot!(error, @r"
+    FILE: it has no buffer `tabel`, which `non_persistent_buffers` names
+      hint: did you mean `table`?
+    ");
 }
 
 #[test]
@@ -212,6 +299,11 @@ fn a_file_that_will_not_do_is_told_with_what_would() {
     let all = ["two_arguments", "two_outputs", "on_cuda", "half", "fails", "pickle"];
     let said: Vec<String> = all.iter().map(|name| refusal(&file(name))).collect();
     insta::assert_snapshot!(said.join("\n"));
+    // What they have is a right of theirs in PyTorch; here it would be trained wrongly without a word.
+    let all = ["counts", "collects", "halves", "cutoff"];
+    let said: Vec<String> = all.iter().map(|name| refusal(&file(name))).collect();
+    insta::assert_snapshot!("state_that_is_in_no_buffer", said.join("\n"));
+    Module::build(&small("apart"), &[Device::Cpu], 1).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let whole = std::fs::read(file("mlp")).unwrap();
     for length in [0, 10, whole.len() / 2, whole.len() - 1] {
@@ -228,7 +320,8 @@ fn a_file_that_will_not_do_is_told_with_what_would() {
 fn what_it_gives_is_compared_with_what_the_job_says() {
     let said = |file: PathBuf, input: &[i64], output: Signal| {
         let mut spec = spec_of(&file, input, &[]);
-        spec.made_of = MadeOf::TorchScript(TorchScript { file: file.clone(), output });
+        spec.made_of =
+            MadeOf::TorchScript(TorchScript { file: file.clone(), output, non_persistent: Vec::new() });
         let error = Module::build(&spec, &[Device::Cpu], 1).unwrap_err().to_string();
         error.replace(&file.parent().unwrap().display().to_string(), "DIR")
     };

@@ -1,6 +1,7 @@
 //! `csrc/script.h`.
 
 use std::ffi::{c_char, c_int};
+use std::ptr;
 
 use super::AtTensor;
 
@@ -17,7 +18,6 @@ pub struct RunBox {
 }
 
 #[repr(C)]
-#[derive(Default)]
 pub struct ShimScriptFacts {
     pub slots: usize,
     pub draws: bool,
@@ -25,6 +25,23 @@ pub struct ShimScriptFacts {
     pub arguments: usize,
     pub takes_tensor: bool,
     pub gives_tensor: bool,
+    pub kept: *mut c_char,
+    pub carried: *mut c_char,
+}
+
+impl Default for ShimScriptFacts {
+    fn default() -> ShimScriptFacts {
+        ShimScriptFacts {
+            slots: 0,
+            draws: false,
+            names_cuda: false,
+            arguments: 0,
+            takes_tensor: false,
+            gives_tensor: false,
+            kept: ptr::null_mut(),
+            carried: ptr::null_mut(),
+        }
+    }
 }
 
 #[repr(C)]
