@@ -8,6 +8,7 @@ use tch::Tensor;
 
 use super::calls::optimizer::{Create, Step, Stepped};
 use super::calls::shard;
+use super::first_gradients::FirstGradients;
 use super::pull_push::{Exchange, Traffic};
 use super::state::{
     ModuleState, OwnerState, StateSnapshot, StepCounters, add_module, add_slots, restore_module,
@@ -50,6 +51,7 @@ pub struct LocalParameters {
     pub watched_names: Vec<String>,
     /// What is updated in place.
     pub tensors: Vec<Tensor>,
+    first_gradients: FirstGradients,
 }
 
 /// Updates parameters at their owners. Every option goes on to the local optimizers there.
@@ -307,8 +309,22 @@ impl Here {
 }
 
 impl LocalParameters {
-    /// Theirs, of all that a context has.
+    pub(super) fn new(
+        name: &str,
+        module: Arc<Module>,
+        watched_names: Vec<String>,
+        tensors: Vec<Tensor>,
+    ) -> LocalParameters {
+        let names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+        let first_gradients = FirstGradients::new(name, names);
+        LocalParameters { name: name.into(), module, watched_names, tensors, first_gradients }
+    }
+
+    /// Theirs, of all that a context has after a step's backward.
     pub(super) fn gradients(&self, of: &BTreeMap<String, Tensor>) -> Gradients {
-        self.watched_names.iter().map(|name| of.get(name).map(Tensor::shallow_clone)).collect()
+        let gradients: Gradients =
+            self.watched_names.iter().map(|name| of.get(name).map(Tensor::shallow_clone)).collect();
+        self.first_gradients.note(&gradients);
+        gradients
     }
 }

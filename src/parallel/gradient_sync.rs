@@ -9,6 +9,7 @@ use c10d::reducer::{Hook, PowerSgdOptions, Reducer, ReducerOptions};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Tensor};
 
+use super::first_gradients::FirstGradients;
 use super::mean::{flatten, unflatten};
 use super::{Gradients, Replica, ring};
 use crate::autograd::{Averaged, Context};
@@ -30,7 +31,8 @@ enum By {
     /// to the runs one after the other.
     Reducers(Vec<Averaged>),
     /// Of all gradients, as one tensor, when the backward is over.
-    Afterwards { all_reduce: AllReduce, compared: Option<Comparison> },
+    /// Averages are of all gradients, so what had none is told of before it.
+    Afterwards { all_reduce: AllReduce, compared: Option<Comparison>, first_gradients: Vec<FirstGradients> },
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -83,6 +85,10 @@ impl GradientSync {
             Ok::<_, anyhow::Error>(By::Afterwards {
                 all_reduce,
                 compared: options.compare.then(Comparison::default),
+                first_gradients: all
+                    .iter()
+                    .map(|replica| FirstGradients::new(replica.name(), replica.parameter_names()))
+                    .collect(),
             })
         };
         let by = match options.average {
@@ -127,13 +133,19 @@ impl GradientSync {
     /// # Errors
     /// When a rank is lost.
     pub fn after_backward(&mut self, context: &Context) -> Result<()> {
-        let By::Afterwards { all_reduce, compared } = &mut self.by else { return Ok(()) };
+        let By::Afterwards { all_reduce, compared, first_gradients } = &mut self.by else { return Ok(()) };
         if self.group.size() == 1 {
             return Ok(());
         }
         let gradients = context.state().gradients();
         let own: Gradients =
             self.names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
+        let mut of_modules = own.as_slice();
+        for first in first_gradients {
+            let (of_module, others) = of_modules.split_at(first.parameters());
+            first.note(of_module);
+            of_modules = others;
+        }
         let mut flat = flatten(&self.leaves, &own)?;
         let again = compared.as_ref().map(|_| flat.f_detach_copy()).transpose()?;
         let took = timed(|| all_reduce.sum(&self.group, &mut flat))?;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use c10d::ProcessGroup;
 use tch::Tensor;
 
+use super::first_gradients::FirstGradients;
 use super::hosted_parameters::{Given, HostedParameters, Hosts};
 use super::registry::{Counters, OptimizerChoice};
 use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
@@ -44,6 +45,7 @@ pub struct HostedModule {
     takes_steps: bool,
     optimizer: OptimizerChoice,
     counters: Counters,
+    first_gradients: FirstGradients,
     /// Nanoseconds of forwards and of backwards.
     computing: AtomicU64,
     /// The most forwards of one step whose activations were kept at one time.
@@ -79,7 +81,8 @@ impl HostedModule {
         let module =
             Module::build(spec, devices, *seed).with_context(|| format!("module `{}`", spec.name))?;
         let module = Arc::new(module);
-        let parameter_names = module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+        let parameter_names: Vec<String> =
+            module.parameters().iter().map(|parameter| parameter.name.clone()).collect();
         let tensors = module.initial_parameters()?;
         let hosts = Hosts::new(replicas, &tensors)?;
         let parameters = HostedParameters::new(module.clone(), tensors);
@@ -89,6 +92,7 @@ impl HostedModule {
         Ok(HostedModule {
             name: spec.name.clone(),
             module,
+            first_gradients: FirstGradients::new(&spec.name, parameter_names.clone()),
             parameter_names,
             updates,
             takes_steps,
@@ -176,6 +180,9 @@ impl HostedModule {
         // The snapshot goes before the update, so that the update may write in place.
         let read = self.take_read(context);
         let takes_part = read.is_some() || self.updates.has_rounds();
+        if samples.is_some() && read.is_some() {
+            self.first_gradients.note(&gradients);
+        }
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let _span = span(Activity::Step);

@@ -8,6 +8,7 @@
 
 mod calls;
 mod distributed_optimizer;
+mod first_gradients;
 mod gradient_sync;
 mod groups;
 mod hosted;

@@ -52,6 +52,11 @@ impl Replica {
         &self.watched_names
     }
 
+    /// In the order of the leaves.
+    pub fn parameter_names(&self) -> Vec<String> {
+        self.module.parameters().iter().map(|parameter| parameter.name.clone()).collect()
+    }
+
     pub fn leaves(&self) -> impl Iterator<Item = Tensor> {
         self.leaves.iter().map(Tensor::shallow_clone)
     }
@@ -77,8 +82,7 @@ impl Replica {
     /// For a [`DistributedOptimizer`](super::DistributedOptimizer).
     pub fn parameters(&self) -> LocalParameters {
         let tensors = self.parameters.iter().map(Tensor::shallow_clone).collect();
-        let (name, watched_names) = (self.name.clone(), self.watched_names.clone());
-        LocalParameters { name, module: self.module.clone(), watched_names, tensors }
+        LocalParameters::new(&self.name, self.module.clone(), self.watched_names.clone(), tensors)
     }
 
     pub(super) fn restore_kept(&self, state: &ModuleState) -> Result<()> {
