@@ -11,6 +11,7 @@ use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
 use crate::rpc::Transport;
 use crate::runner::collective_times::{DTYPES, MEASURED};
+use crate::runner::model_files::SCRIPT_LIMIT;
 use crate::runner::progress::ColorChoice;
 
 /// What `init` writes where no other file is named.
@@ -169,6 +170,9 @@ pub struct CheckArgs {
     /// Print the plan as JSON
     #[arg(long)]
     pub json: bool,
+    /// How long a TorchScript module may take to load and to compute a batch of two
+    #[arg(long, value_name = "SECONDS", default_value_t = SCRIPT_LIMIT.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    pub script_timeout: u64,
 }
 
 #[derive(Subcommand)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -147,7 +148,8 @@ fn script_sizes(
         return Ok(BTreeMap::new());
     }
     let name = args.job.display().to_string();
-    model_files::script_sizes(training).map_err(|wrong| JobErrors::new(&name, wrong).into())
+    let limit = Duration::from_secs(args.script_timeout);
+    model_files::script_sizes(training, limit).map_err(|wrong| JobErrors::new(&name, wrong).into())
 }
 
 /// The folder that the dataset plug-in may read.

@@ -5,11 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use crate::job::size::BYTES_PER_PARAMETER;
-use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, Training, weights};
+use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, TorchScript, Training, weights};
+use crate::layers;
 use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
+
+/// How long a TorchScript module may take to load and to compute a batch of two, where nobody says otherwise.
+pub const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is, and where it is
 /// computed: on `rank` only, if there is one. TorchScript is part of the job, which all ranks have to agree on.
@@ -33,32 +40,88 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     problems
 }
 
-/// What the job's TorchScript holds, by file. Needs libtorch.
+/// What the job's TorchScript holds, by file. Needs libtorch. A module is loaded and computes a batch of two, for at most
+/// `limit` each; what takes longer is left behind, computing.
 ///
 /// # Errors
-/// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them.
-pub fn script_sizes(training: &Training) -> Result<BTreeMap<PathBuf, ModuleSize>, Vec<JobError>> {
+/// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them; none
+/// at all in the whole job.
+pub fn script_sizes(
+    training: &Training,
+    limit: Duration,
+) -> Result<BTreeMap<PathBuf, ModuleSize>, Vec<JobError>> {
     let (mut sizes, mut problems) = (BTreeMap::new(), Vec::new());
-    for (module, script) in training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
-    {
-        match Module::build(module, &[tch::Device::Cpu], 0) {
-            Ok(built) => {
+    for (module, script) in scripts(training) {
+        let key = key(module, "torchscript", &script.file);
+        match size_in_time(module, limit) {
+            Ok(size) => {
                 let pulled = module.placement == Placement::Caller;
-                problems.extend(pulled.then(|| unpullable(module, built.size())).flatten());
-                sizes.insert(script.file.clone(), built.size());
+                problems.extend(pulled.then(|| unpullable(module, size)).flatten());
+                sizes.insert(script.file.clone(), size);
             }
-            Err(error) => {
-                let key = key(module, "torchscript", &script.file);
-                problems.push(match error {
-                    ModelError::Script { problem, hint, .. } => {
-                        JobError::new(format!("{key}: {problem}")).hint(hint)
-                    }
-                    error => JobError::new(format!("{key}: {error}")),
-                });
+            Err(Untried::Refused(ModelError::Script { problem, hint, .. })) => {
+                problems.push(JobError::new(format!("{key}: {problem}")).hint(hint));
+            }
+            Err(Untried::Refused(error)) => problems.push(JobError::new(format!("{key}: {error}"))),
+            Err(Untried::Unended(problem)) => {
+                let hint =
+                    "does its code loop for ever? `pstrain check --script-timeout SECONDS` waits longer";
+                problems.push(JobError::new(format!("{key}: {problem}")).hint(hint));
             }
         }
     }
+    if problems.is_empty() {
+        problems.extend(untrainable(training, &sizes));
+    }
     if problems.is_empty() { Ok(sizes) } else { Err(problems) }
+}
+
+/// The modules that are TorchScript.
+fn scripts(training: &Training) -> impl Iterator<Item = (&ModuleSpec, &TorchScript)> {
+    training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
+}
+
+/// Why nobody knows what a TorchScript module is.
+enum Untried {
+    Refused(ModelError),
+    Unended(String),
+}
+
+fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untried> {
+    let (give, take) = mpsc::sync_channel(1);
+    let spec = module.clone();
+    let build = move || {
+        let _ = give.send(Module::build(&spec, &[tch::Device::Cpu], 0).map(|built| built.size()));
+    };
+    let started = thread::Builder::new().name("try script".into()).spawn(build);
+    if let Err(error) = started {
+        return Err(Untried::Unended(format!("no thread to try it on: {error}")));
+    }
+    match take.recv_timeout(limit) {
+        Ok(built) => built.map_err(Untried::Refused),
+        Err(RecvTimeoutError::Timeout) => {
+            let problem = format!("a batch of two samples has not come through it within {limit:?}");
+            Err(Untried::Unended(problem))
+        }
+        Err(RecvTimeoutError::Disconnected) => Err(Untried::Unended("it panicked".into())),
+    }
+}
+
+/// A job in which nothing can be trained has TorchScript without parameters to blame: layers alone are counted before.
+fn untrainable(training: &Training, sizes: &BTreeMap<PathBuf, ModuleSize>) -> Vec<JobError> {
+    let trains = |module: &ModuleSpec| match module.torchscript() {
+        Some(script) => sizes.get(&script.file).is_none_or(|size| size.parameters > 0),
+        None => module.layers().iter().any(|layer| layers::size::parameters(&layer.op) > 0),
+    };
+    if training.modules.iter().any(trains) {
+        return Vec::new();
+    }
+    let error = |(module, script): (&ModuleSpec, &TorchScript)| {
+        let key = key(module, "torchscript", &script.file);
+        JobError::new(format!("{key}: nothing in it can be trained: it has no parameter that requires a gradient"))
+            .hint("torch.jit.freeze and quantisation make constants of parameters: save torch.jit.script(module) itself")
+    };
+    scripts(training).map(error).collect()
 }
 
 /// Why trainers cannot pull what the module holds.

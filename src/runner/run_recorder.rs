@@ -49,7 +49,7 @@ impl RunRecorder {
     pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<RunRecorder>> {
         Ok(Arc::new(RunRecorder {
             // What cannot be loaded ends the job where it is placed, with the reason.
-            scripts: model_files::script_sizes(training).unwrap_or_default(),
+            scripts: model_files::script_sizes(training, model_files::SCRIPT_LIMIT).unwrap_or_default(),
             metrics: Mutex::new(folder.metrics()?),
             ends: Mutex::default(),
             measured: Mutex::default(),

@@ -150,6 +150,9 @@ impl Stepper {
                     stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
                     if !stepped.loss.is_finite() {
                         self.refuse(number, stepped.loss)?;
+                    if !computed.loss.requires_grad() {
+                        bail!("{UNTRAINABLE}");
+                    }
                         wait_for(backwards)?;
                         stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
                         return Ok(stepped);
@@ -234,6 +237,10 @@ fn asks_first(modules: &[ModuleHandle]) -> bool {
         [ModuleHandle::Remote(_), behind @ ..] => {
             behind.first().is_none_or(|module| module.remote().is_none())
         }
+const UNTRAINABLE: &str = "the loss does not depend on any parameter that is trained\n  \
+     hint: a module of TorchScript that was frozen or quantised has none, and what computes under torch.no_grad() cuts off \
+     those before it";
+
         _ => false,
     }
 }

@@ -25,7 +25,7 @@ fn folder() -> tempfile::TempDir {
     fs::write(folder.path().join("job.toml"), JOB).unwrap();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs/digits_net.pt");
     fs::copy(shipped, folder.path().join("jobs/digits_net.pt")).unwrap();
-    for name in ["mlp", "nothing", "pickle", "wide"] {
+    for name in ["mlp", "nothing", "pickle", "wide", "frozen", "loops", "rows", "idle", "normed"] {
         fs::copy(format!("{DATA}/{name}.pt"), folder.path().join(format!("{name}.pt"))).unwrap();
     }
     folder
@@ -117,6 +117,68 @@ fn replicas_of_a_script_follow_one_process() {
         let settings: Vec<&str> = MLP.iter().chain(&own[1..]).copied().collect();
         assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
         assert_close(&loaded(folder.path()), &reference());
+    }
+}
+
+/// tests/data/ddp.py is the same with PyTorch's own DistributedDataParallel: batch normalisations and all.
+#[test]
+fn replicas_of_a_script_follow_distributed_data_parallel() {
+    let folder = folder();
+    let job = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let settings = [
+        "cluster.world_size=2",
+        "modules.net.torchscript=normed.pt",
+        "train.consistency=bsp",
+        "data.shuffle=false",
+        "optimizer.type=sgd",
+        "optimizer.lr=0.05",
+        "optimizer.momentum=0.9",
+        "train.batch_size=8",
+        "train.steps=3",
+    ];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    let torchs = model::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ddp.safetensors")));
+    assert_close(&loaded(folder.path()), &torchs.unwrap());
+}
+
+/// `nn.LSTM` computes with a list of its parameters. That its gradients are PyTorch's is for the tests of modules.
+#[test]
+fn a_recurrent_script_is_trained_wherever_it_is() {
+    let rows =
+        ["modules.net.torchscript=rows.pt", "train.consistency=bsp", "train.steps=5", "optimizer.type=sgd"];
+    let train = |job: &str, more: &[&str]| {
+        let folder = folder();
+        fs::write(folder.path().join("job.toml"), job).unwrap();
+        let settings: Vec<&str> = rows.iter().chain(more).copied().collect();
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+        loaded(folder.path())
+    };
+    let remote = train(JOB, &[]);
+    let start = tch::CModule::load(format!("{DATA}/rows.pt")).unwrap().named_parameters().unwrap();
+    for (name, tensor) in &start {
+        let moved = (named(&remote, name) - tensor).abs().max().double_value(&[]);
+        assert!(moved > 1e-6, "{name} stays as it was");
+    }
+    assert_close(&train(JOB, &["modules.net.run=caller"]), &remote);
+    let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
+    assert_close(&train(&replicas, &["cluster.world_size=2"]), &remote);
+}
+
+#[test]
+fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
+    let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
+    let all_reduce = ["cluster.world_size=2", "replicas.average=all_reduce", "train.consistency=bsp"];
+    for (job, more) in [(JOB, &[][..]), (JOB, &["modules.net.run=caller"]), (&replicas, &all_reduce)] {
+        let folder = folder();
+        fs::write(folder.path().join("job.toml"), job).unwrap();
+        let settings: Vec<&str> =
+            ["modules.net.torchscript=idle.pt", "train.steps=12"].iter().chain(more).copied().collect();
+        let output = finish(&mut spawn(folder.path(), Some("job.toml"), &settings));
+        assert_code(&output, 0);
+        let said = stderr(&output);
+        let warned = "module `net`: parameters `idle.weight` and `idle.bias` have had no gradient in its first 10 steps";
+        assert!(said.contains(warned), "{more:?}: {said}");
     }
 }
 
@@ -257,7 +319,21 @@ fn the_check_refuses_scripts_that_will_not_do() {
     let empty = said(&["modules.net.run=caller", "modules.net.torchscript=nothing.pt"]);
     let wide = said(&["modules.net.run=caller", "modules.net.torchscript=wide.pt"]);
     let pickled = said(&["modules.net.torchscript=pickle.pt"]);
-    insta::assert_snapshot!(format!("{empty}\n{wide}\n{pickled}"));
+    let frozen = said(&["modules.net.torchscript=frozen.pt"]);
+    insta::assert_snapshot!(format!("{empty}\n{wide}\n{pickled}\n{frozen}"));
+}
+
+#[test]
+fn a_script_that_loops_for_ever_does_not_hold_the_check_up() {
+    let folder = folder();
+    let mut command = pstrain(folder.path());
+    command.args(["check", "job.toml", "--set", "modules.net.torchscript=loops.pt", "--script-timeout", "1"]);
+    let output = finish(&mut command);
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r#"
+    error: job `job.toml`: `modules.net.torchscript` = "loops.pt": a batch of two samples has not come through it within 1s
+      hint: does its code loop for ever? `pstrain check --script-timeout SECONDS` waits longer
+    "#);
 }
 
 /// What libtorch would tell is left out, and a note says so.
