@@ -37,6 +37,7 @@ mod tensors;
 pub use builtin::builtin_names;
 pub use component::{Component, World};
 pub use dataset::{Dataset, DatasetInfo, Field};
+pub use dtype::{is_floating, kind_name};
 pub use error::{PluginError, PluginErrorKind};
 pub use host::{Host, read_file};
 pub use loss::{Loss, LossValue};

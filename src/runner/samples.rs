@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 use super::loader::{Prefetcher, Schedule};
 use crate::job::{ModuleSpec, Normalize, PluginLimits, Training};
 use crate::layers::InputDtype;
-use crate::plugin::{Component, Dataset, DatasetInfo, Host};
+use crate::plugin::{Component, Dataset, DatasetInfo, Host, is_floating, kind_name};
 
 /// One batch as a step takes it.
 #[derive(Debug)]
@@ -166,6 +166,16 @@ impl Prepare {
             InputDtype::Float32 => Kind::Float,
             InputDtype::Int64 => Kind::Int64,
         };
+        if input_kind == Kind::Int64 && is_floating(field.dtype) {
+            bail!(
+                "field `{}` of the data is {}, and module `{}` takes whole numbers (input_dtype = \"int64\"): they would \
+                 be rounded\n  \
+                 hint: let the dataset give int64 (for `csv`: feature_dtype = \"int64\" in [data.train] and [data.test])",
+                field.name,
+                kind_name(field.dtype),
+                module.name
+            );
+        }
         let normalize = job.data.normalize.clone();
         Ok(Prepare { input, target, input_shape: module.input.clone(), input_kind, normalize })
     }
@@ -175,7 +185,7 @@ impl Prepare {
         let input = fields.swap_remove(self.input);
         let count = input.size()[0];
         let shape: Vec<i64> = [count].into_iter().chain(self.input_shape.iter().copied()).collect();
-        let mut input = input.f_reshape(&shape)?.f_to_kind(self.input_kind)?;
+        let mut input = exactly(&input.f_reshape(&shape)?, self.input_kind).context("the input")?;
         if let Some(normalize) = &self.normalize {
             // The target may be the same field.
             let own = if input.data_ptr() == target.data_ptr() { input.f_detach_copy()? } else { input };
@@ -205,7 +215,28 @@ fn with_loss_kind(target: &Tensor) -> Result<Tensor> {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => Kind::Float,
         _ => Kind::Int64,
     };
-    Ok(target.f_to_kind(kind)?)
+    exactly(target, kind).context("the target")
+}
+
+/// `values` in another dtype. Fractions may lose digits, as in all of float32; whole numbers stay what they are, and nothing
+/// becomes infinite.
+fn exactly(values: &Tensor, kind: Kind) -> Result<Tensor> {
+    let converted = values.f_to_kind(kind)?;
+    let lost = match (values.kind(), kind) {
+        // The first one that float32 has not is 16,777,217.
+        (Kind::Int | Kind::Int64, Kind::Float) => values.f_ne_tensor(&converted.f_to_kind(values.kind())?)?,
+        (Kind::Double, Kind::Float) => converted.f_isinf()?.f_logical_xor(&values.f_isinf()?)?,
+        _ => return Ok(converted),
+    };
+    if lost.f_any()?.f_int64_value(&[])? == 0 {
+        return Ok(converted);
+    }
+    let first = values.f_masked_select(&lost)?.f_double_value(&[0])?;
+    bail!(
+        "the data hold {first} as {}, and float32, which is wanted, cannot\n  \
+         hint: scale such values in the dataset; if they are ids, set input_dtype = \"int64\" in the first module",
+        kind_name(values.kind())
+    )
 }
 
 /// `(x / scale - mean) / std`, folded into one multiplication and one addition where all channels are alike.
@@ -261,6 +292,25 @@ mod tests {
         let samples = prepare.samples(vec![Tensor::from_slice(&[10.0f32, 30.0]).reshape([1, 2])]).unwrap();
         assert_eq!(Vec::<f32>::try_from(samples.target.flatten(0, -1)).unwrap(), [10.0, 30.0]);
         assert_eq!(Vec::<f32>::try_from(samples.input.flatten(0, -1)).unwrap(), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn whole_numbers_that_float32_has_not_are_refused_and_others_kept() {
+        let large = |last: i64| Tensor::from_slice(&[1, 1 << 24, last]);
+        let kept = exactly(&large((1 << 24) + 2), Kind::Float).unwrap();
+        assert_eq!(Vec::<f32>::try_from(kept).unwrap(), [1.0, 16_777_216.0, 16_777_218.0]);
+        let error = exactly(&large((1 << 24) + 1), Kind::Float).unwrap_err().to_string();
+        assert!(error.starts_with("the data hold 16777217 as int64, and float32"), "{error}");
+        let same = exactly(&large((1 << 24) + 1), Kind::Int64).unwrap();
+        assert_eq!(Vec::<i64>::try_from(same).unwrap()[2], 16_777_217);
+    }
+
+    #[test]
+    fn numbers_beyond_float32_are_refused_and_fractions_rounded() {
+        let rounded = exactly(&Tensor::from_slice(&[0.1f64, f64::INFINITY]), Kind::Float).unwrap();
+        assert_eq!(Vec::<f32>::try_from(rounded).unwrap(), [0.1, f32::INFINITY]);
+        let error = exactly(&Tensor::from_slice(&[0.1f64, 1e300]), Kind::Float).unwrap_err().to_string();
+        assert!(error.contains("as float64, and float32"), "{error}");
     }
 
     #[test]
