@@ -279,6 +279,7 @@ fn refuse_calls(
                         Err(Refusal {
                             kind,
                             message: format!("it called {called}, which plug-ins do not have"),
+                            hint: None,
                         }
                         .into())
                     })?;

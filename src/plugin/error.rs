@@ -104,15 +104,20 @@ impl std::error::Error for PluginError {}
 pub(super) struct Refusal {
     pub kind: PluginErrorKind,
     pub message: String,
+    pub hint: Option<String>,
 }
 
 impl Refusal {
     pub fn data(message: impl Into<String>) -> wasmtime::Error {
-        Refusal { kind: PluginErrorKind::BadData, message: message.into() }.into()
+        Refusal { kind: PluginErrorKind::BadData, message: message.into(), hint: None }.into()
     }
 
     pub fn operation(message: impl Into<String>) -> wasmtime::Error {
-        Refusal { kind: PluginErrorKind::BadOperation, message: message.into() }.into()
+        Refusal::hinted(message, None)
+    }
+
+    pub fn hinted(message: impl Into<String>, hint: Option<String>) -> wasmtime::Error {
+        Refusal { kind: PluginErrorKind::BadOperation, message: message.into(), hint }.into()
     }
 }
 

@@ -44,7 +44,7 @@ pub fn trapped(call: &Call, error: &wasmtime::Error) -> PluginError {
 
 fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Option<String>) {
     if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return (refusal.kind, refusal.message.clone(), None);
+        return (refusal.kind, refusal.message.clone(), refusal.hint.clone());
     }
     if error.downcast_ref::<Trap>() == Some(&Trap::Interrupt) {
         let key = if call.what == "open" { "plugins.open_time_ms" } else { "plugins.time_ms" };

@@ -1,9 +1,13 @@
 //! Negative log-likelihood: PyTorch's `nll_loss`, over log-probabilities such as those of `log_softmax`.
+//! Positive ones, that is raw scores, are refused.
 //!
 //! Output [N, C, ...], targets int64 [N, ...]. Metric: `accuracy`.
 
 use pstrain_plugin::loss::{Reduction, accuracy, check_classes};
 use pstrain_plugin::prelude::*;
+
+/// The logarithm of what the probabilities of all classes may add up to: 1, and what bfloat16 rounds.
+const LARGEST_SUM: f64 = 0.1;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,8 +29,20 @@ impl Loss for Nll {
         Ok(-self.reduction.of(&log_probabilities.gather(1, &classes.unsqueeze(1))))
     }
 
+    /// Also looks whether the output are log-probabilities at all: here, because the first step is among those that are
+    /// logged, and not every step is to wait for a number.
     fn metrics(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Metrics> {
-        Ok(vec![("accuracy".into(), accuracy(&outputs[0], &targets[0]))])
+        let log_probabilities = &outputs[0];
+        let largest = log_probabilities.logsumexp(&[1], false).max(&[], false).item();
+        // NaN is for the job to judge.
+        ensure!(
+            largest <= LARGEST_SUM || largest.is_nan(),
+            "the outputs are not log-probabilities: of a sample's classes the exponentials add up to {:.4}, and not to 1\n\
+             hint: let the model end with log_softmax over the classes (dim = 1), or use the loss `cross_entropy`, which \
+             takes raw scores",
+            largest.exp()
+        );
+        Ok(vec![("accuracy".into(), accuracy(log_probabilities, &targets[0]))])
     }
 }
 

@@ -81,6 +81,32 @@ impl State {
 
 /// libtorch's message in short, with what the operation was given.
 fn refused(op: &str, operands: &[&Tensor], error: &TchError) -> wasmtime::Error {
+    refused_with(op, operands, error, None)
+}
+
+fn refused_with(op: &str, operands: &[&Tensor], error: &TchError, hint: Option<String>) -> wasmtime::Error {
     let given: Vec<String> = operands.iter().map(|t| describe(t.kind(), &t.size())).collect();
-    Refusal::operation(format!("{op}({}): {}", given.join(", "), torch_message(error)))
+    Refusal::hinted(format!("{op}({}): {}", given.join(", "), torch_message(error)), hint)
+}
+
+/// For class numbers of which `scores` has none along dimension 1.
+fn beyond_classes(scores: &Tensor, classes: &Tensor) -> Option<String> {
+    let count = *scores.size().get(1)?;
+    let (least, most) = (classes.f_min().ok()?, classes.f_max().ok()?);
+    let (least, most) = (least.f_int64_value(&[]).ok()?, most.f_int64_value(&[]).ok()?);
+    if least >= 0 && most < count {
+        return None;
+    }
+    let scores = format!("and the model gives scores of {count} classes, 0 to {}", count - 1);
+    Some(match least {
+        0.. => format!(
+            "the targets go up to {most}, {scores}: give its last layer out_features = {}, or name the field of the classes in \
+             `data.target`",
+            most + 1
+        ),
+        _ => format!(
+            "the targets go down to {least}, {scores}: class numbers begin at 0, and none is left out; is `data.target` the \
+             field of the classes?"
+        ),
+    })
 }

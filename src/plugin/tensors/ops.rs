@@ -3,7 +3,7 @@
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::budget::{broadcast, elements};
-use super::{Handle, Made, refused};
+use super::{Handle, Made, beyond_classes, refused, refused_with};
 use crate::plugin::bindings::tensors::HostTensor;
 use crate::plugin::bindings::types::Dtype;
 use crate::plugin::dtype::{dtype_of, kind_of};
@@ -195,7 +195,9 @@ impl HostTensor for State {
             NO_CLASS_IS_IGNORED,
             label_smoothing,
         );
-        let loss = loss.map_err(|error| refused("cross_entropy", &[scores, classes], &error))?;
+        let loss = loss.map_err(|error| {
+            refused_with("cross_entropy", &[scores, classes], &error, beyond_classes(scores, classes))
+        })?;
         self.budget.spend("cross_entropy", &loss)?;
         self.keep(loss)
     }
@@ -203,7 +205,11 @@ impl HostTensor for State {
     fn gather(&mut self, a: Handle, dim: i64, index: Handle) -> Made {
         let (t, index) = (self.tensor(&a)?, self.tensor(&index)?);
         self.budget.admit("gather", 8 * index.numel() as u64)?;
-        let result = t.f_gather(dim, index, false).map_err(|error| refused("gather", &[t, index], &error))?;
+        let result = t.f_gather(dim, index, false).map_err(|error| {
+            // A negative log-likelihood picks the scores of the targets' classes so.
+            let hint = if dim == 1 { beyond_classes(t, index) } else { None };
+            refused_with("gather", &[t, index], &error, hint)
+        })?;
         self.budget.spend("gather", &result)?;
         self.keep(result)
     }

@@ -58,8 +58,9 @@ fn metrics(name: &str, output: Tensor, target: Tensor) -> Vec<(String, f64)> {
 fn metrics_are_means_over_the_batch() {
     let scores = Tensor::from_slice(&[2.0f32, 1.0, 0.0, 3.0, 5.0, 4.0, 0.0, 1.0]).reshape([4, 2]);
     let classes = Tensor::from_slice(&[0i64, 1, 1, 1]);
-    for name in ["nll", "cross_entropy"] {
-        let found = metrics(name, scores.shallow_clone(), classes.shallow_clone());
+    let log_probabilities = scores.log_softmax(1, Kind::Float);
+    for (name, output) in [("nll", log_probabilities), ("cross_entropy", scores)] {
+        let found = metrics(name, output, classes.shallow_clone());
         assert_eq!(found, [("accuracy".to_owned(), 0.75)]);
     }
     let output = Tensor::from_slice(&[1.0f32, -2.0, 3.0, -4.0]).reshape([4, 1]);
@@ -88,10 +89,39 @@ fn targets_that_do_not_fit_are_told_with_what_would() {
     assert_snapshot!(error("nll", floats(&[2, 3]), floats(&[2, 1])), @r"plug-in `nll`: `compute` failed: the targets are float32 [2, 1], and for an output of [2, 3] they should be class numbers: int64 [2]");
     assert_snapshot!(error("cross_entropy", floats(&[2]), classes.shallow_clone()), @r"plug-in `cross_entropy`: `compute` failed: the output is [2], and [samples, classes, ...] is wanted");
     assert_snapshot!(error("mse", floats(&[4, 3]), floats(&[4])), @r"plug-in `mse`: `compute` failed: the targets are [4], and the output is [4, 3]: they should have one shape");
-    assert_snapshot!(error("nll", floats(&[2, 3]), Tensor::from_slice(&[0i64, 3])), @r"plug-in `nll`: `compute`: an operation was refused: gather(float32[2, 3], int64[2, 1]): index 3 is out of bounds for dimension 1 with size 3");
+    assert_snapshot!(error("nll", floats(&[2, 3]), Tensor::from_slice(&[0i64, 3])), @r"
+    plug-in `nll`: `compute`: an operation was refused: gather(float32[2, 3], int64[2, 1]): index 3 is out of bounds for dimension 1 with size 3
+      hint: the targets go up to 3, and the model gives scores of 3 classes, 0 to 2: give its last layer out_features = 4, or name the field of the classes in `data.target`
+    ");
+    let scores = Tensor::from_slice(&[0.0f32; 18]).reshape([2, 9]);
+    assert_snapshot!(error("cross_entropy", scores, Tensor::from_slice(&[0i64, 9])), @r"
+    plug-in `cross_entropy`: `compute`: an operation was refused: cross_entropy(float32[2, 9], int64[2]): Target 9 is out of bounds.
+      hint: the targets go up to 9, and the model gives scores of 9 classes, 0 to 8: give its last layer out_features = 10, or name the field of the classes in `data.target`
+    ");
+    assert_snapshot!(error("nll", floats(&[2, 3]), Tensor::from_slice(&[-1i64, 2])), @r"
+    plug-in `nll`: `compute`: an operation was refused: gather(float32[2, 3], int64[2, 1]): index -1 is out of bounds for dimension 1 with size 3
+      hint: the targets go down to -1, and the model gives scores of 3 classes, 0 to 2: class numbers begin at 0, and none is left out; is `data.target` the field of the classes?
+    ");
     let mut two = loss("mse", &json!({}));
     let error = two.compute(&[floats(&[1]), floats(&[1])], &[floats(&[1])], false).unwrap_err();
     assert_snapshot!(error, @r"plug-in `mse`: `compute` failed: this loss takes one output, and got 2");
+}
+
+/// The first step is among those that are asked for metrics, and so is an evaluation.
+#[test]
+fn a_negative_log_likelihood_of_raw_scores_is_refused() {
+    let scores = Tensor::from_slice(&[2.0f32, 1.0, 0.0, 3.0]).reshape([2, 2]);
+    let classes = Tensor::from_slice(&[0i64, 1]);
+    let mut nll = loss("nll", &json!({}));
+    let error = nll.compute(&[scores.shallow_clone()], &[classes.shallow_clone()], true).unwrap_err();
+    assert_snapshot!(error, @r"
+    plug-in `nll`: `compute` failed: the outputs are not log-probabilities: of a sample's classes the exponentials add up to 21.0855, and not to 1
+      hint: let the model end with log_softmax over the classes (dim = 1), or use the loss `cross_entropy`, which takes raw scores
+    ");
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let log_probabilities = scores.to_kind(kind).log_softmax(1, None::<Kind>);
+        assert!(nll.compute(&[log_probabilities], &[classes.shallow_clone()], true).is_ok());
+    }
 }
 
 #[test]
