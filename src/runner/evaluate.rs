@@ -1,5 +1,6 @@
 //! The test set through the same modules, with dropout off and nothing recorded.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -29,22 +30,23 @@ pub fn evaluate(
     let total = split.samples();
     let schedule = Schedule::for_evaluation(total, job.eval.batch_size)?;
 
-    let mut seen = 0;
-    let (mut loss, mut accuracy) = (0.0, None);
+    let (mut seen, mut targets, mut loss) = (0, 0, 0.0);
+    let mut metrics: BTreeMap<String, f64> = BTreeMap::new();
     for batch in split.fetch(job, root, schedule)? {
         let samples = batch?.data;
         let weight = samples.count as f64;
+        targets += samples.target.numel() as u64;
         let output = stepper.predict(samples.input)?;
         let computed = stepper.loss.compute(&[output], &[samples.target], true)?;
         loss += computed.loss.f_double_value(&[])? * weight;
         for (name, value) in computed.metrics {
-            if name == "accuracy" {
-                *accuracy.get_or_insert(0.0) += value * weight;
+            if !EvalResult::OWN.contains(&name.as_str()) {
+                *metrics.entry(name).or_default() += value * weight;
             }
         }
         seen += samples.count;
         reporter.report(Update::Evaluating { done: seen, total });
     }
-    let mean = |sum: f64| sum / seen as f64;
-    Ok(Some(EvalResult { accuracy: accuracy.map(mean), samples: seen, loss: mean(loss) }))
+    metrics.values_mut().for_each(|sum| *sum /= seen as f64);
+    Ok(Some(EvalResult { samples: seen, targets, loss: loss / seen as f64, metrics }))
 }

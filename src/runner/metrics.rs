@@ -16,6 +16,45 @@ use crate::topology::Rank;
 
 /// One line of `metrics.jsonl`. Also travels from the trainers to the rank that keeps the run folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum MetricsLine {
+    Step(StepRecord),
+    Epoch(EpochRecord),
+    Eval(EvalRecord),
+}
+
+/// A trainer has gone once through its part of the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpochRecord {
+    /// The last one of the epoch, counted from 1.
+    pub step: u64,
+    /// Counted from 1.
+    pub epoch: u32,
+    pub rank: Rank,
+    /// The mean over this rank's samples of the epoch.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub loss: f64,
+    pub samples: u64,
+    /// Seconds since the training loop began.
+    pub time_s: f64,
+}
+
+/// The test data went through the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalRecord {
+    /// Steps that the rank which evaluated had taken.
+    pub step: u64,
+    /// The epochs that it had begun.
+    pub epoch: u32,
+    pub rank: Rank,
+    #[serde(flatten)]
+    pub result: EvalResult,
+    /// Seconds since the training loop began, without evaluations.
+    pub time_s: f64,
+}
+
+/// A trainer's logged step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
     /// Of this rank, counted from 1.
     pub step: u64,
@@ -34,7 +73,7 @@ pub struct StepRecord {
     /// Seconds since the training loop began.
     pub time_s: f64,
     /// What the loss plug-in reports.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -151,6 +190,7 @@ impl Throughput {
             steps_per_s: rate(self.total.steps - before.steps, measured),
             samples_per_s: rate(self.total.samples - before.samples, measured),
             loss_final,
+            skipped_steps: 0,
             pulled: Vec::new(),
         }
     }
@@ -170,6 +210,9 @@ pub struct TrainerReport {
     pub samples_per_s: f64,
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
+    /// Of the steps those that were left out because their loss was not finite (`train.on_nan`).
+    #[serde(default)]
+    pub skipped_steps: u64,
     /// By module, of those that trainers pull.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulled: Vec<(String, Traffic)>,
@@ -185,6 +228,9 @@ pub struct Summary {
     pub steps: u64,
     /// Of all trainers together.
     pub samples: u64,
+    /// Of the steps those that were left out because their loss was not finite (`train.on_nan`).
+    #[serde(default)]
+    pub skipped_steps: u64,
     /// Of the trainer that took longest, without its first [`WARMUP_STEPS`] steps and without evaluations.
     pub train_seconds: f64,
     /// Summed over the trainers, each without its first [`WARMUP_STEPS`] steps.
@@ -207,12 +253,25 @@ pub struct Summary {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalResult {
-    /// 0 to 1. None: the task has no classes.
-    pub accuracy: Option<f64>,
     pub samples: u64,
+    /// Elements of their targets: one of each sample, or several, as in sequences.
+    pub targets: u64,
     /// The mean over the samples.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
+    /// What the loss plug-in reports, each a mean over the samples; `accuracy` is from 0 to 1.
+    #[serde(flatten, deserialize_with = "nulls_are_nan")]
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl EvalResult {
+    /// Names that a plug-in's metrics cannot have here.
+    pub const OWN: [&str; 3] = ["samples", "targets", "loss"];
+
+    /// 0 to 1. None: the task has no classes.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metrics.get("accuracy").copied()
+    }
 }
 
 impl Summary {
@@ -232,6 +291,7 @@ impl Summary {
             trainers: trainers.len() as u32,
             steps: trainers.iter().map(|trainer| trainer.steps).sum(),
             samples: trainers.iter().map(|trainer| trainer.samples).sum(),
+            skipped_steps: trainers.iter().map(|trainer| trainer.skipped_steps).sum(),
             train_seconds: trainers.iter().map(|trainer| trainer.train_seconds).fold(0.0, f64::max),
             steps_per_s: trainers.iter().map(|trainer| trainer.steps_per_s).sum(),
             samples_per_s: trainers.iter().map(|trainer| trainer.samples_per_s).sum(),
@@ -253,15 +313,14 @@ pub struct EndTable<'a> {
 impl fmt::Display for EndTable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { eval, loss_final, train_seconds, startup_seconds, .. } = self.summary;
-        if let Some(EvalResult { accuracy: Some(accuracy), samples, .. }) = eval {
-            let right = (accuracy * *samples as f64).round() as u64;
-            let percent = accuracy * 100.0;
-            writeln!(
-                f,
-                "accuracy  {percent:.2} %  ({} of {} test samples)",
-                thousands(right),
-                thousands(*samples)
-            )?;
+        if let Some((eval, accuracy)) = eval.as_ref().and_then(|eval| Some((eval, eval.accuracy()?))) {
+            let right = thousands((accuracy * eval.targets as f64).round() as u64);
+            let (targets, samples) = (thousands(eval.targets), thousands(eval.samples));
+            let of = match eval.targets == eval.samples {
+                true => format!("{right} of {samples} test samples"),
+                false => format!("{right} of the {targets} targets of {samples} test samples"),
+            };
+            writeln!(f, "accuracy  {:.2} %  ({of})", accuracy * 100.0)?;
         }
         match eval {
             Some(eval) => writeln!(f, "loss      {:.4} test, {loss_final:.4} at the last step", eval.loss)?,
@@ -283,6 +342,15 @@ impl fmt::Display for EndTable<'_> {
             self.summary.steps_per_s,
             thousands(self.summary.samples_per_s.round() as u64)
         )?;
+        if self.summary.skipped_steps > 0 {
+            let (skipped, steps) = (self.summary.skipped_steps, self.summary.steps);
+            writeln!(
+                f,
+                "skipped   {} of {} steps, whose loss was not finite",
+                thousands(skipped),
+                thousands(steps)
+            )?;
+        }
         if let Some(traffic) = &self.summary.pull_push {
             writeln!(f, "traffic   {traffic}")?;
         }
@@ -296,6 +364,11 @@ fn rate(count: u64, seconds: f64) -> f64 {
 
 pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+    Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }
 
 #[cfg(test)]

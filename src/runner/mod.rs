@@ -30,6 +30,7 @@ mod run_recorder;
 pub mod samples;
 mod saved_model;
 mod signals;
+mod skipped;
 mod step;
 #[cfg(test)]
 mod testing;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
-use super::metrics::{StepRecord, Summary};
+use super::metrics::{MetricsLine, Summary};
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
@@ -201,7 +201,7 @@ pub struct MetricsFile {
 impl MetricsFile {
     /// # Errors
     /// When it cannot be written; names the path and the cause.
-    pub fn append(&mut self, record: &StepRecord) -> Result<()> {
+    pub fn append(&mut self, record: &MetricsLine) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("the record is not JSON")?;
         line.push(b'\n');
         self.file.write_all(&line).with_context(|| format!("cannot write `{}`", self.path.display()))
@@ -240,11 +240,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::runner::metrics::StepRecord;
     use crate::runner::testing::names;
     use crate::topology::Rank;
 
-    fn record(rank: u32, step: u64) -> StepRecord {
-        StepRecord {
+    fn record(rank: u32, step: u64) -> MetricsLine {
+        MetricsLine::Step(StepRecord {
             step,
             epoch: 1,
             rank: Rank(rank),
@@ -254,7 +255,7 @@ mod tests {
             staleness: None,
             time_s: 1.0,
             metrics: BTreeMap::new(),
-        }
+        })
     }
 
     /// F-3
@@ -341,7 +342,8 @@ mod tests {
             }
         });
         let text = fs::read_to_string(root.path().join(METRICS)).unwrap();
-        let records: Vec<StepRecord> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let records: Vec<MetricsLine> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records.len(), 800);
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::{self, record::Keep, record::Record, record::Report};
 use super::measured::{Measured, RankMeasured};
-use super::metrics::{EvalResult, StepRecord, Summary, TrainerReport};
+use super::metrics::{EvalResult, MetricsLine, Summary, TrainerReport};
 use super::model_files;
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
@@ -92,8 +92,8 @@ impl RunRecorder {
         Summary { measured, ..summary }
     }
 
-    fn record(&self, Record { step: Json(record) }: Record) -> Result<()> {
-        self.metrics.lock().expect("nobody panics writing metrics").append(&record)
+    fn record(&self, Record { line: Json(line) }: Record) -> Result<()> {
+        self.metrics.lock().expect("nobody panics writing metrics").append(&line)
     }
 
     fn report(&self, Report { end: Json(end) }: Report) -> Result<()> {
@@ -136,10 +136,10 @@ impl RecordSender {
     }
 
     /// # Errors
-    /// When the coordinator could not write the previous record.
-    pub fn record(&mut self, record: StepRecord) -> Result<()> {
+    /// When the coordinator could not write the previous line.
+    pub fn record(&mut self, line: MetricsLine) -> Result<()> {
         self.settle()?;
-        self.sent = Some(self.mesh.request(COORDINATOR, Record { step: Json(record) }));
+        self.sent = Some(self.mesh.request(COORDINATOR, Record { line: Json(line) }));
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::samples::Samples;
+use super::skipped::Skipped;
 use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
@@ -34,6 +35,7 @@ pub struct Stepper {
     pub on_nan: OnNan,
     /// The next step, as far as it has begun.
     pub ahead: Option<Begun>,
+    pub skipped: Skipped,
 }
 
 /// A step whose first forward has left ahead of its turn, in one message with the step before it.
@@ -82,6 +84,8 @@ pub struct Stepped {
     pub computed: Duration,
     /// The most micro-batches whose activations this rank kept at one time.
     pub peak_activations: usize,
+    /// Its loss was not finite, and it has updated nothing.
+    pub skipped: bool,
 }
 
 impl Stepped {
@@ -146,15 +150,18 @@ impl Stepper {
                         let _span = span(Activity::Loss);
                         self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?
                     };
+                    if !computed.loss.requires_grad() {
+                        bail!("{UNTRAINABLE}");
+                    }
                     stepped.computed += here + loss_began.elapsed();
                     stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
                     if !stepped.loss.is_finite() {
                         self.refuse(number, stepped.loss)?;
-                    if !computed.loss.requires_grad() {
-                        bail!("{UNTRAINABLE}");
-                    }
+                        let at = || format!("rank {}, step {}", self.rank, number + 1);
+                        self.skipped.another().with_context(at)?;
                         wait_for(backwards)?;
                         stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
+                        stepped.skipped = true;
                         return Ok(stepped);
                     }
                     // The gradients of a step's micro-batches add up in the context.
@@ -195,6 +202,7 @@ impl Stepper {
         if let Some(averaging) = &mut self.averaging {
             averaging.after_backward(&context)?;
         }
+        self.skipped.taken();
         stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
         Ok(stepped)
     }
@@ -229,6 +237,10 @@ impl Stepper {
     }
 }
 
+const UNTRAINABLE: &str = "the loss does not depend on any parameter that is trained\n  \
+     hint: a module of TorchScript that was frozen or quantised has none, and what computes under torch.no_grad() cuts off \
+     those before it";
+
 /// Does a forward begin with nothing but a call to ranks that this one steps itself? Then it may leave ahead of its turn:
 /// they know which steps come before it. A module behind another one is called from there, and cannot know.
 fn asks_first(modules: &[ModuleHandle]) -> bool {
@@ -237,10 +249,6 @@ fn asks_first(modules: &[ModuleHandle]) -> bool {
         [ModuleHandle::Remote(_), behind @ ..] => {
             behind.first().is_none_or(|module| module.remote().is_none())
         }
-const UNTRAINABLE: &str = "the loss does not depend on any parameter that is trained\n  \
-     hint: a module of TorchScript that was frozen or quantised has none, and what computes under torch.no_grad() cuts off \
-     those before it";
-
         _ => false,
     }
 }

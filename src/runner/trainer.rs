@@ -11,10 +11,13 @@ use super::evaluate::evaluate;
 use super::inputs::BadJob;
 use super::loader::Schedule;
 use super::measured::Worked;
-use super::metrics::{EvalResult, StepRecord, Throughput, TrainerReport};
+use super::metrics::{
+    EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Throughput, TrainerReport,
+};
 use super::progress::{Reporter, TrainingProgress, Update};
 use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Split;
+use super::skipped::Skipped;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
@@ -97,7 +100,7 @@ impl Trainer<'_> {
             course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
-                course.end_epoch();
+                course.end_epoch(batch.step)?;
             }
             if evaluates {
                 self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
@@ -106,18 +109,20 @@ impl Trainer<'_> {
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
         report.pulled = stepper.optimizer.traffic();
+        report.skipped_steps = stepper.skipped.all();
+        stepper.skipped.judge(steps).with_context(|| format!("rank {}", self.mesh.rank()))?;
 
         self.take_leave(&mut stepper, &course)?;
         Ok(Trained { host, stepper, course, report })
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {
-        let Trained { host, mut stepper, course, report } = trained;
+        let Trained { host, mut stepper, mut course, report } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
         let mut eval = None;
         if self.position() == 0 {
-            eval = self.evaluate(&host, &mut stepper)?;
+            eval = self.evaluate(&host, &mut stepper, &mut course)?;
         }
         let (startup_seconds, worked) = (course.startup_seconds, course.worked);
         course.recorder.report(TrainerEnd { report: report.clone(), startup_seconds, eval })?;
@@ -205,6 +210,7 @@ impl Trainer<'_> {
             seed,
             on_nan,
             ahead: None,
+            skipped: Skipped::default(),
         })
     }
 
@@ -244,20 +250,29 @@ impl Trainer<'_> {
     }
 
     fn evaluate_on_the_way(&mut self, host: &Host, stepper: &mut Stepper, course: &mut Course) -> Result<()> {
-        course.throughput.pause(Instant::now());
-        if let Some(eval) = self.evaluate(host, stepper)? {
+        if let Some(eval) = self.evaluate(host, stepper, course)? {
             let accuracy =
-                eval.accuracy.map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
+                eval.accuracy().map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
             tracing::info!("after epoch {}: test loss {:.4}{accuracy}", course.epoch, eval.loss);
         }
         course.throughput.resume(Instant::now());
         Ok(())
     }
 
-    fn evaluate(&mut self, host: &Host, stepper: &mut Stepper) -> Result<Option<EvalResult>> {
+    fn evaluate(
+        &mut self,
+        host: &Host,
+        stepper: &mut Stepper,
+        course: &mut Course,
+    ) -> Result<Option<EvalResult>> {
         self.mesh.doing("evaluating");
+        course.throughput.pause(Instant::now());
         stepper.optimizer.refresh()?;
-        evaluate(host, self.job, self.root, stepper, self.reporter)
+        let result = evaluate(host, self.job, self.root, stepper, self.reporter)?;
+        if let Some(result) = &result {
+            course.evaluated(result.clone())?;
+        }
+        Ok(result)
     }
 }
 
@@ -275,6 +290,8 @@ struct Course {
     epochs: u32,
     log_every: u64,
     rank: Rank,
+    /// How many are done.
+    step: u64,
     /// Counted from 1.
     epoch: u32,
     loss: f64,
@@ -304,6 +321,7 @@ impl Course {
             epochs: job.train.epochs,
             log_every: job.log.every.max(1),
             rank: mesh.rank(),
+            step: 0,
             epoch: 1,
             loss: f64::NAN,
             throughput: Throughput::start(now),
@@ -317,11 +335,31 @@ impl Course {
         }
     }
 
-    fn end_epoch(&mut self) {
+    /// With `step`, which counts from 0.
+    fn end_epoch(&mut self, step: u64) -> Result<()> {
         let Mean { sum, count } = std::mem::take(&mut self.epoch_loss);
+        let loss = sum / count as f64;
         if self.log_epochs {
-            tracing::info!("epoch {}: mean loss {:.4} over {count} samples", self.epoch, sum / count as f64);
+            tracing::info!("epoch {}: mean loss {loss:.4} over {count} samples", self.epoch);
         }
+        self.recorder.record(MetricsLine::Epoch(EpochRecord {
+            step: step + 1,
+            epoch: self.epoch,
+            rank: self.rank,
+            loss,
+            samples: count,
+            time_s: self.throughput.elapsed_s(Instant::now()),
+        }))
+    }
+
+    fn evaluated(&mut self, result: EvalResult) -> Result<()> {
+        self.recorder.record(MetricsLine::Eval(EvalRecord {
+            step: self.step,
+            epoch: self.epoch,
+            rank: self.rank,
+            result,
+            time_s: self.throughput.elapsed_s(Instant::now()),
+        }))
     }
 
     /// `step` counts from 0; the first step is logged, every `log.every`-th, and the last.
@@ -341,14 +379,16 @@ impl Course {
     ) -> Result<()> {
         let now = Instant::now();
         self.throughput.step(now, samples, waited);
-        (self.epoch, self.loss) = (epoch + 1, stepped.loss);
+        (self.step, self.epoch, self.loss) = (step + 1, epoch + 1, stepped.loss);
         self.worked.passing += stepped.passed;
         self.worked.computing += stepped.computed;
         self.worked.peak_activations = self.worked.peak_activations.max(stepped.peak_activations);
         self.staleness.sum += stepped.staleness as f64;
         self.staleness.count += 1;
-        self.epoch_loss.sum += stepped.loss * samples as f64;
-        self.epoch_loss.count += samples;
+        if !stepped.skipped {
+            self.epoch_loss.sum += stepped.loss * samples as f64;
+            self.epoch_loss.count += samples;
+        }
         if self.is_logged(step) {
             self.record(step, now, stepped)?;
         }
@@ -369,7 +409,7 @@ impl Course {
         let interval = self.throughput.record(now);
         self.samples_per_s = interval.samples_per_s;
         let staleness = std::mem::take(&mut self.staleness).value();
-        self.recorder.record(StepRecord {
+        self.recorder.record(MetricsLine::Step(StepRecord {
             step: step + 1,
             epoch: self.epoch,
             rank: self.rank,
@@ -379,7 +419,7 @@ impl Course {
             staleness,
             time_s: self.throughput.elapsed_s(now),
             metrics: stepped.metrics,
-        })
+        }))
     }
 }
 

@@ -120,3 +120,11 @@ pub fn model(folder: &Path) -> PathBuf {
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port()
 }
+
+/// The lines of one kind in the metrics that a run left: `step`, `epoch` or `eval`.
+#[track_caller]
+pub fn records(folder: &Path, kind: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("RUN/metrics.jsonl")).expect("a run leaves metrics");
+    let records = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    records.filter(|record| record["kind"] == kind).collect()
+}

@@ -3,13 +3,13 @@
 use crate::parallel::Taken;
 use crate::rpc::{Body, Call, CallError, Field as _, Fields, Json, Value, call};
 use crate::runner::measured::RankMeasured;
-use crate::runner::metrics::StepRecord;
+use crate::runner::metrics::MetricsLine;
 use crate::runner::run_recorder::TrainerEnd;
 
 call! {
-    /// A logged step.
+    /// A line of the metrics.
     pub(in crate::runner) struct Record = "run.record" -> () {
-        step: Json<StepRecord>,
+        line: Json<MetricsLine>,
     }
 }
 

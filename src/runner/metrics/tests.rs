@@ -80,12 +80,14 @@ fn report(rank: u32, train_seconds: f64, loss_final: f64) -> TrainerReport {
         steps_per_s: 50.5,
         samples_per_s: 1_616.0,
         loss_final,
+        skipped_steps: 0,
         pulled: Vec::new(),
     }
 }
 
 fn summary() -> Summary {
-    let eval = EvalResult { accuracy: Some(0.9783), samples: 10_000, loss: 0.0712 };
+    let metrics = BTreeMap::from([("accuracy".into(), 0.9783)]);
+    let eval = EvalResult { samples: 10_000, targets: 10_000, loss: 0.0712, metrics };
     Summary::combine(
         "mnist_ps",
         4,
@@ -104,14 +106,16 @@ fn a_summary_sums_rates_and_takes_the_longest_time() {
       "trainers": 3,
       "steps": 1875,
       "samples": 60000,
+      "skipped_steps": 0,
       "train_seconds": 13.5,
       "steps_per_s": 151.5,
       "samples_per_s": 4848.0,
       "loss_final": 0.25,
       "eval": {
-        "accuracy": 0.9783,
         "samples": 10000,
-        "loss": 0.0712
+        "targets": 10000,
+        "loss": 0.0712,
+        "accuracy": 0.9783
       },
       "startup_seconds": 1.234,
       "measured": {
@@ -124,7 +128,7 @@ fn a_summary_sums_rates_and_takes_the_longest_time() {
 
 #[test]
 fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
-    let record = StepRecord {
+    let record = MetricsLine::Step(StepRecord {
         step: 5,
         epoch: 1,
         rank: Rank(2),
@@ -133,13 +137,32 @@ fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
         data_wait_pct: 0.25,
         staleness: Some(1.5),
         time_s: 0.75,
-        metrics: BTreeMap::from([("accuracy".into(), 0.5)]),
-    };
+        metrics: BTreeMap::from([("accuracy".into(), 0.5), ("perplexity".into(), f64::INFINITY)]),
+    });
     let line = serde_json::to_string(&record).unwrap();
-    insta::assert_snapshot!(line, @r#"{"step":5,"epoch":1,"rank":2,"loss":null,"samples_per_s":1600.5,"data_wait_pct":0.25,"staleness":1.5,"time_s":0.75,"metrics":{"accuracy":0.5}}"#);
-    let back: StepRecord = serde_json::from_str(&line).unwrap();
-    assert!(back.loss.is_nan());
-    assert_eq!(StepRecord { loss: 0.0, ..back }, StepRecord { loss: 0.0, ..record });
+    insta::assert_snapshot!(line, @r#"{"kind":"step","step":5,"epoch":1,"rank":2,"loss":null,"samples_per_s":1600.5,"data_wait_pct":0.25,"staleness":1.5,"time_s":0.75,"metrics":{"accuracy":0.5,"perplexity":null}}"#);
+    let back: MetricsLine = serde_json::from_str(&line).unwrap();
+    // NaN equals nothing, so compare what is written.
+    assert_eq!(serde_json::to_string(&back).unwrap(), line);
+    let MetricsLine::Step(back) = back else { panic!("{back:?}") };
+    assert!(back.loss.is_nan() && back.metrics["perplexity"].is_nan());
+}
+
+#[test]
+fn epochs_and_evaluations_have_lines_of_their_own() {
+    let epoch = EpochRecord { step: 10, epoch: 2, rank: Rank(1), loss: 0.5, samples: 320, time_s: 1.5 };
+    let EvalResult { samples, targets, loss, .. } = summary().eval.unwrap();
+    // A task without classes has no accuracy, and no key of it.
+    let result = EvalResult { samples, targets, loss, metrics: BTreeMap::from([("mae".into(), 0.25)]) };
+    let eval = EvalRecord { step: 10, epoch: 2, rank: Rank(1), result, time_s: 1.5 };
+    let records = [MetricsLine::Epoch(epoch), MetricsLine::Eval(eval)];
+    let lines = records.each_ref().map(|record| serde_json::to_string(record).unwrap());
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    {"kind":"epoch","step":10,"epoch":2,"rank":1,"loss":0.5,"samples":320,"time_s":1.5}
+    {"kind":"eval","step":10,"epoch":2,"rank":1,"samples":10000,"targets":10000,"loss":0.0712,"mae":0.25,"time_s":1.5}
+    "#);
+    let back = lines.map(|line| serde_json::from_str::<MetricsLine>(&line).unwrap());
+    assert_eq!(back, records);
 }
 
 #[test]
@@ -150,6 +173,17 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     loss      0.0712 test, 0.2500 at the last step
     time      13.5 s training, 1.2 s start-up
     speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
+    run       runs/mnist_ps-20261120-213305
+    ");
+    let metrics = BTreeMap::from([("accuracy".into(), 0.4866)]);
+    let eval = EvalResult { samples: 233, targets: 233 * 64, loss: 2.0, metrics };
+    let sequences = Summary { eval: Some(eval), skipped_steps: 3, ..summary() };
+    insta::assert_snapshot!(EndTable { summary: &sequences, folder }.to_string(), @r"
+    accuracy  48.66 %  (7,256 of the 14,912 targets of 233 test samples)
+    loss      2.0000 test, 0.2500 at the last step
+    time      13.5 s training, 1.2 s start-up
+    speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
+    skipped   3 of 1,875 steps, whose loss was not finite
     run       runs/mnist_ps-20261120-213305
     ");
     let untested = Summary { eval: None, trainers: 1, train_seconds: 125.2, ..summary() };

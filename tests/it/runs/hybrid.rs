@@ -110,9 +110,7 @@ fn other_ways_to_the_same_step_give_the_same_numbers() {
 fn the_loss_of_the_shipped_job_falls_over_its_hundred_epochs() {
     let folder = folder_with(DDP_RPC);
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &["log.every=1"])), 0);
-    let metrics = fs::read_to_string(folder.path().join("RUN/metrics.jsonl")).unwrap();
-    let records: Vec<serde_json::Value> =
-        metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let records = records(folder.path(), "step");
     for rank in [0, 1] {
         let losses: Vec<f64> = records
             .iter()

@@ -80,15 +80,37 @@ fn three_trainers_share_one_model_in_every_consistency() {
     let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
     assert!(accuracy >= 0.95, "ssp: {accuracy}");
     // While a trainer takes its step, each of the two others goes at most from two steps behind it to three ahead.
-    for record in metrics(folder.path()) {
+    for record in records(folder.path(), "step") {
         let staleness = record["staleness"].as_f64().unwrap();
         assert!(staleness <= 10.0, "{record}");
     }
 }
 
-fn metrics(folder: &std::path::Path) -> Vec<serde_json::Value> {
-    let text = fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+#[test]
+fn epochs_and_evaluations_stand_in_the_metrics_beside_the_steps() {
+    let folder = folder_with(PLAIN);
+    let settings = ["cluster.world_size=3", "train.epochs=2", "eval.every_epochs=1"];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    let epochs = records(folder.path(), "epoch");
+    let mut of: Vec<_> = epochs.iter().map(|line| (line["epoch"].as_u64(), line["rank"].as_u64())).collect();
+    of.sort_unstable();
+    assert_eq!(of, [(1, 1), (1, 2), (2, 1), (2, 2)].map(|(epoch, rank)| (Some(epoch), Some(rank))));
+    for trainer in [1, 2] {
+        let losses: Vec<f64> = epochs
+            .iter()
+            .filter(|line| line["rank"] == trainer)
+            .map(|line| line["loss"].as_f64().unwrap())
+            .collect();
+        assert!(losses[1] < losses[0], "{losses:?}");
+    }
+    // On the way, and at the end: that is the summary's.
+    let evaluations = records(folder.path(), "eval");
+    assert_eq!(evaluations.iter().map(|line| line["epoch"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    let told = summary(folder.path());
+    for key in ["loss", "accuracy", "samples", "targets"] {
+        assert_eq!(evaluations[1][key], told["eval"][key], "{key}");
+    }
+    assert_eq!(evaluations[1]["targets"], evaluations[1]["samples"]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! That jobs learn, whatever the consistency and the filter, and what travels meanwhile.
 
+use std::fs;
+
 use serde_json::Value;
 
 use super::{JOB, folder_with, train};
@@ -64,13 +66,45 @@ fn batch_normalisation_and_accumulated_batches_train() {
 
 #[test]
 fn a_loss_that_is_no_number_is_skipped_by_one_trainer_and_held_against_nobody() {
-    // So large a rate makes the loss infinite in a few steps; from then on every step is skipped.
+    let (before, _) = JOB.split_once("[modules.net]").unwrap();
+    let job = format!(
+        r#"{before}
+[modules.net]
+place = "server"
+run = "caller"
+input = [1]
+layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
+[data]
+root = "."
+plugin = "csv"
+shuffle = false
+partition = "split"
+[data.train]
+file = "rows.csv"
+target = ["y"]
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 0.01
+[train]
+batch_size = 1
+on_nan = "skip"
+"#
+    );
+    // The third row of the second trainer makes its loss infinite.
+    let rows: String = (0..24).map(|row| if row == 5 { "3e38,1\n" } else { "0.5,1\n" }).collect();
     for consistency in ["train.consistency=bsp", "train.consistency=async"] {
-        let settings = ["optimizer.lr=1e20", "train.on_nan=skip", "train.steps=12", consistency];
-        let (_, summary) = train(JOB, &settings);
-        assert_eq!(summary["steps"], 24);
-        let pushed = summary["pull_push"]["pushed_bytes"].as_u64().unwrap();
-        assert!(pushed < 24 * 9640, "{summary}");
+        let folder = folder_with(&job);
+        fs::write(folder.path().join("rows.csv"), format!("x,y\n{rows}")).unwrap();
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[consistency])), 0);
+        let summary = summary(folder.path());
+        assert_eq!((&summary["steps"], &summary["skipped_steps"]), (&24.into(), &1.into()));
+        assert_eq!(
+            summary["pull_push"]["pushed_bytes"],
+            23 * 2 * 4,
+            "a weight and a bias in each step but one"
+        );
     }
 }
 

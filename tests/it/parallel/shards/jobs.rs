@@ -31,13 +31,12 @@ fn recommend(folder: &Path, more: &[&str]) -> (Losses, Vec<(String, Tensor)>) {
         &crate::program::finish(&mut crate::program::spawn(folder, Some("job.toml"), &settings)),
         0,
     );
-    let metrics = fs::read_to_string(folder.join("RUN/metrics.jsonl")).unwrap();
-    let loss = |line: &str| {
-        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    let loss = |record: serde_json::Value| {
         let number = |key: &str| record[key].as_u64().unwrap();
         ((number("step"), number("rank")), record["loss"].as_f64().unwrap())
     };
-    (metrics.lines().map(loss).collect(), model::load(&crate::program::model(folder)).unwrap())
+    let steps = crate::program::records(folder, "step");
+    (steps.into_iter().map(loss).collect(), model::load(&crate::program::model(folder)).unwrap())
 }
 
 #[test]

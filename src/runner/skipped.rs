@@ -1,0 +1,80 @@
+//! Steps that are left out because their loss is not finite (`train.on_nan = "skip"`): how many, and when it is no training
+//! any more. Pure.
+
+use anyhow::{Result, ensure};
+
+/// So many one after another, and the parameters are no numbers themselves: no step to come will be better.
+const IN_A_ROW: u64 = 20;
+
+const HINT: &str = "lower optimizer.lr, and look at the data of these steps";
+
+/// Of one trainer.
+#[derive(Debug, Default)]
+pub struct Skipped {
+    all: u64,
+    in_a_row: u64,
+}
+
+impl Skipped {
+    pub fn all(&self) -> u64 {
+        self.all
+    }
+
+    pub fn taken(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// # Errors
+    /// When there were too many without one in between that was taken.
+    pub fn another(&mut self) -> Result<()> {
+        self.all += 1;
+        self.in_a_row += 1;
+        ensure!(
+            self.in_a_row < IN_A_ROW,
+            "the loss was not finite in {IN_A_ROW} steps one after another, and train.on_nan = \"skip\" left them all out\n  \
+             hint: {HINT}"
+        );
+        Ok(())
+    }
+
+    /// After all of the trainer's `steps`.
+    ///
+    /// # Errors
+    /// When more were left out than taken.
+    pub fn judge(&self, steps: u64) -> Result<()> {
+        ensure!(
+            2 * self.all <= steps,
+            "the loss was not finite in {} of {steps} steps, and train.on_nan = \"skip\" left them out: that is no trained \
+             model\n  hint: {HINT}",
+            self.all
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_was_taken_begins_the_count_anew() {
+        let mut skipped = Skipped::default();
+        for _ in 0..3 {
+            (1..IN_A_ROW).for_each(|_| skipped.another().unwrap());
+            skipped.taken();
+        }
+        assert_eq!(skipped.all(), 3 * (IN_A_ROW - 1));
+        (1..IN_A_ROW).for_each(|_| skipped.another().unwrap());
+        let said = skipped.another().unwrap_err().to_string();
+        assert!(said.starts_with("the loss was not finite in 20 steps one after another"), "{said}");
+    }
+
+    #[test]
+    fn half_of_the_steps_may_be_left_out_and_not_more() {
+        let skipped = Skipped { all: 5, in_a_row: 0 };
+        skipped.judge(10).unwrap();
+        let said = skipped.judge(9).unwrap_err().to_string();
+        assert!(said.starts_with("the loss was not finite in 5 of 9 steps"), "{said}");
+        Skipped::default().judge(0).unwrap();
+    }
+}
