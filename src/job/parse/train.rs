@@ -75,8 +75,9 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &DRIVER,
 ];
 
-pub(super) const EVAL_BATCH_SIZE: Key<Integer> =
-    key("batch_size", integer(1..=MOST_BATCH)).default("500").doc("Samples of one batch.");
+pub(super) const EVAL_BATCH_SIZE: Key<Integer> = key("batch_size", integer(1..=MOST_BATCH))
+    .default("128")
+    .doc("Samples of one batch: memory grows with it, as in training.");
 const EVERY_EPOCHS: Key<Integer> = key("every_epochs", integer(0..=1_000_000))
     .default("0")
     .doc("Also test after every so many epochs; 0: only at the end.");
