@@ -85,5 +85,7 @@ mod tests {
         let error = |ids: &[i64]| LookupPlan::new(ids, &TABLE, Cut::Rows, 2, false).unwrap_err().to_string();
         assert!(error(&[3, 10]).starts_with("id 10 is not below num_embeddings = 10\n"));
         assert!(error(&[-1]).starts_with("id -1 is negative\n"));
+        let in_a_bag = LookupPlan::new(&[3, -1, -7], &TABLE, Cut::Hash, 2, true).unwrap_err().to_string();
+        assert!(in_a_bag.starts_with("id -7 is negative\n"), "{in_a_bag}");
     }
 }
