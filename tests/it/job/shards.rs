@@ -49,7 +49,7 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
 
     roles, 4 ranks
       server   2 ranks  0 to 1  holds table (8,000,016 parameters, 30.5 MiB on each)
-      trainer  2 ranks  2 to 3  holds dense (49 parameters, 196 B on each), trains
+      trainer  2 ranks  2 to 3  holds dense (49 parameters, 196 bytes on each), trains
 
     module table cut over server (ranks 0 to 1) by ranges of rows, [3] of int64 to [3, 16]
       layer  type       output   parameters     bytes  device
@@ -58,9 +58,9 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       rank 1 holds rows 500,001 to 1,000,000: 8,000,000 parameters, 30.5 MiB, and 30.5 MiB of optimizer state
 
     links, one step of one trainer
-      trainer to server   108.0 KiB  ids of table 12.0 KiB, gradient of the rows of table 96.0 KiB
-      server to trainer    96.0 KiB  rows of table 96.0 KiB
-      trainer to trainer      196 B  gradients of dense, all-reduced 196 B
+      trainer to server     108 KiB  ids of table 12 KiB, gradient of the rows of table 96 KiB
+      server to trainer      96 KiB  rows of table 96 KiB
+      trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
 
     note: there is no [data.test], so accuracy is not measured
@@ -71,7 +71,7 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
 
     roles, 4 ranks
       server   2 ranks  0 to 1  holds table (16,000,016 parameters, 61.0 MiB on each)
-      trainer  2 ranks  2 to 3  holds dense (49 parameters, 196 B on each), trains
+      trainer  2 ranks  2 to 3  holds dense (49 parameters, 196 bytes on each), trains
 
     module table cut over server (ranks 0 to 1) by a hash of the id, [3] of int64 to [3, 16]
       layer  type       output   parameters     bytes  device
@@ -80,9 +80,9 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       rank 1 holds at most 1,000,001 rows: 16,000,016 parameters, 61.0 MiB
 
     links, one step of one trainer
-      trainer to server   108.0 KiB  ids of table 12.0 KiB, gradient of the rows of table 96.0 KiB
-      server to trainer    96.0 KiB  rows of table 96.0 KiB
-      trainer to trainer      196 B  gradients of dense, all-reduced 196 B
+      trainer to server     108 KiB  ids of table 12 KiB, gradient of the rows of table 96 KiB
+      server to trainer      96 KiB  rows of table 96 KiB
+      trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
 
     note: there is no [data.test], so accuracy is not measured
