@@ -14,7 +14,7 @@ use crate::rpc::{CallError, PendingReply};
 /// Resolves when the whole backward is done, on all ranks. Await it on any executor, or [`wait`](Backward::wait).
 ///
 /// It goes on whether or not anybody waits; but only who waits learns of an error, and then all ranks of the context
-/// are told.
+/// are notified.
 #[must_use = "a backward that nobody waits for fails unseen"]
 pub struct Backward {
     /// None once it is over here: it failed before it began.

@@ -16,7 +16,7 @@ use crate::topology::Rank;
 /// Backwards over one context that are not all known to be done.
 const PASSES_PER_CONTEXT: u64 = 1024;
 
-/// Edges told about in one message beyond those that it brings gradients for. More can be asked for.
+/// Edges that one message says something of beyond those that it brings gradients for. More can be asked for.
 const HINTS: usize = 256;
 
 /// All passes over one context, as this rank knows them.

@@ -18,7 +18,7 @@ pub(super) const EDGES_PER_CONTEXT: usize = 1 << 16;
 #[derive(Default)]
 pub(super) struct LocalGraph {
     sends: Vec<Sent>,
-    /// Of the sends before this one it is known what they reach.
+    /// What the sends before this one reach is known.
     walked: usize,
     receives: Vec<Received>,
     by_edge: HashMap<(Rank, u64), ReceiveId>,

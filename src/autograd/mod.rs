@@ -20,7 +20,7 @@
 //! mode of PyTorch's design notes, "Distributed Autograd Design", which was never built). Whether an edge takes part
 //! is a fact of the graph: there is a path to it from the roots or there is none. So it need not be discovered in a
 //! pass of its own before the first gradient moves; it is asked for where it is missing, when it is missing
-//! (`autograd.discover`), and told along with gradients where it is known. A graph in which no received tensor waits
+//! (`autograd.discover`), and sent along with gradients where it is known. A graph in which no received tensor waits
 //! for several sent ones, which is every parameter server, remote module and pipeline, asks nothing.
 //!
 //! # What holds

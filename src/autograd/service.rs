@@ -21,7 +21,7 @@ use crate::rpc::{
 };
 use crate::topology::Rank;
 
-/// Of what a peer gives as the reason why a context has failed.
+/// The most of what a peer gives as the reason why a context has failed.
 const REASON_BYTES: usize = 8 << 10;
 
 /// Distributed autograd on one rank. Make it, [`register`](Autograd::register) its methods, join the mesh with them,
@@ -194,8 +194,8 @@ impl Autograd {
     }
 
     fn fail(&self, mesh: &Mesh, state: &ContextState, reason: String, from: Rank) {
-        if state.is_to_be_told() {
-            for rank in to_be_told(mesh, state, from) {
+        if state.is_to_be_notified() {
+            for rank in to_be_notified(mesh, state, from) {
                 drop(engine::call(mesh, state, rank, Fail { reason: reason.clone() }));
             }
         }
@@ -205,7 +205,7 @@ impl Autograd {
     fn release(&self, mesh: &Mesh, id: ContextId, from: Rank) {
         let ended = self.contexts().end(id);
         if let Some(state) = ended {
-            for rank in to_be_told(mesh, &state, from) {
+            for rank in to_be_notified(mesh, &state, from) {
                 // In no hurry: with the next step's first call.
                 let message = Message { values: Release {}.encode(), context: Some(id) };
                 mesh.notify(rank, Release::NAME, message);
@@ -250,7 +250,7 @@ pub(super) fn alive(autograd: &Weak<Autograd>) -> Result<Arc<Autograd>, CallErro
 }
 
 /// The ranks that were called from here, but those that know already.
-fn to_be_told(mesh: &Mesh, state: &ContextState, from: Rank) -> impl Iterator<Item = Rank> {
+fn to_be_notified(mesh: &Mesh, state: &ContextState, from: Rank) -> impl Iterator<Item = Rank> {
     let known = [from, mesh.rank(), state.id().rank];
     state.called().into_iter().filter(move |rank| !known.contains(rank))
 }

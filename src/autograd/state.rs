@@ -40,11 +40,11 @@ struct Inner {
     graph: LocalGraph,
     flow: Flow,
     gradients: BTreeMap<String, Tensor>,
-    /// The ranks that this one has called under the context: they are told when it ends.
+    /// The ranks that this one has called under the context: they are notified when it ends.
     called: BTreeSet<Rank>,
     end: Option<End>,
-    /// Whether the others were told that it has failed.
-    told: bool,
+    /// Whether the others were notified that it has failed.
+    notified: bool,
 }
 
 enum End {
@@ -226,9 +226,9 @@ impl ContextState {
         self.finish(End::Failed(reason))
     }
 
-    /// True once: then the others are to be told that the context has failed.
-    pub(super) fn is_to_be_told(&self) -> bool {
-        !mem::replace(&mut self.lock().told, true)
+    /// True once: then the others are to be notified that the context has failed.
+    pub(super) fn is_to_be_notified(&self) -> bool {
+        !mem::replace(&mut self.lock().notified, true)
     }
 
     pub(super) fn release(&self) {

@@ -62,13 +62,13 @@ pub struct DistributedOptimizer {
     autograd: Arc<Autograd>,
     /// One for each owner of a parameter.
     at_owners: Vec<RRef>,
-    /// Of tables; each of them has its rows updated by an optimizer of its own.
+    /// Parts of tables; each has its rows updated by an optimizer of its own.
     shards: Vec<RRef>,
     /// One for each module on this rank.
     here: Vec<Here>,
     /// One for each module that is pulled.
     pulled: Vec<Exchange>,
-    /// Steps that every owner was told of, those that were skipped counted too.
+    /// Steps that have gone to every owner, those that were skipped counted too.
     steps: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::job::{self, Average, Replicas};
 /// The process group of the replicas of one model, and how it averages.
 pub struct GradientSync {
     group: ProcessGroup,
-    /// Of all replicas of this rank, in one order on all ranks: the names in contexts, and the leaves.
+    /// The names in contexts and the leaves of all replicas of this rank, in one order on all ranks.
     names: Vec<String>,
     leaves: Vec<Tensor>,
     buffers: Vec<Tensor>,
@@ -30,8 +30,8 @@ enum By {
     /// While the backward runs. One for each run of replicas with nothing of another rank's between them: a backward comes
     /// to the runs one after the other.
     Reducers(Vec<Averaged>),
-    /// Of all gradients, as one tensor, when the backward is over.
-    /// Averages are of all gradients, so what had none is told of before it.
+    /// All gradients, as one tensor, when the backward is over. Averages are of all gradients, so what had none is named
+    /// before it.
     Afterwards { all_reduce: AllReduce, compared: Option<Comparison>, first_gradients: Vec<FirstGradients> },
 }
 

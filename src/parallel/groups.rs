@@ -66,7 +66,8 @@ impl Groups {
     /// A member does not come in time, a rank of the mesh is lost meanwhile, or the backend is not there.
     pub fn join(&self, mesh: &Mesh, name: &str, members: &[Rank]) -> Result<ProcessGroup> {
         let place = members.iter().position(|&rank| rank == mesh.rank());
-        let rank = place.with_context(|| format!("rank {} is no member of group `{name}`", mesh.rank()))?;
+        let rank =
+            place.with_context(|| format!("rank {} is not a member of group `{name}`", mesh.rank()))?;
         // From here on a failure may come of a rank that is lost.
         self.joined.store(true, Ordering::Relaxed);
         let abort = Abort::default();

@@ -26,7 +26,7 @@ use crate::topology::Rank;
 #[derive(Clone)]
 pub struct Hosting {
     pub spec: ModuleSpec,
-    /// Of the first parameters.
+    /// Decides the first parameters.
     pub seed: u64,
     /// Who calls it here.
     pub trainers: Vec<Rank>,
@@ -38,7 +38,7 @@ pub struct Hosting {
 pub struct HostedModule {
     name: String,
     module: Arc<Module>,
-    /// Of the parameters, in the order of the module.
+    /// The parameters' names, in the order of the module.
     parameter_names: Vec<String>,
     updates: Updates<HostedParameters>,
     /// A step of a trainer is one of this module, too: it has parameters, or statistics that wait for the end of a round.

@@ -25,7 +25,7 @@ pub(super) struct HostedParameters {
 
 /// What a trainer's step brings.
 pub(super) struct Given {
-    /// Of its batch.
+    /// The samples of its batch.
     pub samples: u64,
     pub gradients: Gradients,
     /// What its forwards saw, if that is to be taken in with the round.

@@ -31,9 +31,9 @@ pub struct MicroBatch {
 
 enum Output {
     Here(Tensor),
-    /// Of modules on other ranks.
+    /// The output of modules on other ranks.
     Forwarding(Forwarding),
-    /// Of a table on other ranks.
+    /// The output of a table on other ranks.
     LookingUp(LookingUp),
 }
 

@@ -25,7 +25,7 @@ pub struct ModuleServer {
     placed: Vec<Hosting>,
     devices: Vec<tch::Device>,
     made: Registry<HostedModule>,
-    /// Of the modules that other ranks host too; each is taken when its module is made.
+    /// The groups of modules that other ranks host too; each is taken when its module is made.
     replicas: Mutex<BTreeMap<String, ProcessGroup>>,
     /// Whether they are there. Written by the main thread, once.
     joined: watch::Sender<bool>,

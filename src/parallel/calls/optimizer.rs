@@ -23,7 +23,7 @@ call! {
         optimizer: RRef,
         /// The number of the backward to step after; none: the step is skipped.
         backward: Option<u64>,
-        /// Of the batch.
+        /// The size of the batch.
         samples: u64,
     }
 }

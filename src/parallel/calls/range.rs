@@ -39,9 +39,9 @@ call! {
     /// Gradients.
     pub(in crate::parallel) struct Push = "range.push" -> Pushed {
         range: RRef,
-        /// That the caller has.
+        /// The one that the caller has.
         version: u64,
-        /// Of the gradients; none: a skipped step.
+        /// The samples behind the gradients; none: a skipped step.
         samples: Option<u64>,
         marks: Marks,
         ..parts: Tensor,

@@ -47,9 +47,9 @@ struct LocalSteps {
     /// From one to the next.
     every: u32,
     taken: u32,
-    /// Of the steps that were not skipped.
+    /// The samples of the steps that were not skipped.
     samples: Option<u64>,
-    /// Of their gradients.
+    /// The sum of their gradients.
     sum: Gradients,
     /// What updates the copy meanwhile, where there is a meanwhile.
     optimizer: Option<Optimizer>,
@@ -158,7 +158,7 @@ impl Exchange {
     /// Waits for the answers of a push and takes over what they bring. The answer has the largest staleness.
     ///
     /// # Errors
-    /// When a server cannot apply the gradients, or what came is no update.
+    /// When a server cannot apply the gradients, or what came is not an update.
     pub(in crate::parallel) fn settle(&mut self, pushing: Pushing) -> Result<Applied> {
         let mut applied = Applied { staleness: 0 };
         let mut updates = Vec::new();
@@ -186,7 +186,7 @@ impl Exchange {
     /// Pulls all values as they are (P-4). What local steps have not pushed yet is no longer in the copy.
     ///
     /// # Errors
-    /// When a call fails, or what came is no update.
+    /// When a call fails, or what came is not an update.
     pub(in crate::parallel) fn refresh(&mut self) -> Result<()> {
         let updates = self.call_all(|range| range::Pull { range, have: None })?;
         self.take(updates, Filter::None)
@@ -242,7 +242,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Of all servers at once.
+    /// Asks all servers at once.
     fn call_all<C: Call>(&self, call: impl Fn(RRef) -> C) -> Result<Vec<C::Reply>> {
         let call =
             |server: &Server| self.autograd.call(server.range.owner(), call(server.range.clone()), None);

@@ -13,7 +13,7 @@ use crate::job::Filter;
 pub(super) struct Encoded(pub Vec<Tensor>);
 
 impl Encoded {
-    /// Of what travels.
+    /// The size of what travels.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|part| (part.numel() * part.kind().elt_size_in_bytes()) as u64).sum()
     }
@@ -181,7 +181,7 @@ mod tests {
         (encoded, numbers(&arrives))
     }
 
-    /// Of every magnitude, zeros and subnormal ones among them.
+    /// Values of every magnitude, zeros and subnormal ones among them.
     fn any_values() -> impl Strategy<Value = Vec<f32>> {
         let any = prop_oneof![4 => -1.0f32..1.0, 1 => Just(0.0), 2 => proptest::num::f32::NORMAL
             | proptest::num::f32::SUBNORMAL | proptest::num::f32::ZERO];

@@ -61,7 +61,7 @@ impl RangeServer {
                 (spec.name == name).then(|| ServerRange::build(spec, position, *seed, &self.holding))
             };
             let range = self.placed.iter().find_map(held);
-            range.with_context(|| format!("rank {rank} is no server of module `{name}`"))?
+            range.with_context(|| format!("rank {rank} is not a server of module `{name}`"))?
         })?;
         Ok(Reference { range })
     }

@@ -38,7 +38,7 @@ pub(super) struct ServerRange {
     filter: Filter,
     /// What the segments are of.
     parts: Vec<PartOfParameter>,
-    /// Of the segments, in elements.
+    /// The segments' lengths, in elements.
     lengths: Vec<i64>,
     changes: Arc<Changes>,
     updates: Updates<Segments>,
@@ -51,7 +51,7 @@ pub(super) struct ServerRange {
 /// Which numbers of which parameter a segment has.
 pub(super) struct PartOfParameter {
     name: String,
-    /// Of the whole parameter.
+    /// The shape of the whole parameter.
     shape: Vec<i64>,
     from: u64,
     to: u64,
@@ -175,7 +175,7 @@ impl ServerRange {
     /// may start its next step, what it is behind by (P-1).
     ///
     /// # Errors
-    /// When what came is no gradient of the segments, or cannot be applied.
+    /// When what came is not a gradient of the segments, or cannot be applied.
     pub(super) async fn push(
         &self,
         trainer: Rank,

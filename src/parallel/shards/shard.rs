@@ -25,7 +25,7 @@ pub struct Shard {
     module: String,
     /// PyTorch's name of the table in its module.
     weight: String,
-    /// Of the whole table; and which of its rows may be here.
+    /// The rows of the whole table; and which of them may be here.
     rows: i64,
     share: RowShare,
     dim: usize,
@@ -40,7 +40,7 @@ struct LookUps(Mutex<Vec<LookUp>>);
 
 struct LookUp {
     module: String,
-    /// Of the table, when it was copied.
+    /// The table's version when it was copied.
     version: u64,
     /// Under which the context keeps the gradient of the copy.
     watched_name: String,
@@ -298,7 +298,7 @@ impl Stateful for Shard {
 /// PyTorch's name for the count of an optimizer's steps.
 const STEP: &str = "step";
 
-/// Of one look-up: what a message carries.
+/// The most in one look-up: what a message carries.
 const MOST_BYTES: usize = 4 << 30;
 const MOST_BYTES_OF_A_NUMBER: usize = size_of::<f32>();
 

@@ -39,12 +39,12 @@ enum Places {
 
 /// What one trainer's step brings.
 pub(super) struct Given {
-    /// Of its batch.
+    /// The samples of its batch.
     pub samples: u64,
     pub looked_up: Vec<Gradients>,
 }
 
-/// Of the rows of one look-up.
+/// The gradients of the rows of one look-up.
 pub(super) struct Gradients {
     pub places: Vec<Place>,
     /// Row after row.
@@ -294,13 +294,13 @@ impl Table {
         place
     }
 
-    /// Of a row in `numbers`.
+    /// Where a row stands in `numbers`.
     fn range(&self, place: Place) -> Range<usize> {
         let start = place as usize * self.dim;
         start..start + self.dim
     }
 
-    /// Of the row that stays zero.
+    /// The place of the row that stays zero.
     fn padding(&self) -> Option<Place> {
         let id = self.initial.padding?;
         self.check(&[id]).ok().and_then(|()| self.place(id))

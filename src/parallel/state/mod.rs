@@ -34,7 +34,7 @@ pub use snapshot::StateSnapshot;
 use crate::job::shards::Cut;
 use crate::topology::Rank;
 
-/// Of one piece: little beside what a rank has, and much beside what a call costs.
+/// The most in one piece: little beside what a rank has, and much beside what a call costs.
 pub const PIECE_BYTES: u64 = 8 << 20;
 
 /// What a part of a state is of.
@@ -48,7 +48,7 @@ pub struct Entry {
     pub lane: Option<Rank>,
     #[serde(with = "dtype")]
     pub kind: Kind,
-    /// Of the whole tensor, whoever has the rest of it. Of a table of which anybody has any rows: of the rows here.
+    /// The shape of the whole tensor, whoever has the rest of it; of a table's rows, the shape of those here.
     pub shape: Vec<i64>,
     pub extent: Extent,
 }

@@ -24,9 +24,9 @@ pub struct ModuleState {
 type Key = (String, Option<String>, Option<Rank>);
 
 struct Stored {
-    /// Of the whole tensor, or of the rows that there are.
+    /// The whole tensor, or the rows that there are.
     value: Tensor,
-    /// Of a table's rows.
+    /// The ids of a table's rows.
     ids: Option<Tensor>,
     shared: bool,
     /// Numbers that have come.
@@ -115,7 +115,7 @@ impl ModuleState {
         self.tensors.get(&(tensor.to_owned(), None, None)).map(|stored| &stored.value)
     }
 
-    /// Of the rows of a table.
+    /// The ids of the rows of a table.
     pub fn ids(&self, tensor: &str) -> Option<&Tensor> {
         self.tensors.get(&(tensor.to_owned(), None, None)).and_then(|stored| stored.ids.as_ref())
     }

@@ -77,7 +77,7 @@ impl Restored {
     }
 }
 
-/// Of one message: rows are not cut.
+/// The most in one message: rows are not cut.
 const MOST_BYTES: u64 = 4 * PIECE_BYTES;
 
 /// What has come of a state so far.

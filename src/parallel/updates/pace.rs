@@ -10,7 +10,7 @@ use crate::topology::Rank;
 pub(super) struct Pace {
     /// Steps finished, by trainer; one that has left is not in it.
     clocks: BTreeMap<Rank, u64>,
-    /// Of those that have left.
+    /// Steps finished by those that have left.
     left: BTreeMap<Rank, u64>,
 }
 
@@ -31,7 +31,7 @@ impl Pace {
         Pace { clocks: trainers.iter().map(|&rank| (rank, 0)).collect(), left: BTreeMap::new() }
     }
 
-    /// The verdict on `trainer`'s next step, which comes after so many of its own. A rank that is no trainer (it
+    /// The verdict on `trainer`'s next step, which comes after so many of its own. A rank that is not a trainer (it
     /// evaluates, say) always goes.
     pub fn may_start(&self, policy: &dyn Policy, trainer: Rank, after: u64) -> Verdict {
         match self.finished(trainer) {
@@ -51,7 +51,7 @@ impl Pace {
         self.clocks.iter().min_by_key(|(_, clock)| **clock).map(|(&rank, &clock)| (rank, clock))
     }
 
-    /// Of all trainers, those that have left, too.
+    /// The steps finished by all trainers, those that have left, too.
     pub fn all_finished(&self) -> BTreeMap<Rank, u64> {
         self.clocks.iter().chain(&self.left).map(|(&rank, &finished)| (rank, finished)).collect()
     }
@@ -94,7 +94,7 @@ mod tests {
         let start = |rank, after| pace.may_start(&Async, Rank(rank), after);
         assert_eq!(start(1, 1), Verdict::Go);
         assert_eq!(start(1, 2), Verdict::Wait { slowest: Rank(1), its: 1, needs: 2 });
-        assert_eq!(start(7, 2), Verdict::Go, "it is no trainer");
+        assert_eq!(start(7, 2), Verdict::Go, "it is not a trainer");
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     };
     assert_says(
         call("range.get", vec!["nut".into()]).map(drop).map_err(Into::into),
-        "no server of module `nut`",
+        "not a server of module `nut`",
     );
     assert_says(push(0, &[1, 1], kept(13, 0, 1.0)), "gradients of 2 segments came for 1");
     assert_says(push(0, &[1], kept(13, 0, 1.0)), "not ascending");
