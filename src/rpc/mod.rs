@@ -19,8 +19,10 @@ mod wait;
 mod wire;
 
 pub use mesh::batch::Batch;
-pub use mesh::call::{Bits, Body, Call, Field, Fields, Json, PendingReply};
-pub(crate) use mesh::call::{body, call, decode_reply, decode_request, unexpected};
+pub use mesh::call::{Body, Call, PendingReply};
+pub(crate) use mesh::call::{body, call, decode_reply, decode_request};
+pub(crate) use mesh::fields::unexpected;
+pub use mesh::fields::{Bits, Field, Fields, Json};
 pub use mesh::handle::Mesh;
 pub use mesh::methods::{Handler, Incoming, Methods};
 pub use mesh::pending::Pending;

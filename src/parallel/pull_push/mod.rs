@@ -24,6 +24,7 @@ mod exchange;
 mod filter;
 mod pulled;
 mod range_server;
+mod range_state;
 mod segments;
 mod server_range;
 

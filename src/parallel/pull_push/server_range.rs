@@ -19,7 +19,6 @@ use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::mean::mean_over_trainers;
 use crate::parallel::registry::{Counters, OptimizerChoice};
-use crate::parallel::state::{Entry, Extent, OwnerState, Restored, Stateful};
 use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::versioned::Versioned;
 use crate::parallel::{Applied, Gradients};
@@ -34,14 +33,14 @@ pub(super) struct Holding {
 }
 
 pub(super) struct ServerRange {
-    module: String,
+    pub(super) module: String,
     filter: Filter,
     /// What the segments are of.
-    parts: Vec<PartOfParameter>,
+    pub(super) parts: Vec<PartOfParameter>,
     /// The segments' lengths, in elements.
-    lengths: Vec<i64>,
-    changes: Arc<Changes>,
-    updates: Updates<Segments>,
+    pub(super) lengths: Vec<i64>,
+    pub(super) changes: Arc<Changes>,
+    pub(super) updates: Updates<Segments>,
     optimizer: OptimizerChoice,
     /// One for each trainer, where a filter leaves something out; used by that trainer's handlers only.
     shadows: Vec<(Rank, Mutex<Option<Tensor>>)>,
@@ -50,18 +49,18 @@ pub(super) struct ServerRange {
 
 /// Which numbers of which parameter a segment has.
 pub(super) struct PartOfParameter {
-    name: String,
+    pub name: String,
     /// The shape of the whole parameter.
-    shape: Vec<i64>,
-    from: u64,
-    to: u64,
+    pub shape: Vec<i64>,
+    pub from: u64,
+    pub to: u64,
 }
 
 /// The values, as [`Updates`] updates them.
-struct Segments {
-    values: Versioned,
+pub(super) struct Segments {
+    pub values: Versioned,
     changes: Arc<Changes>,
-    optimizer: Option<Optimizer>,
+    pub optimizer: Option<Optimizer>,
 }
 
 /// What a push brings, as it came.
@@ -268,69 +267,6 @@ impl Updated for Segments {
 
     fn share(&self) -> Result<Segments> {
         Ok(Segments { values: self.values.in_place(), changes: self.changes.clone(), optimizer: None })
-    }
-}
-
-impl Stateful for ServerRange {
-    fn snapshot(self: Arc<Self>, _caller: Rank, _unused_rows: bool) -> Result<OwnerState> {
-        let mut state = OwnerState::default();
-        let mut first = true;
-        state.counters = self.updates.snapshot(|lane, segments| {
-            if std::mem::take(&mut first) {
-                let snapshot = segments.values.snapshot();
-                for (part, value) in self.parts.iter().zip(&snapshot.tensors) {
-                    state.add(&part.name, None, None, part.shape.clone(), part.extent(), value)?;
-                }
-                state.guard(snapshot);
-            }
-            let Some(optimizer) = &segments.optimizer else { return Ok(()) };
-            for (part, slots) in self.parts.iter().zip(optimizer.state()?) {
-                state.add_slots(&part.name, lane, &part.shape, part.extent(), slots)?;
-            }
-            Ok(())
-        })?;
-        Ok(state)
-    }
-
-    fn wanted(&self) -> Result<Vec<Entry>> {
-        let entry = |part: &PartOfParameter| {
-            let (tensor, shape, extent) = (part.name.clone(), part.shape.clone(), part.extent());
-            Entry { tensor, slot: None, lane: None, kind: Kind::Float, shape, extent }
-        };
-        Ok(self.parts.iter().map(entry).collect())
-    }
-
-    fn restore(&self, state: Restored) -> Result<()> {
-        let all = vec![true; self.parts.len()];
-        let mut first = true;
-        self.updates.restore(&state.counters, |lane, segments| {
-            if std::mem::take(&mut first) {
-                segments.values.update(&all, |values| {
-                    for (part, value) in self.parts.iter().zip(values) {
-                        value.shallow_clone().f_copy_(&state.value(&part.name, &value.size())?)?;
-                    }
-                    anyhow::Ok(())
-                })?;
-                self.changes.mark(&all);
-            }
-            let Some(optimizer) = &mut segments.optimizer else { return Ok(()) };
-            let slots =
-                |(part, length): (&PartOfParameter, &i64)| state.shaped_slots(&part.name, lane, &[*length]);
-            let slots = self.parts.iter().zip(&self.lengths).map(slots).collect::<Result<Vec<_>>>()?;
-            let named: Vec<_> =
-                self.parts.iter().zip(&slots).map(|(part, slots)| (part.name.as_str(), &slots[..])).collect();
-            Ok(optimizer.load_state(&named)?)
-        })
-    }
-
-    fn put_rows(&self, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
-        bail!("module `{}` does not go by rows", self.module)
-    }
-}
-
-impl PartOfParameter {
-    fn extent(&self) -> Extent {
-        Extent::Elements { from: self.from, to: self.to }
     }
 }
 
