@@ -3,11 +3,11 @@
 mod statistics;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pstrain::optimizers::OptimizerSpec;
+use pstrain::optimizers::{OPTIMIZERS, OptimizerSpec};
 use pstrain::parallel::{ModuleState, StateSnapshot};
 use pstrain::topology::Rank;
 use tch::Tensor;
@@ -63,7 +63,7 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
     let forward =
         if matches!(place, Place::Rows | Place::Hash) { "[\"table\", \"net\"]" } else { "[\"net\"]" };
     format!(
-        "name = \"state\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}\n{modules}\n[data]\nplugin = \"bags\"\n\
+        "name = \"state\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}\n{modules}\n[data]\nplugin = \"own.wasm\"\n\
          [loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
          [train]\nrole = \"trainer\"\nforward = {forward}\n{consistency}\n"
     )
@@ -94,6 +94,12 @@ fn optimizers() -> Vec<OptimizerSpec> {
             "weight_decay": decay, "momentum": 0.5, "centered": true, "maximize": false })),
         options(serde_json::json!({ "type": "rprop", "lr": 0.01, "etas": [0.5, 1.2],
             "step_sizes": [1e-6, 50.0], "maximize": false })),
+        options(serde_json::json!({ "type": "nadam", "lr": 0.01, "betas": [0.9, 0.99], "eps": 1e-8,
+            "weight_decay": decay, "momentum_decay": 4e-3, "decoupled_weight_decay": false, "maximize": false })),
+        options(serde_json::json!({ "type": "radam", "lr": 0.01, "betas": [0.9, 0.99], "eps": 1e-8,
+            "weight_decay": decay, "decoupled_weight_decay": true, "maximize": false })),
+        options(serde_json::json!({ "type": "lion", "lr": 0.01, "betas": [0.9, 0.99], "weight_decay": decay,
+            "maximize": false })),
     ]
 }
 
@@ -153,6 +159,10 @@ fn assert_goes_on(optimizer: &OptimizerSpec, before: (Place, u32), after: (Place
 
 #[test]
 fn a_state_goes_on_elsewhere_as_if_training_had_never_stopped() {
+    let names =
+        |optimizers: &[OptimizerSpec]| optimizers.iter().map(OptimizerSpec::name).collect::<BTreeSet<_>>();
+    let all: BTreeSet<&str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
+    assert_eq!(names(&optimizers()), all, "each optimizer has a case here");
     for optimizer in optimizers() {
         assert_goes_on(&optimizer, (Place::Remote, 1), (Place::Remote, 1));
         assert_goes_on(&optimizer, (Place::Stages, 1), (Place::Stages, 1));

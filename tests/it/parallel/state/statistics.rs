@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use super::world::{Trainer, World};
 use super::{numbers, row_optimizers};
 
-const TAIL: &str = "[data]\nplugin = \"bags\"\n[loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
+const TAIL: &str = "[data]\nplugin = \"own.wasm\"\n[loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
     [train]\nrole = \"trainer\"\n";
 
 /// Trains the first steps of a job by plain SGD, and takes what that leaves of its only module.
