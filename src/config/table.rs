@@ -204,8 +204,10 @@ impl<'a> Table<'a> {
         if self.path.contains('.') {
             return None;
         }
-        let places: Vec<String> =
-            self.reader.sections_with(name).map(|section| format!("`{section}.{name}`")).collect();
+        // A section may take it at other times, as the optimizers of other types do.
+        let here = format!("`{}.{name}`", self.path);
+        let places = self.reader.sections_with(name).map(|section| format!("`{section}.{name}`"));
+        let places: Vec<String> = places.filter(|place| *place != here).collect();
         (!places.is_empty()).then(|| format!("did you mean {}?", one_of(places.iter().map(String::as_str))))
     }
 
