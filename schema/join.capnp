@@ -39,7 +39,12 @@ struct Hello {
   transports @9 :UInt32; # by which it can receive large tensors: bit 0 inline, 1 cma, 2 shm, 3 bulk
 
   proof @10 :Data;
-  # 32 bytes: HMAC(key, "hello", acceptor's nonce, this nonce, every field from `rank` to `transports`)
+  # 32 bytes: HMAC(key, "hello", acceptor's nonce, this nonce, `rank`, `worldSize`, `jobHash`, `jobKeys`, `name`, `role`,
+  # `address`, `transports`)
+
+  jobKeys @11 :Data;
+  # For each key of the job, at most 512, four bytes of SHA-256 of its path and four of its value: so that an acceptor
+  # with another job can say which of its own keys differ.
 }
 
 struct Answer {

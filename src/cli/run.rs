@@ -25,7 +25,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     })?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
-    let job_hash = agreement::hash(&resolved)?;
+    let agreement = agreement::of(&resolved)?;
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
 
@@ -38,7 +38,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         .map_err(|error| Failure { code: LOST, message: Some(format!("error: {error:#}")) })?;
     let report = run_rank(RankStart {
         job,
-        job_hash,
+        agreement,
         rank,
         local_rank: resolved.local_rank,
         master: meeting.master.clone(),

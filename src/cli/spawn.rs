@@ -20,7 +20,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
-    let job_hash = agreement::hash(&resolved)?;
+    let agreement = agreement::of(&resolved)?;
     let data_root = job::data_root(job)?;
     // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
     let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
@@ -53,7 +53,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let LocalRank { rank, listen, progress } = local;
     let report = run_rank(RankStart {
         job,
-        job_hash,
+        agreement,
         rank,
         // All ranks are on this machine.
         local_rank: Some(rank.0),

@@ -29,6 +29,7 @@ pub use mesh::pending::Pending;
 pub use types::config::MeshConfig;
 pub use types::end::{Cause, LostRank, LostWatch};
 pub use types::error::{CallError, CallErrorKind};
+pub use types::job_keys::JobKeys;
 pub use types::join_error::{JoinError, RefusalReason};
 pub use types::peer::Peer;
 pub use types::rref::{ObjectId, Objects, RRef};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
+use super::agreement::Agreement;
 use super::collectives_demo::{self, Collector, Demo};
 use super::devices;
 use super::driver::ReportedToDriver;
@@ -26,8 +27,8 @@ use crate::topology::Rank;
 /// What a rank starts with.
 pub struct RankStart<'a> {
     pub job: &'a Job,
-    /// Hash of what must agree on all ranks.
-    pub job_hash: [u8; 32],
+    /// What must agree on all ranks.
+    pub agreement: Agreement,
     pub rank: Rank,
     /// This rank's number on its machine, where others of the job run there too.
     pub local_rank: Option<u32>,
@@ -244,7 +245,8 @@ fn mesh_config(start: &mut RankStart) -> MeshConfig {
         name: rank_name(start.job, start.rank),
         role: start.job.role_of(start.rank).name.clone(),
         token: start.token.take(),
-        job_hash: start.job_hash,
+        job_hash: start.agreement.hash,
+        job_keys: start.agreement.keys.clone(),
         listen: start.listen.take(),
         rpc_timeout: cluster.rpc_timeout,
         join_timeout: cluster.join_timeout,

@@ -93,8 +93,9 @@ async fn accept_connections(lobby: Rc<Lobby>, listener: Listener) {
 
 async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixName>) {
     let (ask, asked) = oneshot::channel();
-    let mut taken = None;
+    let (mut taken, mut named) = (None, None);
     let admitted = handshake::accept(socket, nearer, &lobby.key, lobby.config.transports, |came| {
+        named = Some(format!("rank {} ({:?})", came.rank, came.name));
         lobby.admit(came, ask)?;
         taken = Some(came.rank);
         Ok(())
@@ -107,7 +108,10 @@ async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixN
             let _ = lobby.notify.send(());
             lobby.hold(came.rank, stream, asked).await;
         }
-        Err(handshake::Failure::Refused(refused)) => tracing::warn!("refused a rank: {}", refused.message),
+        Err(handshake::Failure::Refused(refused)) => {
+            // Who has not proven the token may call itself anything.
+            tracing::warn!("refused {}: {}", named.as_deref().unwrap_or("a connection"), refused.message);
+        }
         Err(failure) => {
             tracing::debug!(?failure, "a connection that is not a rank");
             // It does not know that it is in, and may come again.

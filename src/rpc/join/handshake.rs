@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::secret::{Key, Nonce, nonce, same};
 use crate::rpc::transport::socket::{Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
+use crate::rpc::types::job_keys::JobKeys;
 use crate::rpc::types::join_error::RefusalReason;
 use crate::rpc::types::transport::Transports;
 use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, refusal};
@@ -28,6 +29,8 @@ pub(crate) struct Introduction {
     pub rank: Rank,
     pub world_size: WorldSize,
     pub job_hash: [u8; 32],
+    /// Digests of [`JobKeys`].
+    pub job_keys: Vec<u8>,
     pub name: String,
     pub role: String,
     /// `host:port` at which it accepts others.
@@ -88,6 +91,7 @@ impl Introduction {
             &self.rank.0.to_le_bytes(),
             &self.world_size.0.to_le_bytes(),
             &self.job_hash,
+            &self.job_keys,
             self.name.as_bytes(),
             self.role.as_bytes(),
             self.address.as_bytes(),
@@ -162,6 +166,7 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
         rank: Rank(hello.get_rank()),
         world_size: WorldSize(hello.get_world_size()),
         job_hash: exactly(hello.get_job_hash()?)?,
+        job_keys: job_keys(hello.get_job_keys()?)?,
         name: text(hello.get_name()?, MAX_NAME_BYTES)?,
         role: text(hello.get_role()?, MAX_NAME_BYTES)?,
         address: text(hello.get_address()?, MAX_NAME_BYTES)?,
@@ -224,6 +229,7 @@ pub(crate) async fn introduce(
         to.set_rank(me.rank.0);
         to.set_world_size(me.world_size.0);
         to.set_job_hash(&me.job_hash);
+        to.set_job_keys(&me.job_keys);
         to.set_name(me.name.as_str());
         to.set_role(me.role.as_str());
         to.set_address(me.address.as_str());
@@ -283,6 +289,13 @@ pub(super) fn read_refusal(from: refusal::Reader<'_>) -> Result<Refusal, Failure
 pub(super) fn text(from: capnp::text::Reader<'_>, limit: usize) -> Result<String, Failure> {
     match from.len() <= limit {
         true => from.to_string().map_err(|_| Failure::NotPstrain),
+        false => Err(Failure::NotPstrain),
+    }
+}
+
+fn job_keys(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    match JobKeys::is_digests(bytes) {
+        true => Ok(bytes.to_vec()),
         false => Err(Failure::NotPstrain),
     }
 }

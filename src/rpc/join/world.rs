@@ -49,6 +49,7 @@ pub(super) fn introduction(config: &MeshConfig, address: String) -> Introduction
         rank: config.rank,
         world_size: config.world_size,
         job_hash: config.job_hash,
+        job_keys: config.job_keys.digests(),
         name: config.name.clone(),
         role: config.role.clone(),
         address,
@@ -60,8 +61,12 @@ pub(super) fn introduction(config: &MeshConfig, address: String) -> Introduction
 pub(super) fn fits(config: &MeshConfig, came: &Introduction) -> Result<(), Refusal> {
     let refuse = |reason, message| Err(Refusal::new(reason, message));
     if came.job_hash != config.job_hash {
-        let message =
+        let hashes =
             format!("it runs job {}, here runs job {}", short(&came.job_hash), short(&config.job_hash));
+        let message = match config.job_keys.compare(&came.job_keys) {
+            Some(keys) => format!("{hashes} ({keys})"),
+            None => hashes,
+        };
         return refuse(RefusalReason::Job, message);
     }
     if came.world_size != config.world_size {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use super::job_keys::JobKeys;
 use super::join_error::JoinError;
 use super::transport::Transports;
 use crate::rpc::wire;
@@ -21,6 +22,8 @@ pub struct MeshConfig {
     pub token: Option<String>,
     /// SHA-256 of the job as resolved; ranks with different jobs do not meet.
     pub job_hash: [u8; 32],
+    /// Its keys, to say which differ.
+    pub job_keys: JobKeys,
     /// Rank 0's socket, if it is bound already; `master` then only is what it is called.
     pub listen: Option<TcpListener>,
     /// Deadline of a call that names no other.
@@ -49,6 +52,7 @@ impl MeshConfig {
             master: master.into(),
             token: None,
             job_hash: [0; 32],
+            job_keys: JobKeys::default(),
             listen: None,
             rpc_timeout: Duration::from_secs(60),
             join_timeout: Duration::from_secs(60),

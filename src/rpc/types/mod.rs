@@ -5,6 +5,7 @@
 pub(crate) mod config;
 pub(crate) mod end;
 pub(crate) mod error;
+pub(crate) mod job_keys;
 pub(crate) mod join_error;
 pub(crate) mod peer;
 pub(crate) mod permit;

@@ -5,8 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::support::{config, echo, join_later, listener, message, one, shut_down, within, world_with};
-use pstrain::rpc::{JoinError, Mesh, MeshConfig, Methods, RefusalReason};
+use crate::support::{
+    LIMIT, config, echo, join_later, later, listener, message, one, shut_down, within, world_with,
+};
+use pstrain::rpc::{JobKeys, JoinError, Mesh, MeshConfig, Methods, RefusalReason, Waiting};
 use pstrain::topology::{Rank, WorldSize};
 
 type Joining = mpsc::Receiver<Result<Mesh, JoinError>>;
@@ -68,6 +70,46 @@ fn another_job_is_refused_with_both_hashes() {
     assert_eq!(reason(&error), RefusalReason::Job);
     let text = error.to_string();
     assert!(text.contains("it runs job abababab, here runs job 00000000"), "{text}");
+}
+
+#[test]
+fn another_job_is_refused_with_the_keys_that_differ() {
+    let keys = |lr: &str, more: &[&str]| {
+        let all = [("optimizer.lr", lr), ("seed", "7")].into_iter().chain(more.iter().map(|key| (*key, "1")));
+        JobKeys::new(all.map(|(key, value)| (key.to_owned(), value.to_owned())))
+    };
+    let (rank0, address) = waiting_rank0(|rank0| rank0.job_keys = keys("0.1", &["eval.every_steps"]));
+    let mut rank1 = config(1, 2, address);
+    (rank1.job_hash, rank1.job_keys) = ([0xab; 32], keys("0.2", &["\u{1b}[2Jtrain.mine"]));
+    let error = within(join_later(rank1, Methods::new())).map(|_| ()).expect_err("refused");
+    assert_eq!(reason(&error), RefusalReason::Job);
+    let expected = "refused rank 1: it runs job abababab, here runs job 00000000 (different: `optimizer.lr`; only here: \
+                    `eval.every_steps`; 1 key only there)";
+    assert!(error.to_string().contains(expected), "{error}");
+    drop(within(join_later(config(1, 2, address), echo())));
+    drop(within(rank0));
+}
+
+#[test]
+fn while_ranks_join_they_say_whom_they_wait_for() {
+    let (socket, address) = listener();
+    let (said, wait) = mpsc::channel();
+    let join = |rank: u32, listen: Option<TcpListener>| {
+        let (mut config, said) = (config(rank, 3, address), said.clone());
+        config.listen = listen;
+        later(move || Mesh::join_saying(config, echo(), |waiting| drop(said.send((rank, waiting)))))
+    };
+    let (rank0, rank1) = (join(0, Some(socket)), join(1, None));
+    let mut heard = (false, false);
+    while heard != (true, true) {
+        match wait.recv_timeout(LIMIT).expect("every few seconds") {
+            (0, waiting) => heard.0 |= waiting == Waiting::For(vec![Rank(2)]),
+            (_, waiting) => heard.1 |= waiting == Waiting::ForOthers,
+        }
+    }
+    let rank2 = within(join(2, None)).expect("joins");
+    let others = [rank0, rank1].map(|rank| within(rank).expect("complete"));
+    shut_down(others.into_iter().chain([rank2]).collect());
 }
 
 #[test]
