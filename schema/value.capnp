@@ -29,6 +29,7 @@ struct Value {
     tensor @6 :Tensor;
     ref @7 :ObjectRef;
     list @8 :List(Value);   # at most 16 deep
+    sparse @9 :Sparse;
   }
 }
 
@@ -47,6 +48,18 @@ struct Tensor {
   hasEdge @4 :Bool;
   edge @5 :UInt64;
   # The autograd edge that this tensor travels over. Opaque to the mesh.
+}
+
+struct Sparse {
+  # A sparse tensor (COO). A receiver believes neither that the parts fit together nor that the indices are inside.
+  indices @0 :Tensor;     # int64: sparse dimensions, entries
+  values @1 :Tensor;      # entries, dense dimensions ...
+  shape @2 :List(Int64);  # at most 16 dimensions, none negative
+  coalesced @3 :Bool;     # no index twice, and all in order
+
+  hasEdge @4 :Bool;
+  edge @5 :UInt64;
+  # As of a dense tensor. Those of the parts mean nothing.
 }
 
 enum DType {

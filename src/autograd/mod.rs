@@ -57,7 +57,6 @@ mod flow;
 mod local;
 mod pass;
 mod service;
-mod sparse;
 mod state;
 mod wire;
 

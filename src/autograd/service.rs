@@ -12,7 +12,6 @@ use super::calls;
 use super::context::Context;
 use super::contexts::Contexts;
 use super::engine;
-use super::sparse::Gradient;
 use super::state::{ContextState, Shown};
 use super::wire::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
 use crate::rpc::{
@@ -64,9 +63,7 @@ impl Autograd {
         self.offer(methods, |autograd, incoming, Gradients {}| async move {
             let state = autograd.find(&incoming)?;
             state.check()?;
-            let by_name =
-                state.gradients().into_iter().map(|(name, gradient)| Ok((name, Gradient::of(gradient)?)));
-            Ok(GradientsByName(by_name.collect::<Result<_, CallError>>()?))
+            Ok(GradientsByName(state.gradients().into_iter().collect()))
         });
         self.offer(methods, |autograd, incoming, Fail { mut reason }| async move {
             let state = autograd.find(&incoming)?;
@@ -153,9 +150,7 @@ impl Autograd {
     /// The gradients that the context has on rank `of`, which may be this one, by the names they are watched under.
     pub fn gradients(&self, context: &Context, of: Rank) -> PendingReply<BTreeMap<String, Tensor>> {
         let asked = engine::call(self.mesh(), context.state(), of, Gradients {});
-        asked.map(|GradientsByName(by_name)| {
-            by_name.into_iter().map(|(name, gradient)| Ok((name, gradient.into_tensor()?))).collect()
-        })
+        asked.map(|GradientsByName(by_name)| Ok(by_name.into_iter().collect()))
     }
 
     /// Ends all contexts that a dead rank had opened.

@@ -3,7 +3,6 @@
 
 use tch::Tensor;
 
-use super::sparse::Gradient;
 use crate::rpc::{Body, Call, CallError, CallErrorKind, Field, Fields, RRef, Value, body, call};
 
 /// Counted by the rank that begins the backward, from 1, for each context.
@@ -101,7 +100,7 @@ call! {
 }
 
 /// Each gradient's name and the gradient, one after the other.
-pub(super) struct GradientsByName(pub Vec<(String, Gradient)>);
+pub(super) struct GradientsByName(pub Vec<(String, Tensor)>);
 
 impl Body for GradientsByName {
     fn encode(self) -> Vec<Value> {

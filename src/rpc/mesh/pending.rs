@@ -12,7 +12,7 @@ use super::batch;
 use super::shared::Shared;
 use crate::rpc::message::received::{Answer, Outcome, ReceivedMessage};
 use crate::rpc::transport::quota;
-use crate::rpc::types::error::CallError;
+use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::value::Message;
 use crate::rpc::wait::park::{self, block_on};
 use crate::topology::Rank;
@@ -103,6 +103,8 @@ impl Future for Pending {
                             if ended { Err(shared.end_error(this.rank, &this.method)) } else { Ok(message) };
                         return Poll::Ready(message);
                     }
+                    // It came, and is not what it has to be.
+                    Err(error) if error.kind != CallErrorKind::Lost => return Poll::Ready(Err(error)),
                     Err(_) => {
                         let (rank, method, shared) = (this.rank, this.method.clone(), shared.clone());
                         this.state = State::Ending(Box::pin(async move {

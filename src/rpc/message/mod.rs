@@ -17,4 +17,5 @@ pub(crate) mod prepare;
 pub(crate) mod read;
 pub(crate) mod received;
 pub(crate) mod reference;
+mod sparse;
 pub(crate) mod write;

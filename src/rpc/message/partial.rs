@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 use tokio::sync::Semaphore;
 
 use super::received::ReceivedMessage;
+use super::sparse::Parts;
 use crate::rpc::transport::bulk::BulkReceiver;
 use crate::rpc::transport::cma::{Lease, UnreadTensor};
 use crate::rpc::transport::inline;
@@ -37,6 +38,7 @@ pub(crate) enum Part {
     Text(usize),
     Bytes(usize),
     Tensor { fetch: usize, edge: Option<u64> },
+    Sparse { indices: usize, values: usize, shape: Vec<i64>, coalesced: bool, edge: Option<u64> },
     Ref(usize),
     List(Vec<Part>),
 }
@@ -118,8 +120,9 @@ impl PartialMessage {
         for fork in forks {
             rrefs.push(Some(adopt(fork).await?));
         }
-        let values = assemble(values, &mut buffers, &mut rrefs)?;
-        Ok(ReceivedMessage::new(Message { values, context }, unread))
+        let mut assembly = Assembly { buffers, rrefs, sparse: Vec::new() };
+        let values = assembly.list(values)?;
+        Ok(ReceivedMessage::new(Message { values, context }, unread, assembly.sparse))
     }
 }
 
@@ -152,34 +155,42 @@ impl Fetch {
     }
 }
 
-fn assemble(
-    parts: Vec<Part>,
-    buffers: &mut [Option<ReceiveBuffer>],
-    rrefs: &mut [Option<RRef>],
-) -> Result<Vec<Value>, CallError> {
-    parts.into_iter().map(|part| assemble_one(part, buffers, rrefs)).collect()
+/// Makes values of their parts, each of which is of one value.
+struct Assembly {
+    buffers: Vec<Option<ReceiveBuffer>>,
+    rrefs: Vec<Option<RRef>>,
+    /// Whose indices are to be checked once they are there.
+    sparse: Vec<Tensor>,
 }
 
-fn assemble_one(
-    part: Part,
-    buffers: &mut [Option<ReceiveBuffer>],
-    rrefs: &mut [Option<RRef>],
-) -> Result<Value, CallError> {
-    Ok(match part {
-        Part::Ready(value) => value,
-        Part::Text(fetch) => {
-            let text = String::from_utf8(bytes(buffers[fetch].take()));
-            Value::Text(
-                text.map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?,
-            )
-        }
-        Part::Bytes(fetch) => Value::Bytes(bytes(buffers[fetch].take())),
-        Part::Tensor { fetch, edge } => {
-            Value::Tensor(SentTensor { tensor: tensor(buffers[fetch].take()), edge })
-        }
-        Part::Ref(fork) => Value::RRef(rrefs[fork].take().expect("each fork is of one value")),
-        Part::List(parts) => Value::List(assemble(parts, buffers, rrefs)?),
-    })
+impl Assembly {
+    fn list(&mut self, parts: Vec<Part>) -> Result<Vec<Value>, CallError> {
+        parts.into_iter().map(|part| self.value(part)).collect()
+    }
+
+    fn value(&mut self, part: Part) -> Result<Value, CallError> {
+        Ok(match part {
+            Part::Ready(value) => value,
+            Part::Text(fetch) => {
+                let text = String::from_utf8(bytes(self.buffers[fetch].take()));
+                let text = text
+                    .map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?;
+                Value::Text(text)
+            }
+            Part::Bytes(fetch) => Value::Bytes(bytes(self.buffers[fetch].take())),
+            Part::Tensor { fetch, edge } => {
+                Value::Tensor(SentTensor { tensor: tensor(self.buffers[fetch].take()), edge })
+            }
+            Part::Sparse { indices, values, shape, coalesced, edge } => {
+                let [indices, values] = [indices, values].map(|fetch| tensor(self.buffers[fetch].take()));
+                let joined = Parts { indices, values, coalesced }.join(&shape)?;
+                self.sparse.push(joined.shallow_clone());
+                Value::Tensor(SentTensor { tensor: joined, edge })
+            }
+            Part::Ref(fork) => Value::RRef(self.rrefs[fork].take().expect("each fork is of one value")),
+            Part::List(parts) => Value::List(self.list(parts)?),
+        })
+    }
 }
 
 fn bytes(buffer: Option<ReceiveBuffer>) -> Vec<u8> {

@@ -4,6 +4,7 @@ use tch::{Device, Tensor};
 
 use super::dtype::dtype_of;
 use super::limits::{MessageLimits, bad};
+use super::sparse::Parts;
 use crate::rpc::transport::memory;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::{Message, Value};
@@ -37,7 +38,7 @@ fn prepare_list(
             Value::Bytes(bytes) => limits.payload(bytes.len() as u64)?,
             Value::Tensor(sent) => {
                 sent.tensor = prepare_tensor(&sent.tensor, local)?;
-                limits.payload(memory::byte_len(&sent.tensor)? as u64)?;
+                limits.payload(byte_len(&sent.tensor)?)?;
             }
             Value::List(list) => prepare_list(list, depth + 1, local, limits)?,
             Value::RRef(rref) => rref.sendable()?,
@@ -51,10 +52,8 @@ fn prepare_tensor(tensor: &Tensor, local: bool) -> Result<Tensor, CallError> {
     if !tensor.defined() {
         return Err(bad("an undefined tensor cannot be sent"));
     }
-    if tensor.is_sparse() || tensor.is_mkldnn() {
-        return Err(bad(
-            "only dense tensors can be sent\n  hint: send the indices and the values of a sparse one",
-        ));
+    if tensor.is_mkldnn() {
+        return Err(bad("a tensor in MKL-DNN's own layout cannot be sent"));
     }
     let kind = tensor.f_kind()?;
     dtype_of(kind)?;
@@ -68,10 +67,28 @@ fn prepare_tensor(tensor: &Tensor, local: bool) -> Result<Tensor, CallError> {
     if local {
         return Ok(tensor);
     }
+    if !tensor.is_sparse() {
+        return on_cpu(tensor);
+    }
+    let Parts { indices, values, coalesced } = Parts::of(&tensor)?;
+    Parts { indices: on_cpu(indices)?, values: on_cpu(values)?, coalesced }.join(&tensor.size())
+}
+
+/// Contiguous, on the CPU.
+fn on_cpu(tensor: Tensor) -> Result<Tensor, CallError> {
     let tensor = match tensor.device() {
         Device::Cpu => tensor,
         _ => tensor.f_to_device(Device::Cpu)?,
     };
     // A view may stand for the conjugate or the negative of what is in memory.
     Ok(tensor.f_resolve_conj()?.f_resolve_neg()?.f_contiguous()?)
+}
+
+/// Of all its payloads.
+fn byte_len(tensor: &Tensor) -> Result<u64, CallError> {
+    if !tensor.is_sparse() {
+        return Ok(memory::byte_len(tensor)? as u64);
+    }
+    let parts = Parts::of(tensor)?;
+    Ok((memory::byte_len(&parts.indices)? + memory::byte_len(&parts.values)?) as u64)
 }

@@ -6,13 +6,14 @@ use super::dtype::kind_of;
 use super::limits::{MessageLimits, bad, too_large};
 use super::partial::{Fetch, Fork, Part, PartialMessage, Shape};
 use super::reference::read_object_id;
+use super::sparse::check_shapes;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::direction::Receiving;
 use crate::rpc::transport::reading::RemoteBuffer;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::{ContextId, Value};
 use crate::rpc::wire::MAX_DIMENSIONS;
-use crate::rpc::wire::value_capnp::{blob, inline, message, payload, tensor, value};
+use crate::rpc::wire::value_capnp::{blob, inline, message, payload, sparse, tensor, value};
 use crate::topology::Rank;
 
 /// Reads what stands in the message itself and notes what must be fetched.
@@ -60,7 +61,12 @@ impl MessageReader<'_> {
             value::Float(value) => Part::Ready(Value::Float(value)),
             value::Text(blob) => Part::Text(self.blob(blob?)?),
             value::Bytes(blob) => Part::Bytes(self.blob(blob?)?),
-            value::Tensor(sent) => self.tensor(sent?)?,
+            value::Tensor(sent) => {
+                let sent = sent?;
+                let edge = sent.get_has_edge().then(|| sent.get_edge());
+                Part::Tensor { fetch: self.tensor(sent)?.fetch, edge }
+            }
+            value::Sparse(sent) => self.sparse(sent?)?,
             value::Ref(reference) => {
                 let reference = reference?;
                 let held = reference.has_fork().then(|| reference.get_fork()).transpose()?;
@@ -78,16 +84,9 @@ impl MessageReader<'_> {
         self.payload(from.get_payload()?, Shape::Bytes, len)
     }
 
-    fn tensor(&mut self, from: tensor::Reader<'_>) -> Result<Part, CallError> {
+    fn tensor(&mut self, from: tensor::Reader<'_>) -> Result<Announced, CallError> {
         let kind = kind_of(from.get_dtype()?);
-        let shape = from.get_shape()?;
-        if shape.len() as usize > MAX_DIMENSIONS {
-            return Err(bad(format_args!(
-                "a tensor of {} dimensions, the limit is {MAX_DIMENSIONS}",
-                shape.len()
-            )));
-        }
-        let shape: Vec<i64> = shape.iter().collect();
+        let shape = checked_shape(from.get_shape()?)?;
         let len = checked_len(kind, &shape)?;
         if from.get_len() != len {
             return Err(bad(format_args!(
@@ -96,9 +95,16 @@ impl MessageReader<'_> {
             )));
         }
         self.limits.payload(len)?;
-        let edge = from.get_has_edge().then(|| from.get_edge());
-        let fetch = self.payload(from.get_payload()?, Shape::Tensor(kind, shape), len)?;
-        Ok(Part::Tensor { fetch, edge })
+        let fetch = self.payload(from.get_payload()?, Shape::Tensor(kind, shape.clone()), len)?;
+        Ok(Announced { kind, shape, fetch })
+    }
+
+    fn sparse(&mut self, from: sparse::Reader<'_>) -> Result<Part, CallError> {
+        let shape = checked_shape(from.get_shape()?)?;
+        let (indices, values) = (self.tensor(from.get_indices()?)?, self.tensor(from.get_values()?)?);
+        check_shapes((indices.kind, &indices.shape), &values.shape, &shape)?;
+        let (coalesced, edge) = (from.get_coalesced(), from.get_has_edge().then(|| from.get_edge()));
+        Ok(Part::Sparse { indices: indices.fetch, values: values.fetch, shape, coalesced, edge })
     }
 
     fn payload(&mut self, from: payload::Reader<'_>, shape: Shape, len: u64) -> Result<usize, CallError> {
@@ -143,6 +149,23 @@ impl MessageReader<'_> {
             false => Err(bad(format_args!("{len} bytes do not fit into what was made for them"))),
         }
     }
+}
+
+/// A dense tensor that a peer announces.
+struct Announced {
+    kind: Kind,
+    shape: Vec<i64>,
+    fetch: usize,
+}
+
+fn checked_shape(from: capnp::primitive_list::Reader<'_, i64>) -> Result<Vec<i64>, CallError> {
+    if from.len() as usize > MAX_DIMENSIONS {
+        return Err(bad(format_args!(
+            "a tensor of {} dimensions, the limit is {MAX_DIMENSIONS}",
+            from.len()
+        )));
+    }
+    Ok(from.iter().collect())
 }
 
 /// Bytes of a tensor that a peer announces.

@@ -2,6 +2,9 @@
 
 use std::mem;
 
+use tch::Tensor;
+
+use super::sparse::check_indices;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::cma::UnreadTensor;
 use crate::rpc::types::error::CallError;
@@ -19,11 +22,13 @@ pub(crate) struct ReceivedMessage {
     message: Message,
     unread: Vec<UnreadTensor>,
     was_pinned: bool,
+    /// Of the message: their indices are checked when all is there, by whoever needs it, as that takes time.
+    sparse: Vec<Tensor>,
 }
 
 impl ReceivedMessage {
-    pub fn new(message: Message, unread: Vec<UnreadTensor>) -> ReceivedMessage {
-        ReceivedMessage { was_pinned: !unread.is_empty(), message, unread }
+    pub fn new(message: Message, unread: Vec<UnreadTensor>, sparse: Vec<Tensor>) -> ReceivedMessage {
+        ReceivedMessage { was_pinned: !unread.is_empty(), message, unread, sparse }
     }
 
     /// Whether there was something to read.
@@ -35,22 +40,28 @@ impl ReceivedMessage {
     /// the thread that needs it; one that serves others does so between the pieces.
     ///
     /// # Errors
-    /// `Lost` when it cannot be read; the mesh ends with this.
+    /// `Lost` when it cannot be read, and the mesh ends with this; `BadValue` for a sparse tensor with indices that are not
+    /// inside it.
     pub fn read_on(&mut self) -> Result<Option<Message>, CallError> {
-        let Some(last) = self.unread.last_mut() else { return Ok(Some(mem::take(&mut self.message))) };
+        let Some(last) = self.unread.last_mut() else { return self.finish().map(Some) };
         let _span = span(Activity::Payload);
         if last.read_on()? {
             self.unread.pop();
         }
         match self.unread.is_empty() {
-            true => Ok(Some(mem::take(&mut self.message))),
+            true => self.finish().map(Some),
             false => Ok(None),
         }
+    }
+
+    fn finish(&mut self) -> Result<Message, CallError> {
+        self.sparse.drain(..).try_for_each(|tensor| check_indices(&tensor))?;
+        Ok(mem::take(&mut self.message))
     }
 }
 
 impl From<Message> for ReceivedMessage {
     fn from(message: Message) -> ReceivedMessage {
-        ReceivedMessage::new(message, Vec::new())
+        ReceivedMessage::new(message, Vec::new(), Vec::new())
     }
 }

@@ -3,6 +3,7 @@
 use super::dtype::dtype_of;
 use super::limits::bad;
 use super::reference::{ReferenceServer, write_object_id};
+use super::sparse::Parts;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::bulk::TransferServer;
 use crate::rpc::transport::cma::PinServer;
@@ -14,7 +15,7 @@ use crate::rpc::types::error::CallError;
 use crate::rpc::types::rref::RRef;
 use crate::rpc::types::value::{Message, SentTensor, Value};
 use crate::rpc::wire::peer_capnp::request;
-use crate::rpc::wire::value_capnp::{blob, message, payload, tensor, value};
+use crate::rpc::wire::value_capnp::{blob, message, payload, sparse, tensor, value};
 use crate::rpc::wire::{INLINE_BYTES, INLINE_BYTES_BESIDE_CMA};
 use crate::topology::Rank;
 
@@ -97,6 +98,7 @@ impl<'a> MessageWriter<'a> {
             Value::Float(value) => to.set_float(value),
             Value::Text(text) => self.blob(to.init_text(), text.into_bytes())?,
             Value::Bytes(bytes) => self.blob(to.init_bytes(), bytes)?,
+            Value::Tensor(sent) if sent.tensor.is_sparse() => self.sparse(to.init_sparse(), sent)?,
             Value::Tensor(sent) => self.tensor(to.init_tensor(), sent)?,
             Value::RRef(rref) => {
                 let mut to = to.init_ref();
@@ -134,6 +136,19 @@ impl<'a> MessageWriter<'a> {
         let len = memory::byte_len(&tensor)?;
         to.set_len(len as u64);
         self.payload(to.init_payload(), SendBuffer::of_tensor(tensor)?, len)
+    }
+
+    fn sparse(&mut self, mut to: sparse::Builder<'_>, sent: SentTensor) -> Result<(), CallError> {
+        let SentTensor { tensor, edge } = sent;
+        let Parts { indices, values, coalesced } = Parts::of(&tensor)?;
+        to.set_shape(tensor.size().as_slice())?;
+        to.set_coalesced(coalesced);
+        if let Some(edge) = edge {
+            to.set_has_edge(true);
+            to.set_edge(edge);
+        }
+        self.tensor(to.reborrow().init_indices(), indices.into())?;
+        self.tensor(to.init_values(), values.into())
     }
 
     fn payload(&mut self, to: payload::Builder<'_>, bytes: SendBuffer, len: usize) -> Result<(), CallError> {

@@ -5,7 +5,9 @@ use std::thread;
 use pstrain::autograd::Context;
 use tch::Tensor;
 
-use super::world::{Leaves, World, assert_close, dense, input, loss, on, parameter, start, tensors, value};
+use super::world::{
+    Leaves, ROWS, World, assert_close, dense, input, loss, on, parameter, start, tensors, value,
+};
 
 fn world(size: u32) -> World {
     World::start(size, |_, _| {})
@@ -40,6 +42,22 @@ fn a_server_alone_and_an_input_that_needs_no_gradient() {
     let world = world(2);
     let remote = |c: &Context| loss(&on(world.root(), c, 1, "dense", &[&input()])[0]);
     check(&world, remote, |p| loss(&dense(p, 1, &input())), "server");
+}
+
+#[test]
+fn a_sparse_gradient_crosses_a_rank_and_equals_one_process() {
+    let world = world(2);
+    let context = world.root().context();
+    let table = own(&context, "table");
+    let root = loss(&on(world.root(), &context, 1, "rows", &[&table])[0]);
+    world.root().backward(&context, &[root], false).wait().expect("no rank fails");
+    let gradients = world.gradients(&context);
+    assert!(gradients["table"].is_sparse());
+    let leaves = Leaves::default();
+    loss(&leaves.get("table").index_select(0, &Tensor::from_slice(&ROWS))).backward();
+    let dense = |(name, gradient): (String, Tensor)| (name, gradient.to_dense(None, false));
+    let gradients = gradients.into_iter().map(dense).collect();
+    assert_close(&gradients, &leaves.gradients(), "rows");
 }
 
 #[test]

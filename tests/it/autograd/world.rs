@@ -168,11 +168,15 @@ pub fn dense(p: impl Fn(&str) -> Tensor, rank: u32, x: &Tensor) -> Tensor {
     (x.matmul(&p(&format!("{rank}.w"))) + p(&format!("{rank}.b"))).tanh()
 }
 
+/// One of them twice.
+pub const ROWS: [i64; 4] = [2, 0, 2, 1];
+
 /// Offered by every rank. The first value says what to compute from the others, which are tensors:
 /// - `dense`: [`dense`] of the first
 /// - `both`: the dense of the first, and twice the first
 /// - `sum`: all added
 /// - `same`: what came
+/// - `rows`: rows of the first, whose gradient is sparse
 /// - `via R WHAT`: WHAT on rank R from the dense of the first; then the dense of its first result
 /// - `broken`: as `dense`, but its backward fails
 pub async fn apply(scope: Scope, Apply(values): Apply) -> Result<Values, CallError> {
@@ -194,6 +198,7 @@ pub async fn apply(scope: Scope, Apply(values): Apply) -> Result<Values, CallErr
             "both" => vec![dense(p, own, &x[0]), &x[0] * 2.0],
             "sum" => vec![x.iter().sum()],
             "same" => x,
+            "rows" => vec![Tensor::embedding(&x[0], &Tensor::from_slice(&ROWS), -1, false, true)],
             "broken" => {
                 let mut w = p(&format!("{own}.w"));
                 let y = x[0].matmul(&w).sin() * &w;
