@@ -7,10 +7,10 @@ use std::{env, fs};
 pub fn tell() {
     let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let commit = commit(&root).unwrap_or_else(|| "unknown".into());
-    println!("cargo::rustc-env=PSTRAIN_COMMIT={commit}");
+    println!("cargo::rustc-env=BUILT_FROM_COMMIT={commit}");
     println!("cargo::rerun-if-changed=Cargo.lock");
     let wasmtime = locked("wasmtime").unwrap_or_else(|| "unknown".into());
-    println!("cargo::rustc-env=PSTRAIN_WASMTIME={wasmtime}");
+    println!("cargo::rustc-env=BUILT_WITH_WASMTIME={wasmtime}");
 }
 
 /// None: this is no working tree of git's, or part of somebody else's.

@@ -29,7 +29,7 @@ pub fn exact_bytes(bytes: u64) -> String {
 pub fn counted(count: u64, what: &str) -> String {
     let end = match count {
         1 => "",
-        _ if what.ends_with("ch") => "es",
+        _ if what.ends_with("tch") => "es",
         _ => "s",
     };
     format!("{} {what}{end}", thousands(count))

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use toml::Value;
 
 use crate::human::hex;
-use crate::job::{ModuleSpec, PluginRef, Resolved};
+use crate::job::{PluginRef, Resolved};
 use crate::plugin;
 use crate::rpc::JobKeys;
 

@@ -101,7 +101,7 @@ fn payloads_are_counted_together() {
     assert_refused(
         outcome,
         CallErrorKind::TooLarge,
-        "1200 bytes for one message, which carries at most 1,000 bytes",
+        "1200 bytes for one message, which carries at most 1000 bytes",
     );
 }
 

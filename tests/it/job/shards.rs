@@ -58,8 +58,8 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       rank 1 holds rows 500,001 to 1,000,000: 8,000,000 parameters, 30.5 MiB, and 30.5 MiB of optimizer state
 
     links, one step of one trainer
-      trainer to server     108 KiB  ids of table 12 KiB, gradient of the rows of table 96 KiB
-      server to trainer      96 KiB  rows of table 96 KiB
+      trainer to server   108.0 KiB  ids of table 12.0 KiB, gradient of the rows of table 96.0 KiB
+      server to trainer    96.0 KiB  rows of table 96.0 KiB
       trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
 
@@ -80,8 +80,8 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       rank 1 holds at most 1,000,001 rows: 16,000,016 parameters, 61.0 MiB
 
     links, one step of one trainer
-      trainer to server     108 KiB  ids of table 12 KiB, gradient of the rows of table 96 KiB
-      server to trainer      96 KiB  rows of table 96 KiB
+      trainer to server   108.0 KiB  ids of table 12.0 KiB, gradient of the rows of table 96.0 KiB
+      server to trainer    96.0 KiB  rows of table 96.0 KiB
       trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
 

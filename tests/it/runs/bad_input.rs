@@ -64,7 +64,9 @@ fn unfit(settings: &[&str]) -> String {
     fs::write(folder.path().join("empty.wasm"), b"\0asm\x01\0\0\0").unwrap();
     let mut command = pstrain(folder.path());
     command.args(["check", "job.toml"]);
-    settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
     let output = finish(&mut command);
     assert_code(&output, 2);
     assert!(stdout(&output).contains("parameters"), "the plan is told all the same: {}", stdout(&output));

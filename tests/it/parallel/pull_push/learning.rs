@@ -118,7 +118,9 @@ fn the_check_tells_what_each_server_holds_and_what_travels() {
             command.args(["--set", setting]);
         }
         let output = finish(&mut command);
-        assert_code(&output, 0);
+        // The plan is told although the data are not there.
+        assert_code(&output, 2);
+        assert!(stderr(&output).contains("the data folder is not there"), "{}", stderr(&output));
         stdout(&output)
     };
     let said = check(&["optimizer.momentum=0.9", "pull_push.filter=top_k"]);

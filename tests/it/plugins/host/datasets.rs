@@ -152,7 +152,7 @@ fn an_instance_larger_than_the_limit_does_not_start() {
     let limits = pstrain::job::PluginLimits { memory_bytes: 1 << 16, ..LIMITS };
     let opened = Dataset::open(&EVIL, &json!("none"), any_folder(), limits);
     assert_snapshot!(told(&opened.err().unwrap()), @r"
-    plug-in `evil`: `start` wanted more memory than its limit, 64 KiB: it asked for 1.4 MiB
+    plug-in `evil`: `start` wanted more memory than its limit, 64.0 KiB: it asked for 1.4 MiB
       hint: if it needs more, raise `plugins.memory_mb`
     ");
 }
