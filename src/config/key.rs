@@ -191,7 +191,7 @@ mod tests {
         &[&WIDTH, &RATE, &BIAS, &NAME, &COLOUR, &BETAS, &KERNEL, &MANY, &refused("fused", "leave it out")];
 
     fn merged(text: &str) -> Merged {
-        Merged::new(Default::default(), "x.toml", text, []).ok().expect("TOML").0
+        Merged::new(Default::default(), "x.toml", text, []).unwrap_or_else(|_| panic!("no TOML: {text}")).0
     }
 
     fn told(reader: Reader<'_>) -> Vec<String> {

@@ -287,7 +287,8 @@ pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {
 /// What a job allows that says nothing else, for plug-ins that are tried outside of one.
 impl Default for PluginLimits {
     fn default() -> PluginLimits {
-        let (merged, _) = Merged::new(keys::defaults(), "", "", []).ok().expect("no text is TOML");
+        let (merged, _) =
+            Merged::new(keys::defaults(), "", "", []).unwrap_or_else(|_| unreachable!("no text is TOML"));
         let reader = Reader::new(&merged, keys::JOB);
         read_limits(reader.root().section(&keys::PLUGINS)).expect("a declared default is within its limits")
     }
