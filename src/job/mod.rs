@@ -1,7 +1,7 @@
 //! The job: the file as parsed, the job as validated, and every error between with its key and a hint.
 //!
 //! [`load`] merges defaults, file, environment and options (`sources`), reads the whole with its types
-//! (`config`, `parse`), validates it, shapes included ([`shape`]), and hands out a [`Job`] on which all floors
+//! (`config`, `parse`), validates it, shapes included (`layers`), and hands out a [`Job`] on which all floors
 //! above rely. [`plan()`] tells what a validated job will do. Pure but for [`environment`]: no file is opened
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 

@@ -1,5 +1,5 @@
 //! Between [`Message`](super::Message) and the wire. A sender prepares on its own thread ([`prepare`]); the RPC thread
-//! writes ([`write`]) and reads ([`read`]), which gives a [`partial`] message; what that leaves behind at the sender is
+//! writes ([`mod@write`]) and reads ([`mod@read`]), which gives a [`partial`] message; what that leaves behind at the sender is
 //! fetched ([`partial::PartialMessage::complete`]), which gives a [`received`] one.
 //!
 //! C-1: `read_message` checks every number against a limit before it allocates by it.

@@ -16,7 +16,7 @@ pub enum Cause {
     Disconnected,
     /// Nothing came from a rank for `lost_after`: it hangs, or the network does.
     Silent,
-    /// A rank ended the job by [`abort`](super::Mesh::abort).
+    /// A rank ended the job by [`abort`](crate::rpc::Mesh::abort).
     Aborted,
 }
 

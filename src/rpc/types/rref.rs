@@ -145,7 +145,7 @@ impl Drop for Object {
 }
 
 /// A reference to an object of some rank. A clone is another holder; when the last holder anywhere lets go, the object
-/// is dropped. Travels in a [`Value`](super::Value).
+/// is dropped. Travels in a [`Value`](crate::rpc::Value).
 #[derive(Clone)]
 pub struct RRef(Arc<Handle>);
 
