@@ -30,7 +30,7 @@ def main():
     args = parse(parser)
     subjects = {}
     for form, transport in (("cma", "default"), ("bulk", "tcp")):
-        subjects[form] = lambda form=form: bench("rpc", "--form", form, "--sizes", args.sizes)
+        subjects[form] = lambda form=form: bench("rpc", "--transport", form, "--sizes", args.sizes)
         subjects[transport] = lambda transport=transport: peer(args.python, "torch_rpc.py", "--transport", transport,
                                                                "--sizes", args.sizes)
     measured = list(in_turns(subjects, args.rounds).values())

@@ -13,7 +13,7 @@ pub fn tell() {
     println!("cargo::rustc-env=BUILT_WITH_WASMTIME={wasmtime}");
 }
 
-/// None: this is no working tree of git's, or part of somebody else's.
+/// None: this is not a working tree of git's, or part of somebody else's.
 fn commit(root: &str) -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;
@@ -24,6 +24,11 @@ fn commit(root: &str) -> Option<String> {
     if fs::canonicalize(top).ok()? != fs::canonicalize(root).ok()? {
         return None;
     }
+    let built_from = git(&["rev-parse", "--short=12", "HEAD"])?;
+    if env::var("PROFILE").is_ok_and(|profile| profile != "release") {
+        // To compile everything again after each commit would take minutes.
+        return Some(format!("{built_from} or later: a development build"));
+    }
     // These change with the commit. What is not there would count as changed each time.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in [Some("HEAD"), branch.as_deref(), Some("packed-refs")].into_iter().flatten() {
@@ -32,7 +37,7 @@ fn commit(root: &str) -> Option<String> {
             println!("cargo::rerun-if-changed={path}");
         }
     }
-    git(&["rev-parse", "--short=12", "HEAD"])
+    Some(built_from)
 }
 
 /// The version of a package in Cargo.lock.

@@ -275,7 +275,7 @@ pub struct BenchRpcArgs {
     pub sizes: Vec<Size>,
     /// How tensors travel that do not fit into a message [default: the fastest that works here]
     #[arg(long, value_name = "TRANSPORT", value_parser = one_of(Transport::NAMES))]
-    pub form: Option<Transport>,
+    pub transport: Option<Transport>,
     /// Print the times as JSON
     #[arg(long)]
     pub json: bool,

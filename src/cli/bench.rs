@@ -95,7 +95,7 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     look.start_logs(None);
     tch::set_num_threads(1);
     let usual = MeshConfig::new(local.rank, WorldSize(2), master.to_string());
-    let transports = args.form.map_or(usual.transports, Transports::only);
+    let transports = args.transport.map_or(usual.transports, Transports::only);
     let mesh = Mesh::join(MeshConfig { listen: local.listen, transports, ..usual }, call_times::methods())
         .map_err(anyhow::Error::from)?;
     if local.rank == Rank(0) {

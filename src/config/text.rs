@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<Parsed, Box<SyntaxError>> {
     Ok(Parsed { dict, places })
 }
 
-/// One TOML value, as after `KEY=` on the command line; a bare word that is no TOML is a string.
+/// One TOML value, as after `KEY=` on the command line; a bare word that is not TOML is a string.
 ///
 /// # Errors
 /// The parser's message, if the text starts like a list, a table or a quoted string and is none.

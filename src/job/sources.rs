@@ -74,7 +74,7 @@ pub fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The same for a command that is no rank itself but starts or judges all of them. Which rank of which world a launcher
+/// The same for a command that is not a rank itself but starts or judges all of them. Which rank of which world a launcher
 /// takes this process for does not count then; WORLD_SIZE, which no launcher but PyTorch's sets, does.
 pub fn environment_of_all_ranks() -> Vec<(String, String)> {
     environment().into_iter().filter(|(name, _)| !is_of_one_rank(name)).collect()

@@ -99,7 +99,7 @@ impl Header {
     /// From the beginning of a file of `file_len` bytes.
     ///
     /// # Errors
-    /// Why it is no safetensors file, or not a whole one.
+    /// Why it is not a safetensors file, or not a whole one.
     pub fn read(mut file: impl Read, file_len: u64) -> Result<Header, String> {
         let mut length = [0; 8];
         file.read_exact(&mut length)

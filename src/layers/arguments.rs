@@ -38,27 +38,54 @@ pub trait Arguments: Sized {
 
 /// Declares a layer: the meaning, each argument with its type and its key, which has the argument's name; then, if there
 /// are such, a key that has to be written and can have one value only, keys that PyTorch has and this version has not, and
-/// the rules between arguments.
+/// the rules between arguments. A layer for several numbers of dimensions, `Name<const N: usize>: Trait`, has in `Trait`
+/// what they do not have in common, its `DOC` too.
 macro_rules! arguments {
     (
         #[doc = $doc:literal]
+        pub struct $name:ident { $($fields:tt)* }
+        $($more:tt)*
+    ) => {
+        $crate::layers::arguments::arguments! {
+            @declare [] [$name] [] [$doc.trim_ascii()]
+            #[doc = $doc]
+            pub struct $name { $($fields)* }
+            $($more)*
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident<const $n:ident: usize>: $dimensions:ident { $($fields:tt)* }
+        $($more:tt)*
+    ) => {
+        $crate::layers::arguments::arguments! {
+            @declare [<const $n: usize>] [$name<$n>] [where $name<$n>: $dimensions] [<$name<$n> as $dimensions>::DOC]
+            $(#[$meta])*
+            #[serde(bound = "[i64; N]: serde::Serialize")]
+            pub struct $name { $($fields)* }
+            $($more)*
+        }
+    };
+    (
+        @declare [$($generics:tt)*] [$layer:ty] [$($bound:tt)*] [$doc:expr]
+        $(#[$meta:meta])*
         pub struct $name:ident { $($(#[$attribute:meta])* $argument:ident: $type:ty = $key:expr,)* }
         $(said: $said:expr;)?
         $(refused: $($refused:expr),+;)?
         $(rules: $rules:expr;)?
     ) => {
-        #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-        pub struct $name {
+        $(#[$meta])*
+        pub struct $name $($generics)* {
             $($(#[$attribute])* pub $argument: $type,)*
         }
 
-        impl $crate::layers::arguments::Arguments for $name {
-            const DOC: &'static str = $doc.trim_ascii();
+        impl $($generics)* $crate::layers::arguments::Arguments for $layer $($bound)* {
+            const DOC: &'static str = $doc;
             const KEYS: &'static [&'static dyn $crate::config::AnyKey] = &[$(&$key,)* $(&$said,)? $($(&$refused,)+)?];
 
             #[allow(unused_variables, reason = "a layer without arguments reads nothing")]
-            fn read(table: &$crate::config::Table<'_>) -> Option<$name> {
+            fn read(table: &$crate::config::Table<'_>) -> Option<$layer> {
                 // Each is read before any can fail, so that all that are wrong are told.
                 $(let $argument = table.read(&$key);)*
                 $(let said = table.read(&$said);)?

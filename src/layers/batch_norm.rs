@@ -1,5 +1,5 @@
-//! Batch normalisation (Ioffe and Szegedy, 2015) that several threads may train at once: what both dimensions of it have
-//! in common.
+//! Batch normalisation (Ioffe and Szegedy, 2015) that several threads may train at once, in any
+//! number of dimensions.
 //!
 //! PyTorch's kernel writes the running statistics while it computes. Here it writes into fresh tensors with momentum
 //! 1, that is, it hands the batch's own statistics out, and their owner takes them in afterwards. Nor can one thread's
@@ -7,9 +7,10 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::arguments::size;
-use super::op::{Buffer, Call, First, Seen, Slot, weight_and_bias};
+use super::arguments::{EPS, arguments, size};
+use super::op::{Buffer, Call, First, Memory, Op, RowTable, Seen, Slot, at_each_position, weight_and_bias};
 use super::shape::{Output, Refusal, Signal};
+use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Key, Number, between, flag, key};
 
 pub(super) const NUM_FEATURES: Key<Integer> =
@@ -23,27 +24,31 @@ pub(super) const TRACK_RUNNING_STATS: Key<Flag> = key("track_running_stats", fla
     .default("true")
     .doc("Keep running statistics, and evaluate with them instead of with the batch's.");
 
-/// The options of such a layer.
-pub(super) struct BatchNorm {
-    pub num_features: i64,
-    pub eps: f64,
-    pub momentum: f64,
-    pub affine: bool,
-    pub track_running_stats: bool,
+arguments! {
+    /// Batch normalisation of samples of `N` dimensions beside their channels.
+    pub struct BatchNorm<const N: usize>: BatchNormDimensions {
+        num_features: i64 = NUM_FEATURES,
+        eps: f64 = EPS,
+        momentum: f64 = MOMENTUM,
+        affine: bool = AFFINE,
+        track_running_stats: bool = TRACK_RUNNING_STATS,
+    }
 }
 
-impl BatchNorm {
-    pub fn parameters(&self) -> Vec<Slot> {
-        let size = self.num_features;
-        if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
-    }
+/// What the dimensions do not have in common.
+pub trait BatchNormDimensions {
+    const DOC: &'static str;
+    /// The shape of a sample.
+    const EXPECTS: &'static str;
+    /// What to do with a sample of another shape.
+    const OTHERWISE: &'static str;
 
-    pub fn buffers(&self) -> Vec<Buffer> {
-        if self.track_running_stats { running_statistics(self.num_features) } else { vec![] }
-    }
+    fn fits(sample: &[i64]) -> bool;
+}
 
+impl<const N: usize> BatchNorm<N> {
     /// `x` (N, C, ...) normalised per channel.
-    pub fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+    fn normalise(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
         let (x, weight, bias) = (call.x, call.params.first(), call.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
             x.f_batch_norm(weight, bias, mean, var, train, 1.0, self.eps, true)
@@ -66,6 +71,56 @@ impl BatchNorm {
         (call.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
         (call.seen)(Seen::Batch { buffer: 2 });
         Ok(y)
+    }
+}
+
+impl<const N: usize> Op for BatchNorm<N>
+where
+    BatchNorm<N>: BatchNormDimensions,
+{
+    fn parameters(&self) -> Vec<Slot> {
+        let size = self.num_features;
+        if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        if self.track_running_stats { running_statistics(self.num_features) } else { vec![] }
+    }
+
+    fn draw(&self, parameters: &mut [Tensor]) -> Result<(), TchError> {
+        init::ones(parameters)
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        let shape = input.expect_floats()?;
+        match Self::fits(shape) {
+            true => channels(shape, self.num_features, "num_features"),
+            false => Err(Refusal::new(Self::EXPECTS, Self::OTHERWISE).otherwise(shape)),
+        }
+    }
+
+    fn macs(&self, _input: &Signal, output: &Signal) -> u64 {
+        at_each_position(numbers(&self.parameters()), output, false)
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::FORGETS_OUTPUT
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        self.normalise(call)
     }
 }
 

@@ -1,13 +1,15 @@
-//! Instance normalisation (Ulyanov et al., 2016): what both dimensions of it have in common.
+//! Instance normalisation (Ulyanov et al., 2016) in any number of dimensions.
 //!
 //! Running statistics, if it keeps any, are handed out as those of a batch normalisation are: see `batch_norm.rs`.
 
 use tch::{Kind, TchError, Tensor};
 
-use super::batch_norm::{channels, running_statistics};
-use super::op::{Buffer, Call, Seen, Slot, weight_and_bias};
+use super::arguments::{EPS, arguments};
+use super::batch_norm::{MOMENTUM, NUM_FEATURES, channels, running_statistics};
+use super::op::{Buffer, Call, Memory, Op, RowTable, Seen, Slot, at_each_position, weight_and_bias};
 use super::shape::{Output, Refusal, Signal};
 use super::window::dimensions;
+use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Key, flag, key};
 
 pub(super) const AFFINE: Key<Flag> =
@@ -16,42 +18,25 @@ pub(super) const TRACK_RUNNING_STATS: Key<Flag> = key("track_running_stats", fla
     .default("false")
     .doc("Keep running statistics, and evaluate with them instead of with the sample's.");
 
-/// The options of such a layer.
-pub(super) struct InstanceNorm {
-    pub num_features: i64,
-    pub eps: f64,
-    pub momentum: f64,
-    pub affine: bool,
-    pub track_running_stats: bool,
+arguments! {
+    /// Instance normalisation of samples of `N` dimensions beside their channels.
+    pub struct InstanceNorm<const N: usize>: InstanceNormDimensions {
+        num_features: i64 = NUM_FEATURES,
+        eps: f64 = EPS,
+        momentum: f64 = MOMENTUM,
+        affine: bool = AFFINE,
+        track_running_stats: bool = TRACK_RUNNING_STATS,
+    }
 }
 
-impl InstanceNorm {
-    pub fn parameters(&self) -> Vec<Slot> {
-        let size = self.num_features;
-        if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
-    }
+/// What the dimensions do not have in common.
+pub trait InstanceNormDimensions {
+    const DOC: &'static str;
+}
 
-    pub fn buffers(&self) -> Vec<Buffer> {
-        if self.track_running_stats { running_statistics(self.num_features) } else { vec![] }
-    }
-
-    /// What leaves it of samples with channels and `dims` other dimensions.
-    pub fn output(&self, input: &Signal, dims: usize) -> Output {
-        let shape = input.expect_floats()?;
-        if shape.len() != dims + 1 {
-            let hint = "bring the sample to that shape, for example with a reshape before it";
-            return Err(Refusal::new(format!("[channels, {}]", dimensions(dims)), hint).otherwise(shape));
-        }
-        // PyTorch's own check, when it trains: one value has no variance.
-        if shape[1..].iter().all(|size| *size == 1) {
-            let hint = "leave it out there, or use another normalisation: its output would be 0";
-            return Err(Refusal::new("more than 1 value per channel", hint).otherwise(shape));
-        }
-        channels(shape, self.num_features, "num_features")
-    }
-
+impl<const N: usize> InstanceNorm<N> {
     /// `x` (N, C, ...) normalised per sample and channel.
-    pub fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+    fn normalise(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
         let (x, weight, bias) = (call.x, call.params.first(), call.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, own: bool| {
             x.f_instance_norm(weight, bias, mean, var, own, 1.0, self.eps, true)
@@ -71,5 +56,61 @@ impl InstanceNorm {
         (call.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
         (call.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
         Ok(y)
+    }
+}
+
+impl<const N: usize> Op for InstanceNorm<N>
+where
+    InstanceNorm<N>: InstanceNormDimensions,
+{
+    fn parameters(&self) -> Vec<Slot> {
+        let size = self.num_features;
+        if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
+    }
+
+    fn buffers(&self) -> Vec<Buffer> {
+        if self.track_running_stats { running_statistics(self.num_features) } else { vec![] }
+    }
+
+    fn draw(&self, parameters: &mut [Tensor]) -> Result<(), TchError> {
+        init::ones(parameters)
+    }
+
+    fn output(&self, input: &Signal) -> Output {
+        let shape = input.expect_floats()?;
+        if shape.len() != N + 1 {
+            let hint = "bring the sample to that shape, for example with a reshape before it";
+            return Err(Refusal::new(format!("[channels, {}]", dimensions(N)), hint).otherwise(shape));
+        }
+        // PyTorch's own check, when it trains: one value has no variance.
+        if shape[1..].iter().all(|size| *size == 1) {
+            let hint = "leave it out there, or use another normalisation: its output would be 0";
+            return Err(Refusal::new("more than 1 value per channel", hint).otherwise(shape));
+        }
+        channels(shape, self.num_features, "num_features")
+    }
+
+    fn macs(&self, _input: &Signal, output: &Signal) -> u64 {
+        at_each_position(numbers(&self.parameters()), output, false)
+    }
+
+    fn has_sparse_gradient(&self) -> bool {
+        false
+    }
+
+    fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn inner(&self) -> &[Layer] {
+        &[]
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::KEEPS_OUTPUT
+    }
+
+    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+        self.normalise(call)
     }
 }

@@ -2,83 +2,14 @@
 
 use tch::{TchError, Tensor};
 
-use super::Layer;
-use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
-use super::pool::{CEIL_MODE, check_padding, dilation, kernel_size, output, padding, stride};
-use super::shape::{Output, Signal};
-use super::window::Window;
-use crate::config::{Table, refused};
+use super::max_pool::{MaxPool, MaxPoolDimensions};
 
-arguments! {
-    /// The greatest number under a window that slides over a sequence.
-    pub struct MaxPool1d {
-        kernel_size: [i64; 1] = kernel_size::<1>(),
-        stride: Option<[i64; 1]> = stride::<1>(),
-        padding: [i64; 1] = padding::<1>(),
-        dilation: [i64; 1] = dilation::<1>(),
-        ceil_mode: bool = CEIL_MODE,
-    }
-    refused: refused("return_indices", "leave it out: a list of layers passes one tensor on");
-    rules: check;
-}
+pub type MaxPool1d = MaxPool<1>;
 
-fn check(layer: MaxPool1d, table: &Table<'_>) -> Option<MaxPool1d> {
-    check_padding(table, layer.padding, layer.kernel_size)?;
-    Some(layer)
-}
+impl MaxPoolDimensions for MaxPool1d {
+    const DOC: &'static str = "The greatest number under a window that slides over a sequence.";
 
-impl MaxPool1d {
-    fn step(&self) -> [i64; 1] {
-        self.stride.unwrap_or(self.kernel_size)
-    }
-}
-
-impl Op for MaxPool1d {
-    fn parameters(&self) -> Vec<Slot> {
-        vec![]
-    }
-
-    fn buffers(&self) -> Vec<Buffer> {
-        vec![]
-    }
-
-    fn draw(&self, _parameters: &mut [Tensor]) -> Result<(), TchError> {
-        Ok(())
-    }
-
-    fn output(&self, input: &Signal) -> Output {
-        output::<1>(input, |dim| Window {
-            kernel: self.kernel_size[dim],
-            stride: self.step()[dim],
-            padding: self.padding[dim],
-            dilation: self.dilation[dim],
-            ceil_mode: self.ceil_mode,
-        })
-    }
-
-    fn macs(&self, _input: &Signal, _output: &Signal) -> u64 {
-        0
-    }
-
-    fn has_sparse_gradient(&self) -> bool {
-        false
-    }
-
-    fn rows(&self) -> Option<RowTable> {
-        None
-    }
-
-    fn inner(&self) -> &[Layer] {
-        &[]
-    }
-
-    fn memory(&self) -> Memory {
-        Memory::KEEPS_OUTPUT
-    }
-
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let MaxPool1d { kernel_size, padding, dilation, ceil_mode, .. } = self;
-        call.x.f_max_pool1d(kernel_size, self.step(), padding, dilation, *ceil_mode)
+    fn pool(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_max_pool1d(self.kernel_size, self.step(), self.padding, self.dilation, self.ceil_mode)
     }
 }

@@ -7,12 +7,14 @@
 //! A layer holds no tensors: whoever calls it brings its parameters. Nothing here knows of modules, devices or jobs.
 
 pub mod arguments;
+mod avg_pool;
 mod batch_norm;
 mod conv;
 mod elementwise;
 pub mod init;
 mod instance_norm;
 pub mod masks;
+mod max_pool;
 pub mod op;
 mod pool;
 mod read;

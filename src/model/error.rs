@@ -18,7 +18,7 @@ pub enum ModelError {
     #[error("module `{module}`: there is no device to put it on")]
     NoDevice { module: String },
 
-    #[error("`{device:?}` is no device for a module\n  hint: use the CPU or a CUDA device")]
+    #[error("`{device:?}` is not a device for a module\n  hint: use the CPU or a CUDA device")]
     Device { device: tch::Device },
 
     #[error("module `{module}`: cannot make {what}: {message}")]

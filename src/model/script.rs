@@ -309,7 +309,7 @@ fn not_loaded(file: &Path, message: &str) -> ModelError {
     };
     let problem = match pickle {
         true => "it has no TorchScript".into(),
-        false => format!("it is no TorchScript file, or damaged: {message}"),
+        false => format!("it is not a TorchScript file, or damaged: {message}"),
     };
     ModelError::Script { file: file.into(), problem, hint: hint.into() }
 }

@@ -22,7 +22,7 @@ fn open(path: &Path) -> Result<(File, Header), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let meta = file.metadata().map_err(|error| error.to_string())?;
     if !meta.is_file() {
-        return Err("it is no file".into());
+        return Err("it is not a regular file".into());
     }
     let header = Header::read(BufReader::new(&file), meta.len())?;
     Ok((file, header))

@@ -14,21 +14,21 @@ macro_rules! tests {
     ($($name:ident,)*) => { &[$((stringify!($name), $name as fn())),*] };
 }
 
-mod forms;
 mod launch;
 #[path = "../it/support.rs"]
 #[allow(dead_code, reason = "the tests in one process use more of it")]
 mod support;
+mod transports;
 
 fn main() -> ExitCode {
     if let Ok(case) = std::env::var(launch::CASE) {
         return launch::launch(&case);
     }
-    if let Ok(part) = std::env::var(forms::CALLEE) {
-        forms::callee(&part);
+    if let Ok(part) = std::env::var(transports::CALLEE) {
+        transports::callee(&part);
         return ExitCode::SUCCESS;
     }
-    let folders = [("forms", forms::TESTS), ("launch", launch::TESTS)];
+    let folders = [("transports", transports::TESTS), ("launch", launch::TESTS)];
     let all = folders.iter().flat_map(|(folder, tests)| tests.iter().map(move |test| (folder, test)));
     let trial = |(folder, &(name, test)): (&&str, &(&str, fn()))| {
         Trial::test(format!("{folder}::{name}"), move || {

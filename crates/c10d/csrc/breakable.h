@@ -67,7 +67,7 @@ class Collective final : public Breakable {
   std::vector<at::Tensor> result() override {
     TORCH_CHECK(isCompleted(), "the operation has not ended");
     const auto value = future_->value();
-    TORCH_CHECK(value.isTensorList(), "the operation's result is no list of tensors");
+    TORCH_CHECK(value.isTensorList(), "the operation's result is not a list of tensors");
     return value.toTensorVector();
   }
   void synchronize() override {

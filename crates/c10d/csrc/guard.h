@@ -19,6 +19,6 @@ char* guarded(Body&& body) noexcept {
     const auto* torch = dynamic_cast<const c10::Error*>(&error);
     return strdup(torch != nullptr ? torch->what_without_backtrace() : error.what());
   } catch (...) {
-    return strdup("a C++ exception that is no std::exception");
+    return strdup("a C++ exception that is not a std::exception");
   }
 }

@@ -279,7 +279,7 @@ mod tests {
         assert!(error.contains("was built for torch 2.10.0, this is built for torch 2.11.0"), "{error}");
         std::fs::write(&path, b"..").unwrap();
         let error = object::check(Backend::Mpi, &path).unwrap_err().to_string();
-        assert!(error.contains("it is no backend of c10d"), "{error}");
+        assert!(error.contains("it is not a backend of c10d"), "{error}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -79,7 +79,7 @@ impl Reducer {
     /// rank of `group` has to call it. When it comes back, parameters and `buffers` have the values of rank 0.
     ///
     /// # Errors
-    /// A parameter is no leaf, does not require grad or is there twice; the ranks' parameters differ in number, shape
+    /// A parameter is not a leaf, does not require grad or is there twice; the ranks' parameters differ in number, shape
     /// or dtype (then on all ranks, naming the first that does); an option cannot be; the group fails.
     pub fn new(
         parameters: &[Tensor],

@@ -26,7 +26,7 @@ pub fn rendezvous(url: &str, given: Option<(u32, u32)>) -> Result<(Store, u32, u
     };
     let number = |name: &str| {
         let text = variable(name).map_err(wrong)?;
-        text.parse::<u32>().map_err(|_| wrong(format!("{name} is `{text}`, which is no number")))
+        text.parse::<u32>().map_err(|_| wrong(format!("{name} is `{text}`, which is not a number")))
     };
     let (rank, size) = match given {
         Some(given) => given,
@@ -49,14 +49,14 @@ pub fn rendezvous(url: &str, given: Option<(u32, u32)>) -> Result<(Store, u32, u
         }
         None => return Err(wrong("use env://, tcp://HOST:PORT or file:///PATH".into())),
     };
-    let port = port.parse().map_err(|_| wrong(format!("`{port}` is no port")))?;
+    let port = port.parse().map_err(|_| wrong(format!("`{port}` is not a port")))?;
     Ok((Store::tcp(&TcpOptions::new(host, port, rank, size))?, rank, size))
 }
 
 fn variable(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|why| match why {
         VarError::NotPresent => format!("{name} is not set"),
-        VarError::NotUnicode(_) => format!("{name} is no text"),
+        VarError::NotUnicode(_) => format!("{name} is not valid UTF-8"),
     })
 }
 
@@ -72,7 +72,7 @@ mod tests {
     fn what_names_no_store_is_refused_with_the_reason() {
         assert!(refused("http://x:1", Some((0, 1))).contains("use env://, tcp://HOST:PORT or file:///PATH"));
         assert!(refused("tcp://localhost", Some((0, 1))).contains("there is no port"));
-        assert!(refused("tcp://localhost:x", Some((0, 1))).contains("`x` is no port"));
+        assert!(refused("tcp://localhost:x", Some((0, 1))).contains("`x` is not a port"));
         assert!(refused("file:///tmp/x", Some((2, 2))).contains("no rank 2 in a world of 2"));
         assert!(refused("file:///tmp/x", None).contains("not given"));
     }

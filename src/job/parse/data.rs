@@ -159,7 +159,7 @@ fn shipped(plugin: Option<&PluginRef>, all: &'static [Shipped]) -> Option<&'stat
 
 /// What a plug-in of somebody's own wants to know it tells itself when it is opened.
 fn check_parameters(t: &Table<'_>, key: &dyn AnyKey, shipped: &Shipped) {
-    // What is no table has been told of.
+    // What is not a table has been reported.
     if t.item(key).is_none_or(|item| item.is_table()) {
         t.section(key).check_all(shipped.keys);
     }

@@ -35,7 +35,7 @@ pub(crate) enum ReceiveBuffer {
 /// loopback: 200 us in such pieces, 430 at once.)
 const SOCKET_BYTES: usize = 256 << 10;
 
-/// Another process, which is there and is no thread of this one.
+/// Another process, which is there and is not a thread of this one.
 pub(crate) struct Process {
     id: i32,
     handle: OwnedFd,

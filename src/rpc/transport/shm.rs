@@ -62,7 +62,7 @@ impl Segment {
         let path = format!("/proc/{process}/fd/{file}");
         // By its name first: opening a device or a pipe may do something, or wait.
         if !std::fs::read_link(&path)?.as_os_str().as_bytes().starts_with(b"/memfd:pstrain") {
-            return Err(io::Error::other("it is no such memory"));
+            return Err(io::Error::other("it is not memory of this kind"));
         }
         let file = OpenOptions::new().read(true).write(true).custom_flags(OPEN).open(path)?;
         // It lived until now: what was opened by its number is its own, and so not this process's.
@@ -73,7 +73,7 @@ impl Segment {
         // Huge pages could be taken away in spite of the seals.
         let ordinary = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC);
         if has != Ok(seals()) || !ordinary || file.metadata()?.len() != SEGMENT_BYTES as u64 {
-            return Err(io::Error::other("it is no such memory"));
+            return Err(io::Error::other("it is not memory of this kind"));
         }
         let memory = SharedMemory::map(&file, SEGMENT_BYTES)?;
         match memory.begins_with(nonce) {
@@ -124,7 +124,7 @@ mod tests {
     fn nothing_but_shared_memory_of_another_process_is_opened() {
         let (_own, file) = Segment::create(&[7; 32]).expect("there is memory");
         assert_eq!(refusal(std::process::id(), file.as_raw_fd() as u32), "it says that it is this process");
-        // Of a process that is there: a file that is no memory, and none at all.
+        // Of a process that is there: a file that is not memory, and none at all.
         let mut other = std::process::Command::new("sleep")
             .arg("60")
             .stdin(tempfile::tempfile().expect("a file"))
@@ -132,7 +132,7 @@ mod tests {
             .expect("starts");
         let (file, none) = (refusal(other.id(), 0), refusal(other.id(), 77));
         other.kill().and_then(|()| other.wait()).expect("it was there");
-        assert_eq!(file, "it is no such memory");
+        assert_eq!(file, "it is not memory of this kind");
         assert!(none.contains("No such file"), "{none}");
     }
 

@@ -68,11 +68,20 @@ impl World {
     /// Waits until no rank has a context open: releases are not waited for.
     pub fn wait_until_no_context_is_open(&self) {
         let open = || self.ranks.iter().map(|node| node.autograd.open_contexts()).collect::<Vec<_>>();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while open().iter().any(|&open| open > 0) {
-            assert!(Instant::now() < deadline, "open contexts by rank: {:?}", open());
-            thread::yield_now();
-        }
+        wait_until(
+            || open().iter().all(|&open| open == 0),
+            || format!("open contexts by rank: {:?}", open()),
+        );
+    }
+}
+
+/// Looks until it holds; after ten seconds the test fails with what is said then.
+#[track_caller]
+pub fn wait_until(holds: impl Fn() -> bool, says: impl Fn() -> String) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{}", says());
+        thread::yield_now();
     }
 }
 

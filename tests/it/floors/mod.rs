@@ -193,3 +193,24 @@ fn each_call_is_named_in_one_place() {
         assert_eq!(places.len(), 1, "the call {quoted} is named in {}", places.join(", "));
     }
 }
+
+/// What `cargo test` passes on to the programs that it starts, and these read `PSTRAIN_X` as the job's key `x`.
+#[test]
+fn no_variable_of_the_build_looks_like_a_key_of_a_job() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = vec![root.join("build.rs"), root.join("crates/c10d/build.rs")];
+    scripts.extend(
+        fs::read_dir(root.join("build")).expect("a folder").map(|entry| entry.expect("an entry").path()),
+    );
+    let variables: Vec<String> = scripts
+        .iter()
+        .flat_map(|script| {
+            let text = fs::read_to_string(script).expect("text");
+            let named =
+                |(at, set): (usize, &str)| text[at + set.len()..].split('=').next().map(str::to_owned);
+            text.match_indices("rustc-env=").filter_map(named).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(variables.len() >= 2, "only {variables:?} found");
+    assert!(variables.iter().all(|name| !name.starts_with("PSTRAIN_")), "{variables:?}");
+}

@@ -310,7 +310,7 @@ fn a_file_that_will_not_do_is_told_with_what_would() {
         let cut = folder.path().join("cut.pt");
         std::fs::write(&cut, &whole[..length]).unwrap();
         let said = refusal(&cut);
-        assert!(said.starts_with("DIR/cut.pt: it is no TorchScript file, or damaged: "), "{said}");
+        assert!(said.starts_with("DIR/cut.pt: it is not a TorchScript file, or damaged: "), "{said}");
         assert_eq!(said.lines().count(), 2, "{said}");
     }
     assert!(refusal(&folder.path().join("absent.pt")).contains("damaged"));

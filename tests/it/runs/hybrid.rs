@@ -183,11 +183,18 @@ fn a_killed_master_ends_all_others_with_its_name() {
 
 /// The trainer says what failed, and the others that the master ended the job because of that trainer.
 #[test]
-#[ignore = "a missing data folder is found before the ranks join now; wants data that fail in the training of one trainer"]
 fn the_master_passes_on_the_first_error_with_the_name_of_its_rank() {
-    let folder = folder_with(DDP_RPC);
-    // Where the data lie is each rank's own matter.
-    let world = start_world(folder.path(), &["--set", "data.root=nowhere"]);
+    let (made_up, data) = (DDP_RPC.find("[data]").unwrap(), DDP_RPC.find("[loss]").unwrap());
+    let from_a_file = "[data]\nplugin = \"csv\"\ntrain = { file = \"bags.csv\", header = false, features = [0, 1], \
+        feature_dtype = \"int64\", target = 2, target_dtype = \"int64\" }\n\n";
+    let job = [&DDP_RPC[..made_up], from_a_file, &DDP_RPC[data..]].concat();
+    let folder = folder_with(&job.replace("input = [10] ", "input = [2] "));
+    // Where the data lie is each rank's own matter, and what is in them shows when they are read.
+    let bags: String = (0..80).map(|bag| format!("{bag},{},{}\n", bag / 2, bag % 8)).collect();
+    fs::write(folder.path().join("bags.csv"), &bags).unwrap();
+    fs::create_dir(folder.path().join("broken")).unwrap();
+    fs::write(folder.path().join("broken/bags.csv"), bags + "80,forty,0\n").unwrap();
+    let world = start_world(folder.path(), &["--set", "data.root=broken"]);
     for (rank, child) in world.into_iter().enumerate() {
         let output = wait(child);
         assert_code(&output, 1);

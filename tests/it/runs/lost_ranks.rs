@@ -175,13 +175,24 @@ fn a_replica_that_hangs_is_found_by_its_silence() {
 fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("job.toml"), replicas()).expect("a job");
+    // Files of the right names, so that the rank joins before it finds that they are something else.
+    let broken = folder.path().join("broken");
+    std::fs::create_dir(&broken).expect("a folder");
+    for file in [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ] {
+        std::fs::write(broken.join(file), "broken").expect("a file");
+    }
     let port = free_port().to_string();
     let ranks: Vec<Child> = ["0", "1", "2", "3"]
         .map(|rank| {
             let mut command = pstrain(folder.path());
             command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
             if rank == "2" {
-                command.args(["--set", "data.root=nowhere"]);
+                command.args(["--set", "data.root=broken"]);
             }
             start(&mut command)
         })

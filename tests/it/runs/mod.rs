@@ -1,10 +1,12 @@
 mod bad_input;
 mod collectives;
 mod hybrid;
+mod joining;
 mod lost_ranks;
 mod parameter_server;
 mod pipeline;
 mod placements;
 mod replicas;
+mod starting;
 mod torchscript;
 mod version;

@@ -87,7 +87,7 @@ struct Matrix {
 
 impl PowerSgd {
     /// # Errors
-    /// A rank of 0, a start before backward 2 where memory is used, or a rate or an epsilon that is no number.
+    /// A rank of 0, a start before backward 2 where memory is used, or a rate or an epsilon that is not a number.
     pub fn new(options: PowerSgdOptions) -> Result<Self> {
         let PowerSgdOptions { rank, start_iter, min_compression_rate, epsilon, .. } = options;
         let fault = if rank == 0 {

@@ -65,7 +65,7 @@ pub fn check(parameters: &[Tensor], buffers: &[Tensor], names: &[String]) -> Res
     }
     for (i, (parameter, name)) in parameters.iter().zip(names).enumerate() {
         if !parameter.is_leaf() || !parameter.requires_grad() {
-            let fault = if parameter.is_leaf() { "does not require grad" } else { "is no leaf" };
+            let fault = if parameter.is_leaf() { "does not require grad" } else { "is not a leaf" };
             return Err(wrong(format!("parameter {i} (`{name}`) {fault}")));
         }
         if parameter.device() != parameters[0].device() {

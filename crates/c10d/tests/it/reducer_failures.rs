@@ -98,7 +98,7 @@ fn parameters_must_be_leaves_that_require_grad_each_once() {
             refused(&parameters, &group, ReducerOptions::default())
         };
         assert_eq!(of(&[]), "there is no parameter to average the gradient of");
-        assert_eq!(of(&[&leaf, &(&leaf * 2)]), "parameter 1 (`#1`) is no leaf");
+        assert_eq!(of(&[&leaf, &(&leaf * 2)]), "parameter 1 (`#1`) is not a leaf");
         assert_eq!(of(&[&leaf.detach()]), "parameter 0 (`#0`) does not require grad");
         assert_eq!(of(&[&leaf, &leaf]), "parameters 0 and 1 (`#1`) are the same tensor");
         let options = ReducerOptions { bucket_cap_mb: f64::NAN, ..ReducerOptions::default() };

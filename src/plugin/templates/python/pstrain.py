@@ -267,7 +267,7 @@ def _operators():
     Tensor.__neg__ = Tensor.neg
     Tensor.__matmul__ = Tensor.matmul
 
-    # By their names here, too; what is no dtype ends the plug-in in the runtime, without a word of what it was.
+    # By their names here, too; what is not a dtype ends the plug-in in the runtime, without a word of what it was.
     to_dtype, from_bytes = Tensor.to_dtype, Tensor.from_bytes
     Tensor.to_dtype = lambda a, dtype: to_dtype(a, _handed(dtype))
     Tensor.from_bytes = staticmethod(lambda dtype, *others: from_bytes(_handed(dtype), *others))

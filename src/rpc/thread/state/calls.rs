@@ -21,7 +21,7 @@ pub(in crate::rpc::thread) struct Waiting {
     pub to: Rank,
     pub method: String,
     pub reply: Reply,
-    /// None: it is no call, and shutting down does not wait for it.
+    /// None: it is not a call, and shutting down does not wait for it.
     pub permit: Option<Permit>,
 }
 

@@ -1,4 +1,4 @@
-//! Large tensors between two processes, in each form in which they can travel.
+//! Large tensors between two processes, over each transport.
 //!
 //! Memory of another process is read only of another process, so rank 1 is one: this program once more, told by its
 //! environment to be rank 1 (`callee`).
@@ -14,7 +14,7 @@ use pstrain::rpc::{CallErrorKind, Mesh, Message, Methods, Transport, Transports,
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
 
-/// The variable that makes this program rank 1, with the form and the address of rank 0.
+/// The variable that makes this program rank 1, with the transport and the address of rank 0.
 pub const CALLEE: &str = "PSTRAIN_TEST_CALLEE";
 const ALL: [Transport; 4] = [Transport::Cma, Transport::Shm, Transport::Bulk, Transport::Inline];
 
@@ -26,13 +26,13 @@ pub const TESTS: &[(&str, fn())] = tests![
     what_is_lent_stays_until_it_has_been_read_though_its_deadline_has_passed,
     neither_side_keeps_what_has_travelled,
     a_peer_that_dies_while_tensors_are_on_their_way_is_lost,
-    two_that_have_no_fast_form_in_common_send_inline,
+    two_that_have_no_fast_transport_in_common_send_inline,
     a_rank_does_not_read_its_own_memory_for_a_peer,
 ];
 
 /// Rank 1, when this program was started to be it.
 pub fn callee(told: &str) {
-    let (transport, master) = told.split_once(' ').expect("a form and an address");
+    let (transport, master) = told.split_once(' ').expect("a transport and an address");
     let mut config = config(1, 2, master.parse().expect("an address"));
     config.transports = transports(transport);
     // A slot for what a caller leaves here.
@@ -65,7 +65,7 @@ pub fn callee(told: &str) {
 }
 
 fn transports(name: &str) -> Transports {
-    let (_, transport) = Transport::NAMES.into_iter().find(|(known, _)| *known == name).expect("a form");
+    let (_, transport) = Transport::NAMES.into_iter().find(|(known, _)| *known == name).expect("a transport");
     Transports::only(transport)
 }
 
@@ -237,7 +237,7 @@ fn a_peer_that_dies_while_tensors_are_on_their_way_is_lost() {
     }
 }
 
-fn two_that_have_no_fast_form_in_common_send_inline() {
+fn two_that_have_no_fast_transport_in_common_send_inline() {
     let pair = Pair::of(Transport::Cma, Transport::Bulk);
     assert_eq!(pair.mesh.transport_to(Rank(1)), Transport::Inline);
     let sent = counted(Kind::Float, 300_000);

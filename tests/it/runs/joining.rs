@@ -1,0 +1,123 @@
+//! Ranks that cannot meet: the message, the hint and the exit code, from the program itself.
+
+use std::fs;
+use std::process::Command;
+
+use super::bad_input::digits_job;
+use crate::program::*;
+
+#[test]
+fn a_port_in_use_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = finish(pstrain(folder.path()).args(["spawn", "--master-port", &port]));
+    assert_code(&output, 1);
+    assert_eq!(stderr(&output).matches("is in use").count(), 1, "{}", stderr(&output));
+}
+
+#[test]
+fn an_address_for_others_without_a_token_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output =
+        finish(pstrain(folder.path()).args(["spawn", "--master-addr", "0.0.0.0", "--master-port", "0"]));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(said.starts_with("error: 0.0.0.0:") && said.ends_with("as the master's address\n"), "{said}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it left a run folder");
+}
+
+/// Rank 0 of a world of two, and another process that wants in.
+fn rejected(configure: impl Fn(&mut Command, &str)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "2", "--master-port", &port]);
+        configure(&mut command, rank);
+        start(&mut command)
+    };
+    let mut coordinator = run("0");
+    let output = wait(run("1"));
+    let _ = coordinator.kill();
+    wait(coordinator);
+    assert_code(&output, 2);
+    stderr(&output)
+}
+
+#[test]
+fn a_wrong_token_is_refused() {
+    let said = rejected(|command, rank| {
+        command.env("PSTRAIN_TOKEN", format!("secret of {rank}"));
+    });
+    assert!(said.contains("PSTRAIN_TOKEN"), "{said}");
+    assert!(!said.contains("secret of"), "the token is never shown: {said}");
+}
+
+#[test]
+fn a_different_job_is_refused() {
+    let said = rejected(|command, rank| {
+        command.args(["--set", &format!("seed={rank}")]);
+    });
+    assert!(said.contains("same job file"), "{said}");
+}
+
+#[test]
+fn a_different_plugin_of_the_same_name_is_refused() {
+    let said = rejected(|command, rank| {
+        let folder = command.get_current_dir().unwrap().join(rank);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("mine.wasm"), format!("\0asm{rank}")).unwrap();
+        command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
+    });
+    assert!(said.contains("it runs job "), "{said}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let port = free_port().to_string();
+    let run = |rank: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", rank, "--world-size", "3", "--master-port", &port]);
+        start(command.args(["--set", "cluster.join_timeout_ms=3000"]))
+    };
+    let (came, coordinator) = (run("1"), run("0"));
+    for (output, waits) in
+        [(wait(coordinator), "rank 2 did not come within 3s"), (wait(came), "refused rank 1")]
+    {
+        assert_code(&output, 3);
+        assert!(stderr(&output).contains(waits), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_rank_without_a_number_is_told_how_to_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let output = finish(pstrain(folder.path()).args(["run", "job.toml"]));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: this process has no rank
+      hint: give --rank, or set RANK as torchrun does; mpirun and srun set theirs
+    ");
+}
+
+/// An interactive Slurm job is one task, and so is a rank of MPI.
+#[test]
+fn a_launchers_rank_and_world_are_not_those_of_spawn_and_check() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    for args in [&["check", "job.toml"][..], &["spawn", "--master-port", "0", "--set", "train.steps=1"]] {
+        let mut command = pstrain(folder.path());
+        for variable in ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "LOCAL_RANK"] {
+            command.env(variable, "7");
+        }
+        for variable in ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+            command.env(variable, "1");
+        }
+        assert_code(&finish(command.args(args)), 0);
+    }
+}
