@@ -367,6 +367,7 @@ def main():
     torch.manual_seed(1)
     for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed()]:
         write(torch.jit.script(module), FOLDER / f"{type(module).__name__.lower()}.pt")
+    write(torch.jit.script(nn.Sequential(nn.BatchNorm1d(6, affine=False))), FOLDER / "statistics.pt")
     write(torch.jit.freeze(torch.jit.script(Mlp().eval())), FOLDER / "frozen.pt")
     save_file(figures(), HERE / "torchscript.safetensors")
 

@@ -138,7 +138,8 @@ pub fn find(backend: Backend) -> Result<PathBuf, NoBackend> {
 pub fn check(backend: Backend, path: &Path) -> Result<(), NoBackend> {
     let not_loaded = |why: String| NoBackend::NotLoaded { backend, path: path.into(), why };
     let bytes = fs::read(path).map_err(|error| not_loaded(error.to_string()))?;
-    let built_for = find::built_for(&bytes).ok_or_else(|| not_loaded("it is not a backend of c10d".into()))?;
+    let built_for =
+        find::built_for(&bytes).ok_or_else(|| not_loaded("it is not a backend of c10d".into()))?;
     if built_for.torch != TORCH {
         return Err(NoBackend::OtherTorch { backend, path: path.into(), built_for: built_for.torch });
     }

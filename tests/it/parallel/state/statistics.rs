@@ -29,16 +29,23 @@ fn a_module_of_nothing_but_running_statistics_keeps_them_in_rounds() {
     const ROUNDS: i64 = 5;
     let norm = r#"{ type = "batch_norm1d", num_features = 6, affine = false }"#;
     let linear = r#"{ type = "linear", in_features = 6, out_features = 3 }"#;
-    let alone = format!(
-        "[modules.norm]\nplace = \"front\"\ninput = [6]\nlayers = [{norm}]\n\
-         [modules.net]\nplace = \"back\"\nlayers = [{linear}]\n"
-    );
+    let alone = |made_of: &str| {
+        format!(
+            "[modules.norm]\nplace = \"front\"\ninput = [6]\n{made_of}\n\
+             [modules.net]\nplace = \"back\"\nlayers = [{linear}]\n"
+        )
+    };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/torchscript/statistics.pt");
+    let (layers, script) =
+        (format!("layers = [{norm}]"), format!("torchscript = \"{script}\"\noutput = [6]"));
+    let (layers, script) = (alone(&layers), alone(&script));
     let stages = format!(
         "[modules.norm]\nplace = [\"front\", \"back\"]\nstages = [\"1\"]\ninput = [6]\nlayers = [{norm}, {linear}]\n"
     );
     // Each host folds what its own trainers have seen.
     for (hosts, folded) in [(1, 2 * ROUNDS), (2, ROUNDS)] {
-        for (modules, forward) in [(&alone, "\"norm\", \"net\""), (&stages, "\"norm\"")] {
+        let both = "\"norm\", \"net\"";
+        for (modules, forward) in [(&layers, both), (&script, both), (&stages, "\"norm\"")] {
             let text = format!(
                 "name = \"x\"\nseed = 3\n[roles]\ntrainer = 2\nfront = {hosts}\nback = {hosts}\n{modules}{TAIL}\
                  forward = [{forward}]\n{}",
