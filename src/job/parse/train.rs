@@ -41,7 +41,8 @@ pub(super) const LOCAL_STEPS: Key<Integer> = key("local_steps", integer(1..=1_00
     .doc("For modules with `run = \"caller\"`: steps of a trainer from one synchronisation with the servers to the next.");
 pub(super) const CONSISTENCY: Key<Words<Consistency>> = key("consistency", words(&CONSISTENCIES)).default("async").doc(
     "How updates of several trainers meet: `async` as they come, `bsp` in rounds and the same in every run, `ssp` with no \
-     trainer more than `staleness` steps ahead of the slowest, `hogwild` in place without locks.",
+     trainer more than `staleness` steps ahead of the slowest, `hogwild` in place without locks, \
+     `sequential` in turns, each step after all before it, as in one process.",
 );
 const STALENESS: Key<Optional<Integer>> = key("staleness", integer(0..=1_000_000))
     .optional()

@@ -15,14 +15,17 @@ pub enum Consistency {
     Ssp { staleness: u32 },
     /// In place, without order.
     Hogwild,
+    /// Trainers take turns.
+    Sequential,
 }
 
 /// As a job writes them; a bound has a key of its own.
-pub(in crate::job) const CONSISTENCIES: [(&str, Consistency); 4] = [
+pub(in crate::job) const CONSISTENCIES: [(&str, Consistency); 5] = [
     ("async", Consistency::Async),
     ("bsp", Consistency::Bsp),
     ("ssp", Consistency::Ssp { staleness: 0 }),
     ("hogwild", Consistency::Hogwild),
+    ("sequential", Consistency::Sequential),
 ];
 
 impl Consistency {
@@ -30,7 +33,7 @@ impl Consistency {
     pub(in crate::job) fn bounded(self, staleness: u32) -> Option<Consistency> {
         match self {
             Consistency::Ssp { .. } => Some(Consistency::Ssp { staleness }),
-            Consistency::Async | Consistency::Bsp | Consistency::Hogwild => None,
+            Consistency::Async | Consistency::Bsp | Consistency::Hogwild | Consistency::Sequential => None,
         }
     }
 }
@@ -42,7 +45,7 @@ impl fmt::Display for Consistency {
         f.write_str(word)?;
         match self {
             Consistency::Ssp { staleness } => write!(f, " with staleness {staleness}"),
-            Consistency::Async | Consistency::Bsp | Consistency::Hogwild => Ok(()),
+            Consistency::Async | Consistency::Bsp | Consistency::Hogwild | Consistency::Sequential => Ok(()),
         }
     }
 }

@@ -72,7 +72,9 @@ async fn optimize(_: Scope, Optimize { range, options: Json(spec) }: Optimize) -
 }
 
 async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
-    range.local::<ServerRange>().await?.pull(scope.from, have)
+    let range = range.local::<ServerRange>().await?;
+    range.turn(scope.from).await?;
+    range.pull(scope.from, have)
 }
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {

@@ -170,6 +170,14 @@ impl ServerRange {
         }
     }
 
+    /// Waits until `trainer` may start its next step.
+    ///
+    /// # Errors
+    /// An earlier step of it has failed.
+    pub(super) async fn turn(&self, trainer: Rank) -> Result<()> {
+        self.updates.turn(trainer, 0).await
+    }
+
     /// Applies what a trainer has pushed since it had version `used`; `None`: its step is skipped. Then, when that trainer
     /// may start its next step, what it is behind by (P-1).
     ///
@@ -186,7 +194,7 @@ impl ServerRange {
         let applied = self.updates.step(trainer, used, samples.zip(gradients)).await;
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.counters.add(applied);
-        self.updates.turn(trainer, 0).await?;
+        self.turn(trainer).await?;
         Ok((applied, self.pull(trainer, Some(used))?))
     }
 

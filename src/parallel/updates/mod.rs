@@ -6,7 +6,7 @@
 //! - `O-2` A round hands over what the trainers gave in the order of the ranks, so that its result has the same bits in
 //!   each run.
 //! - `O-3` Waiting never holds the lock: a handler looks, lets go, waits for a change, looks again.
-//! - `O-4` GradientSync never holds the lock, since it may be a collective: what a round has gathered is taken out, averaged,
+//! - `O-4` Averaging never holds the lock, since it may be a collective: what a round has gathered is taken out, averaged,
 //!   and the mean is put in.
 
 mod asynchronous;
@@ -15,6 +15,7 @@ mod hogwild;
 mod lanes;
 mod ordered;
 mod pace;
+mod sequential;
 mod ssp;
 
 use anyhow::Result;
@@ -34,6 +35,7 @@ fn policy(consistency: Consistency) -> Box<dyn Policy> {
         Consistency::Bsp => Box::new(bsp::Bsp),
         Consistency::Ssp { staleness } => Box::new(ssp::Ssp { staleness }),
         Consistency::Hogwild => Box::new(hogwild::Hogwild),
+        Consistency::Sequential => Box::new(sequential::Sequential),
     }
 }
 

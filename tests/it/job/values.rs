@@ -33,7 +33,7 @@ fn all_errors_come_at_once_in_the_order_of_the_file() {
     error: job `x.toml`: `train.batch_size` = 0 is below 1
       from: x.toml, line 30
       hint: use an integer from 1 to 16777216
-    error: job `x.toml`: `train.consistency` = "asinc" is not one of async, bsp, ssp or hogwild
+    error: job `x.toml`: `train.consistency` = "asinc" is not one of async, bsp, ssp, hogwild or sequential
       from: x.toml, line 31
       hint: did you mean "async"?
     "#);
@@ -255,7 +255,7 @@ fn numbers_that_are_none_are_refused_everywhere() {
 #[test]
 fn words_that_are_no_choice_are_met_with_the_choices() {
     insta::assert_snapshot!(replaced("epochs = 2", "consistency = \"hogwyld\""), @r#"
-    error: job `x.toml`: `train.consistency` = "hogwyld" is not one of async, bsp, ssp or hogwild
+    error: job `x.toml`: `train.consistency` = "hogwyld" is not one of async, bsp, ssp, hogwild or sequential
       from: x.toml, line 27
       hint: did you mean "hogwild"?
     "#);

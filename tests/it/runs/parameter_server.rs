@@ -129,12 +129,13 @@ fn two_runs_of_bsp_leave_the_same_bits() {
     assert!(first == second, "parameters or running statistics differ");
 }
 
-#[test]
-fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
+/// Each round of batches, one of each of three trainers.
+fn follows_one_process(settings: &[&str], train: impl Fn(&mut OneProcess, &mut Split, &[Vec<u64>])) {
     const STEPS: u64 = 30;
     let folder = folder_with(PLAIN);
     let steps = format!("train.steps={STEPS}");
-    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[&steps])), 0);
+    let settings: Vec<&str> = settings.iter().copied().chain([steps.as_str()]).collect();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
     let trained = model::load(&model(folder.path())).unwrap();
 
     let sources =
@@ -149,9 +150,9 @@ fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
         (0..3).map(|trainer| Schedule::for_training(job, split.samples(), trainer).unwrap()).collect();
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
     for _ in 0..STEPS {
-        let indices: Vec<u64> =
-            batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
-        one.step(split.batch(&indices).unwrap(), 0).unwrap();
+        let round: Vec<Vec<u64>> =
+            batches.iter_mut().map(|batches| batches.next().unwrap().indices).collect();
+        train(&mut one, &mut split, &round);
     }
 
     let expected = one.parameters();
@@ -160,7 +161,25 @@ fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
         let (_, tensor) = trained.iter().find(|(found, _)| *found == name).expect("PyTorch's names");
         let difference = (tensor - &expected).abs().max().double_value(&[]);
         let change = expected.abs().max().double_value(&[]);
-        assert!(difference <= 1e-5 * change.max(1.0), "{name}: {difference}");
+        assert!(difference <= 1e-5 * change.max(1.0), "{settings:?}, {name}: {difference}");
+    }
+}
+
+#[test]
+fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
+    follows_one_process(&[], |one, split, round| {
+        one.step(split.batch(&round.concat()).unwrap(), 0).unwrap();
+    });
+}
+
+#[test]
+fn sequential_trainers_equal_one_process_that_takes_their_batches_in_turn() {
+    for run in ["modules.net.run=owner", "modules.net.run=caller"] {
+        follows_one_process(&["train.consistency=sequential", run], |one, split, round| {
+            for batch in round {
+                one.step(split.batch(batch).unwrap(), 0).unwrap();
+            }
+        });
     }
 }
 

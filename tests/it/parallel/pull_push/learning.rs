@@ -21,7 +21,7 @@ fn share_moved(summary: &Value) -> f64 {
 
 #[test]
 fn two_trainers_learn_from_two_servers_in_every_consistency() {
-    for consistency in ["async", "bsp", "ssp", "hogwild"] {
+    for consistency in ["async", "bsp", "ssp", "hogwild", "sequential"] {
         let word = format!("train.consistency={consistency}");
         let mut settings = vec![TWENTY[0], TWENTY[1], &word];
         settings.extend(["train.staleness=2"].iter().filter(|_| consistency == "ssp"));

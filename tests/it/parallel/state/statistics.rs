@@ -99,7 +99,7 @@ fn a_step_leaves_a_module_alone_that_it_did_not_use() {
     let linear = |inputs: i64| {
         format!("layers = [{{ type = \"linear\", in_features = {inputs}, out_features = 3 }}]\n")
     };
-    for (hosts, consistency) in [(1, "async"), (1, "bsp"), (1, "ssp"), (1, "hogwild")] {
+    for (hosts, consistency) in [(1, "async"), (1, "bsp"), (1, "ssp"), (1, "hogwild"), (1, "sequential")] {
         let text = format!(
             "name = \"x\"\nseed = 3\n[roles]\ntrainer = 2\nfront = {hosts}\nback = {hosts}\n\
              [modules.net]\nplace = \"front\"\ninput = [6]\n{}[modules.more]\nplace = \"back\"\n{}{TAIL}\
