@@ -3,19 +3,22 @@
 
 use anyhow::{Result, ensure};
 
-/// So many one after another, and the parameters are no numbers themselves: no step to come will be better.
-const IN_A_ROW: u64 = 20;
-
 const HINT: &str = "lower optimizer.lr, and look at the data of these steps";
 
 /// Of one trainer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Skipped {
     all: u64,
     in_a_row: u64,
+    /// So many one after another, and the parameters are no numbers themselves: no step to come will be better.
+    most_in_a_row: u64,
 }
 
 impl Skipped {
+    pub fn new(most_in_a_row: u64) -> Skipped {
+        Skipped { all: 0, in_a_row: 0, most_in_a_row }
+    }
+
     pub fn all(&self) -> u64 {
         self.all
     }
@@ -30,9 +33,10 @@ impl Skipped {
         self.all += 1;
         self.in_a_row += 1;
         ensure!(
-            self.in_a_row < IN_A_ROW,
-            "the loss was not finite in {IN_A_ROW} steps one after another, and train.on_nan = \"skip\" left them all out\n  \
-             hint: {HINT}"
+            self.in_a_row < self.most_in_a_row,
+            "the loss was not finite in train.most_skipped = {} steps one after another, and train.on_nan = \"skip\" left \
+             them all out\n  hint: {HINT}",
+            self.most_in_a_row
         );
         Ok(())
     }
@@ -58,23 +62,27 @@ mod tests {
 
     #[test]
     fn a_step_that_was_taken_begins_the_count_anew() {
-        let mut skipped = Skipped::default();
+        const MOST: u64 = 20;
+        let mut skipped = Skipped::new(MOST);
         for _ in 0..3 {
-            (1..IN_A_ROW).for_each(|_| skipped.another().unwrap());
+            (1..MOST).for_each(|_| skipped.another().unwrap());
             skipped.taken();
         }
-        assert_eq!(skipped.all(), 3 * (IN_A_ROW - 1));
-        (1..IN_A_ROW).for_each(|_| skipped.another().unwrap());
+        assert_eq!(skipped.all(), 3 * (MOST - 1));
+        (1..MOST).for_each(|_| skipped.another().unwrap());
         let said = skipped.another().unwrap_err().to_string();
-        assert!(said.starts_with("the loss was not finite in 20 steps one after another"), "{said}");
+        assert!(
+            said.starts_with("the loss was not finite in train.most_skipped = 20 steps one after another"),
+            "{said}"
+        );
     }
 
     #[test]
     fn half_of_the_steps_may_be_left_out_and_not_more() {
-        let skipped = Skipped { all: 5, in_a_row: 0 };
+        let skipped = Skipped { all: 5, ..Skipped::new(20) };
         skipped.judge(10).unwrap();
         let said = skipped.judge(9).unwrap_err().to_string();
         assert!(said.starts_with("the loss was not finite in 5 of 9 steps"), "{said}");
-        Skipped::default().judge(0).unwrap();
+        Skipped::new(20).judge(0).unwrap();
     }
 }

@@ -210,7 +210,7 @@ impl Trainer<'_> {
             seed,
             on_nan,
             ahead: None,
-            skipped: Skipped::default(),
+            skipped: Skipped::new(job.train.most_skipped),
         })
     }
 

@@ -50,6 +50,9 @@ const STALENESS: Key<Optional<Integer>> = key("staleness", integer(0..=1_000_000
 const ON_NAN: Key<Words<OnNan>> = key("on_nan", words(&[("stop", OnNan::Stop), ("skip", OnNan::Skip)]))
     .default("stop")
     .doc("What a loss that is not a number does: `stop` ends the job, `skip` leaves the step out.");
+const MOST_SKIPPED: Key<Integer> = key("most_skipped", integer(1..=1_000_000))
+    .default("20")
+    .doc("With `on_nan = \"skip\"`: a trainer that leaves out so many steps one after another ends the job.");
 const SCALE_LR: Key<Flag> = key("scale_lr", flag())
     .default("false")
     .doc("Where a step is a round of all trainers: the learning rate times their number.");
@@ -71,6 +74,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &CONSISTENCY,
     &STALENESS,
     &ON_NAN,
+    &MOST_SKIPPED,
     &SCALE_LR,
     &FORWARD,
     &DRIVER,
@@ -104,7 +108,7 @@ pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) ->
     let batch_size = batch_size(&t, trainers);
     let (accumulate, local_steps) = (t.read(&ACCUMULATE), t.read(&LOCAL_STEPS));
     let consistency = consistency(&t);
-    let (on_nan, scale_lr) = (t.read(&ON_NAN), t.read(&SCALE_LR));
+    let (on_nan, most_skipped, scale_lr) = (t.read(&ON_NAN), t.read(&MOST_SKIPPED), t.read(&SCALE_LR));
     let forward = t.item(&FORWARD);
     // The outer option says whether there is one.
     let driver = t.item(&DRIVER).map(|item| driver(&item, roles, trainers));
@@ -122,6 +126,7 @@ pub(super) fn read<'a>(t: Table<'a>, roles: &[Role], trainers: Option<&Role>) ->
             },
             consistency: consistency?,
             on_nan: on_nan?,
+            most_skipped: most_skipped? as u64,
             scale_lr: scale_lr?,
         })
     };

@@ -53,6 +53,8 @@ pub struct Train {
     pub driver: Option<Role>,
     pub consistency: Consistency,
     pub on_nan: OnNan,
+    /// So many steps left out one after another end the job.
+    pub most_skipped: u64,
     /// Where one batch is made of all trainers' (`bsp`, replicas), the learning rate grows with it.
     pub scale_lr: bool,
 }

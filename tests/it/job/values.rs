@@ -73,7 +73,7 @@ fn known_keys_are_those_of_the_section_each_once() {
     insta::assert_snapshot!(replaced("epochs = 2", "zzz = 2"), @r"
     error: job `x.toml`: unknown key `train.zzz`
       from: x.toml, line 27
-      hint: known keys: role, epochs, steps, batch_size, global_batch_size, accumulate, local_steps, consistency, staleness, on_nan, scale_lr, forward, driver
+      hint: known keys: role, epochs, steps, batch_size, global_batch_size, accumulate, local_steps, consistency, staleness, on_nan, most_skipped, scale_lr, forward, driver
     ");
     insta::assert_snapshot!(replaced("epochs = 2", "plugin = 2"), @r"
     error: job `x.toml`: unknown key `train.plugin`
