@@ -6,6 +6,9 @@ use std::path::Path;
 use super::bad_input::digits_job;
 use crate::program::*;
 
+/// Two steps of the digits.
+const SHORT: [&str; 2] = ["train.steps=2", "eval.batch_size=2000"];
+
 #[test]
 fn a_missing_libtorch_is_said_with_its_version_and_where_it_was_looked_for() {
     let folder = tempfile::tempdir().unwrap();

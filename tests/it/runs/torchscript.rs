@@ -252,6 +252,16 @@ fn the_model_of_one_run_starts_the_next() {
 }
 
 #[test]
+fn buffers_that_pytorch_would_not_save_are_not_in_the_saved_model() {
+    let folder = folder();
+    let settings = ["train.steps=1", "modules.net.non_persistent_buffers=[\"norm1.running_mean\"]"];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    let saved: Vec<String> = loaded(folder.path()).into_iter().map(|(name, _)| name).collect();
+    assert!(!saved.contains(&"norm1.running_mean".to_owned()), "{saved:?}");
+    assert!(saved.contains(&"norm1.running_var".to_owned()), "{saved:?}");
+}
+
+#[test]
 fn replicas_start_from_weights_and_go_on_as_one_process_does() {
     let folder = tempfile::tempdir().unwrap();
     let layers = r#"layers = ["flatten", { type = "linear", name = "fc1", in_features = 64, out_features = 32 }, "relu",
