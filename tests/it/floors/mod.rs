@@ -2,6 +2,7 @@
 //! its room.
 
 mod circles;
+mod documents;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,68 @@
+//! What ARCHITECTURE.md, CONTRIBUTING.md and README.md name is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
+
+/// What a build or a run makes, or lies outside the repository.
+const NOT_OURS: [&str; 3] = ["target/", "runs/", "/"];
+
+/// A word without a folder is a file if it ends so. (`job.toml` and `metrics.jsonl` are names in a run folder.)
+const SOURCES: [&str; 4] = [".rs", ".py", ".cpp", ".wit"];
+
+/// Words in backticks that look like paths, outside of blocks of code.
+fn named_paths(text: &str) -> Vec<&str> {
+    let prose: Vec<&str> = text.split("```").step_by(2).collect();
+    let words = prose.iter().flat_map(|part| part.split('`').skip(1).step_by(2));
+    let plain = |word: &&str| word.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let path = |word: &&str| word.contains('/') || SOURCES.iter().any(|end| word.ends_with(end));
+    let ours = |word: &&str| !NOT_OURS.iter().any(|start| word.starts_with(start));
+    words.filter(plain).filter(path).filter(ours).collect()
+}
+
+/// All files and folders below `folder`, as paths from there.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(below(&path));
+        }
+        found.push(path);
+    }
+    found
+}
+
+/// From the root, or from anywhere in `src/`, as a text that has said where it is.
+fn is_there(root: &Path, sources: &[PathBuf], word: &str) -> bool {
+    let word = word.trim_end_matches('/');
+    root.join(word).exists() || sources.iter().any(|path| path.ends_with(word))
+}
+
+#[test]
+fn every_path_that_the_documents_name_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = below(&root.join("src"));
+    let mut stale = Vec::new();
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).expect("text");
+        let named = named_paths(&text);
+        assert!(named.len() >= 5, "{document} names only {named:?}");
+        let missing = named.into_iter().filter(|word| !is_there(root, &sources, word));
+        stale.extend(missing.map(|word| format!("{document}: `{word}`")));
+    }
+    assert!(stale.is_empty(), "not there:\n{}", stale.join("\n"));
+}
+
+#[test]
+fn a_path_that_is_not_there_is_found() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = below(&root.join("src"));
+    let text = "See `rpc/mesh/call.rs` and `tour.rs`, `net/outbox.rs`, `tests/it`, `Mesh::call`.\n\
+                ```\n`no/code`\n```\nOr `runs/NAME/`, `job.toml`, `src/gone/`.";
+    let named = named_paths(text);
+    assert_eq!(named, ["rpc/mesh/call.rs", "tour.rs", "net/outbox.rs", "tests/it", "src/gone/"]);
+    let missing: Vec<_> = named.into_iter().filter(|word| !is_there(root, &sources, word)).collect();
+    assert_eq!(missing, ["tour.rs", "net/outbox.rs", "src/gone/"]);
+}
