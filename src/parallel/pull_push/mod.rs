@@ -2,7 +2,7 @@
 //! Server", Li et al., OSDI 2014): every trainer computes the module, its parameters live on servers, are pulled by
 //! version, and gradients are pushed.
 //!
-//! The parameters, as one vector, are cut into ranges, one for each server ([`segments`]). A [`ServerRange`](server_range) is one
+//! The parameters, as one vector, are cut into ranges, one for each server ([`segments`]). A [`ServerRange`](range) is one
 //! of them at its server, [`RangeServer`] the methods in front of it; an [`Exchange`] is a trainer's side of all ranges
 //! of a module, and [`Pulled`] the module there. What travels goes through a filter ([`filter`]), both ways.
 //!
@@ -23,11 +23,11 @@ mod changes;
 mod exchange;
 mod filter;
 mod pulled;
-mod range_server;
-mod range_state;
+mod range;
 mod segments;
-mod server_range;
+mod service;
+mod state;
 
 pub use exchange::{Exchange, Traffic};
 pub use pulled::Pulled;
-pub use range_server::RangeServer;
+pub use service::RangeServer;

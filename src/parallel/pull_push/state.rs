@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use tch::{Kind, Tensor};
 
-use super::server_range::{PartOfParameter, ServerRange};
+use super::range::{PartOfParameter, ServerRange};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, Stateful};
 use crate::topology::Rank;
 

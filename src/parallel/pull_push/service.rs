@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 
-use super::server_range::{Holding, PushedGradients, ServerRange};
+use super::range::{Holding, PushedGradients, ServerRange};
 use crate::autograd::{Autograd, Scope};
 use crate::job::{Consistency, Filter, ModuleSpec};
 use crate::parallel::calls::range::{Get, Leave, Marks, Optimize, Pull, Push, Pushed, Reference, Update};
