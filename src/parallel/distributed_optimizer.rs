@@ -22,12 +22,12 @@ use crate::profile::{Activity, span};
 use crate::rpc::{Json, PendingReply, RRef};
 use crate::topology::Rank;
 
-/// A module's parameters, as an optimizer takes them.
+/// A module's parameters, as an optimizer takes them, by the kind of its [`ModuleHandle`](super::ModuleHandle).
 pub enum Parameters {
     /// References to those that some rank hosts.
-    There(Vec<RRef>),
+    Remote(Vec<RRef>),
     /// This rank's own.
-    Here(LocalParameters),
+    Replica(LocalParameters),
     /// References to the shards of a table.
     Sharded(Vec<RRef>),
     /// This rank's copy of those on servers: gradients are pushed there, and what they become is pulled.
@@ -35,7 +35,7 @@ pub enum Parameters {
 }
 
 /// A module's parameters here, and what updates them.
-struct Here {
+struct LocalReplica {
     local: LocalParameters,
     optimizer: Optimizer,
     /// Snapshots that may still be held.
@@ -64,8 +64,8 @@ pub struct DistributedOptimizer {
     at_owners: Vec<RRef>,
     /// Parts of tables; each has its rows updated by an optimizer of its own.
     shards: Vec<RRef>,
-    /// One for each module on this rank.
-    here: Vec<Here>,
+    /// One for each module that has a replica here.
+    replicas: Vec<LocalReplica>,
     /// One for each module that is pulled.
     pulled: Vec<Exchange>,
     /// Steps that have gone to every owner, those that were skipped counted too.
@@ -82,16 +82,16 @@ impl DistributedOptimizer {
     ) -> Result<DistributedOptimizer> {
         let options = || Json(spec.clone());
         let mut by_owner: BTreeMap<Rank, Vec<RRef>> = BTreeMap::new();
-        let (mut here, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut replicas, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
         for parameters in modules {
             match parameters {
-                Parameters::There(rrefs) => rrefs.into_iter().for_each(|parameter| {
+                Parameters::Remote(rrefs) => rrefs.into_iter().for_each(|parameter| {
                     by_owner.entry(parameter.owner()).or_default().push(parameter);
                 }),
-                Parameters::Here(local) => {
+                Parameters::Replica(local) => {
                     let optimizer = Optimizer::new(spec.clone(), &local.tensors)
                         .with_context(|| format!("module `{}`", local.name))?;
-                    here.push(Here { local, optimizer, snapshots: Vec::new() });
+                    replicas.push(LocalReplica { local, optimizer, snapshots: Vec::new() });
                 }
                 Parameters::Sharded(rrefs) => shards.extend(rrefs),
                 Parameters::Pulled(mut exchange) => {
@@ -115,7 +115,7 @@ impl DistributedOptimizer {
         for call in calls {
             at_owners.push(call.wait()?.optimizer);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, here, pulled, steps: 0 })
+        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, replicas, pulled, steps: 0 })
     }
 
     /// How many steps the owners have applied, or will have when those under way are over.
@@ -141,7 +141,7 @@ impl DistributedOptimizer {
         let calls = self.fan_out(context, Some(number), samples);
         Ok(Stepping {
             calls,
-            here: &mut self.here,
+            replicas: &mut self.replicas,
             pulled: &mut self.pulled,
             context,
             samples: Some(samples),
@@ -151,7 +151,7 @@ impl DistributedOptimizer {
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
     pub fn skip<'a>(&'a mut self, context: &'a Context) -> Stepping<'a> {
         let calls = self.fan_out(context, None, 0);
-        Stepping { calls, here: &mut [], pulled: &mut self.pulled, context, samples: None }
+        Stepping { calls, replicas: &mut [], pulled: &mut self.pulled, context, samples: None }
     }
 
     /// The state of a module on this rank: its parameters, what it keeps, its optimizer. A step that comes while it is held
@@ -161,7 +161,7 @@ impl DistributedOptimizer {
     /// There is none of this name.
     pub fn snapshot(&mut self, module: &str) -> Result<StateSnapshot> {
         let steps = StepCounters { updates: self.steps, steps: BTreeMap::new() };
-        let state = self.here(module)?.snapshot(steps)?;
+        let state = self.replica(module)?.snapshot(steps)?;
         Ok(StateSnapshot::here(&self.autograd, state))
     }
 
@@ -170,7 +170,7 @@ impl DistributedOptimizer {
     /// # Errors
     /// There is none of this name, or the state is of another module.
     pub fn restore(&mut self, module: &str, state: &ModuleState) -> Result<()> {
-        self.here(module)?.restore(state).with_context(|| format!("module `{module}`"))
+        self.replica(module)?.restore(state).with_context(|| format!("module `{module}`"))
     }
 
     /// Goes on behind so many steps of this trainer, which the owners' states know of.
@@ -178,8 +178,8 @@ impl DistributedOptimizer {
         self.steps = steps;
     }
 
-    fn here(&mut self, module: &str) -> Result<&mut Here> {
-        let found = self.here.iter_mut().find(|here| here.local.name == module);
+    fn replica(&mut self, module: &str) -> Result<&mut LocalReplica> {
+        let found = self.replicas.iter_mut().find(|replica| replica.local.name == module);
         found.with_context(|| format!("module `{module}` is not on this rank"))
     }
 
@@ -236,7 +236,7 @@ impl DistributedOptimizer {
 #[must_use = "a step that nobody waits for fails unseen, and leaves this rank's parameters as they were"]
 pub struct Stepping<'a> {
     calls: Vec<PendingReply<Stepped>>,
-    here: &'a mut [Here],
+    replicas: &'a mut [LocalReplica],
     pulled: &'a mut [Exchange],
     context: &'a Context,
     /// `None`: the step is skipped.
@@ -255,9 +255,9 @@ impl Stepping<'_> {
         // Under way while this rank's own are updated.
         let pushes =
             self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
-        for here in self.here {
+        for replica in self.replicas {
             let _span = span(Activity::Step);
-            here.step(&gradients).with_context(|| format!("module `{}`", here.local.name))?;
+            replica.step(&gradients).with_context(|| format!("module `{}`", replica.local.name))?;
         }
         let mut applied = Applied { staleness: 0 };
         for call in self.calls {
@@ -271,7 +271,7 @@ impl Stepping<'_> {
     }
 }
 
-impl Here {
+impl LocalReplica {
     fn step(&mut self, gradients: &BTreeMap<String, Tensor>) -> Result<()> {
         let own = self.local.gradients(gradients);
         self.leave_to_snapshots(&own)?;

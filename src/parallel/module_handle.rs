@@ -36,8 +36,8 @@ impl ModuleHandle {
     /// When the call to the module's owner fails.
     pub fn parameters(&self) -> Result<Parameters> {
         Ok(match self {
-            ModuleHandle::Remote(module) => Parameters::There(module.parameters()?),
-            ModuleHandle::Replica(replica) => Parameters::Here(replica.parameters()),
+            ModuleHandle::Remote(module) => Parameters::Remote(module.parameters()?),
+            ModuleHandle::Replica(replica) => Parameters::Replica(replica.parameters()),
             ModuleHandle::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
             ModuleHandle::Pulled(pulled) => pulled.parameters()?,
         })
