@@ -36,7 +36,7 @@ impl OneProcess {
         for (position, spec) in job.modules.iter().enumerate() {
             let module = Module::build(spec, devices, job.module_seed(position))?;
             let parameters = module.initial_parameters()?;
-            optimizers.push(Optimizer::new(job.optimizer.clone(), &parameters)?);
+            optimizers.push(Optimizer::new(job.optimizer_in_force(), &parameters)?);
             modules.push((module, parameters));
         }
         Ok(OneProcess { modules, optimizers, loss })

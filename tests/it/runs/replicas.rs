@@ -114,6 +114,13 @@ fn every_way_of_averaging_gives_the_same_steps() {
 }
 
 #[test]
+fn a_learning_rate_that_grows_with_the_trainers_is_that_of_one_process_too() {
+    let job = made_up(DIST_SGD, 4000);
+    let settings = ["train.steps=10", "optimizer.lr=0.005", "train.scale_lr=true"];
+    assert_near(&train(&job, 2, &settings), &one_process(&job, 2, 10, &settings), 1e-5);
+}
+
+#[test]
 fn accumulated_batches_make_the_step_of_one_large_batch() {
     let (job, steps) = (made_up(DIST_SGD, 4000), "train.steps=10");
     let expected = one_process(&job, 2, 10, &[steps]);
