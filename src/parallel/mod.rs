@@ -41,7 +41,7 @@ pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
 pub use state::{
-    Entry, Extent, ModuleState, PIECE_BYTES, RowShare, StateServer, StateSnapshot, StepCounters,
+    Entry, Extent, ModuleState, PIECE_BYTES, RowShare, StateKey, StateServer, StateSnapshot, StepCounters,
 };
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and

@@ -8,7 +8,9 @@
 //! - `T-1` A snapshot copies nothing when it is taken, but buffers, which are small. An update that comes while it is held
 //!   copies what it updates first, or leaves the old numbers to the snapshot. (Without order it writes in place.)
 //! - `T-2` What travels is pieces of at most [`PIECE_BYTES`].
+//! - `T-3` A state is whole or refused: of each tensor that is in it every number has come.
 
+mod coverage;
 mod module;
 mod module_state;
 mod owner;
@@ -17,6 +19,7 @@ mod server;
 mod snapshot;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tch::Kind;
@@ -51,6 +54,38 @@ pub struct Entry {
     /// The shape of the whole tensor, whoever has the rest of it; of a table's rows, the shape of those here.
     pub shape: Vec<i64>,
     pub extent: Extent,
+}
+
+/// Names what parts of a state are of, whichever numbers of it they have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StateKey {
+    pub tensor: String,
+    pub slot: Option<String>,
+    pub lane: Option<Rank>,
+}
+
+impl StateKey {
+    /// Of a tensor's value.
+    pub fn value(tensor: &str) -> StateKey {
+        StateKey { tensor: tensor.into(), slot: None, lane: None }
+    }
+}
+
+/// `net.weight`, or `exp_avg` of `net.weight`.
+impl fmt::Display for StateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(slot) = &self.slot {
+            write!(f, "`{slot}` of ")?;
+        }
+        write!(f, "`{}`", self.tensor)?;
+        self.lane.map_or(Ok(()), |rank| write!(f, " in the optimizer of rank {rank}"))
+    }
+}
+
+impl Entry {
+    pub fn key(&self) -> StateKey {
+        StateKey { tensor: self.tensor.clone(), slot: self.slot.clone(), lane: self.lane }
+    }
 }
 
 /// Which numbers of a tensor.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
 
-use super::{Entry, Extent, PIECE_BYTES, Stateful, StepCounters};
+use super::{Entry, Extent, PIECE_BYTES, StateKey, Stateful, StepCounters};
 use crate::optimizers::NamedSlot;
 use crate::parallel::calls::state::Put;
 use crate::rpc::Json;
@@ -24,7 +24,7 @@ impl Restored {
     /// Where the numbers of a value or of a slot go; made when its first ones come.
     fn place(
         &mut self,
-        (tensor, slot, lane): (String, Option<String>, Option<Rank>),
+        StateKey { tensor, slot, lane }: StateKey,
         shared: bool,
         elements: i64,
         kind: Kind,
@@ -85,8 +85,8 @@ pub(super) struct Restoring {
     owner: Arc<dyn Stateful>,
     wanted: Vec<Entry>,
     restored: Restored,
-    /// By tensor, slot and lane: how many numbers have come. They come in order.
-    filled: BTreeMap<(String, Option<String>, Option<Rank>), u64>,
+    /// How many numbers of each have come. They come in order.
+    filled: BTreeMap<StateKey, u64>,
 }
 
 impl Restoring {
@@ -120,11 +120,11 @@ impl Restoring {
             Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => bail!("`{tensor}` goes by rows"),
         };
         ensure!(slot.is_some() || kind == entry.kind, "{kind:?} came of `{tensor}` for {:?}", entry.kind);
-        let key = (tensor, slot, lane);
+        let key = StateKey { tensor, slot, lane };
         let filled = self.filled.entry(key.clone()).or_default();
-        ensure!(from == *filled, "numbers from {from} on came of `{}`, where {filled} is next", key.0);
+        ensure!(from == *filled, "numbers from {from} on came of {key}, where {filled} is next");
         *filled += values.numel() as u64;
-        ensure!(*filled <= elements, "{filled} numbers came of `{}` for {elements}", key.0);
+        ensure!(*filled <= elements, "{filled} numbers came of {key} for {elements}");
         let into = self.restored.place(key, shared, elements as i64, kind)?;
         into.f_narrow(0, from as i64, values.numel() as i64)?.f_copy_(&values)?;
         Ok(())
@@ -135,7 +135,7 @@ impl Restoring {
     pub fn finish(mut self, counters: StepCounters) -> Result<()> {
         for entry in &self.wanted {
             let Extent::Elements { from, to } = entry.extent else { continue };
-            let came = self.filled.get(&(entry.tensor.clone(), None, None)).copied().unwrap_or(0);
+            let came = self.filled.get(&StateKey::value(&entry.tensor)).copied().unwrap_or(0);
             let (name, wanted) = (&entry.tensor, to - from);
             ensure!(came == wanted, "{came} of the {wanted} numbers of `{name}` have come");
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pstrain::optimizers::{OPTIMIZERS, OptimizerSpec};
-use pstrain::parallel::{ModuleState, StateSnapshot};
+use pstrain::parallel::{ModuleState, StateKey, StateSnapshot};
 use pstrain::topology::Rank;
 use tch::Tensor;
 use world::{Trainer, World};
@@ -123,7 +123,7 @@ fn numbers(state: &ModuleState) -> BTreeMap<String, Vec<f64>> {
     };
     let numbers =
         |value: Tensor| Vec::<f64>::try_from(value.to_kind(tch::Kind::Double).reshape([-1])).unwrap();
-    let named = state.tensors().map(|((tensor, slot, lane), value)| {
+    let named = state.tensors().map(|(StateKey { tensor, slot, lane }, value)| {
         let key = format!("{tensor} {} {lane:?}", slot.as_deref().unwrap_or(""));
         (key, numbers(in_order(tensor, value)))
     });
