@@ -12,10 +12,10 @@
 //!
 //! Invariants:
 //!
-//! * O-1: One [`Optimizer`] is used by one thread. Several may update the same parameters at the same time, without
+//! * OP-1: One [`Optimizer`] is used by one thread. Several may update the same parameters at the same time, without
 //!   locks, which is what Hogwild is; each with its own state.
-//! * O-2: A parameter without a gradient is not touched, nor is its state or its count of steps.
-//! * O-3: A tensor of a state that somebody holds is never written.
+//! * OP-2: A parameter without a gradient is not touched, nor is its state or its count of steps.
+//! * OP-3: A tensor of a state that somebody holds is never written.
 
 mod error;
 mod ops;

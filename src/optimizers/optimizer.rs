@@ -50,7 +50,7 @@ impl Optimizer {
     }
 
     /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`]. No gradient: the
-    /// parameter is skipped (O-2).
+    /// parameter is skipped (OP-2).
     ///
     /// # Errors
     /// Another number of tensors, a gradient of another shape, a sparse gradient where the rule takes none. What came

@@ -1,6 +1,6 @@
 //! A hosted module's parameters as [`Updates`](super::updates::Updates) update them: versions, and the mean of a round.
 //!
-//! - `W-1` Every step reads one version, whole: a snapshot, or nothing. (Without order there are no versions.)
+//! - `HP-1` Every step reads one version, whole: a snapshot, or nothing. (Without order there are no versions.)
 
 use std::sync::Arc;
 

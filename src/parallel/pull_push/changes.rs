@@ -1,16 +1,16 @@
 //! When the segments of a range were updated.
 //!
-//! - `C-1` A segment that an update has written is marked with the next version, and then the version grows; a reader takes
+//! - `PC-1` A segment that an update has written is marked with the next version, and then the version grows; a reader takes
 //!   the version, then looks at the marks, then reads. So what it reads too early for one version is marked with a later
 //!   one, whatever other threads do meanwhile.
-//! - `C-2` One update marks at a time: were two to take the same next version, the marks of the slower one would not be
+//! - `PC-2` One update marks at a time: were two to take the same next version, the marks of the slower one would not be
 //!   later than what a reader has.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(super) struct Changes {
-    /// Held by who marks (C-2).
+    /// Held by who marks (PC-2).
     marking: Mutex<()>,
     version: AtomicU64,
     /// The version that the latest update of each segment made.
@@ -28,7 +28,7 @@ impl Changes {
         self.version.load(Ordering::Acquire)
     }
 
-    /// An update of these segments is done (C-1).
+    /// An update of these segments is done (PC-1).
     pub(super) fn mark(&self, updated: &[bool]) {
         let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.version() + 1;

@@ -183,7 +183,7 @@ impl Exchange {
         self.settle(pushing).map(drop)
     }
 
-    /// Pulls all values as they are (P-4). What local steps have not pushed yet is no longer in the copy.
+    /// Pulls all values as they are (PP-4). What local steps have not pushed yet is no longer in the copy.
     ///
     /// # Errors
     /// When a call fails, or what came is not an update.
@@ -278,7 +278,7 @@ impl Server {
         self.lengths.iter().sum::<i64>() as u64
     }
 
-    /// Which segments have a gradient, and the gradients as they travel. What the filter leaves out waits here (P-3).
+    /// Which segments have a gradient, and the gradients as they travel. What the filter leaves out waits here (PP-3).
     fn outgoing(&mut self, gradients: &Gradients, filter: Filter) -> Result<(Vec<bool>, Encoded)> {
         let of = |segment: &Segment| {
             let gradient = gradients.get(segment.parameter).and_then(Option::as_ref);

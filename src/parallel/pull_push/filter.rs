@@ -1,7 +1,7 @@
 //! What a vector becomes on its way, and back. Pure.
 //!
-//! - `F-1` What arrives is what [`encode`] says arrives, to the bit: sender and receiver add the same numbers.
-//! - `F-2` Whatever comes, [`decode`] gives a vector of the length that was expected, of finite numbers, or an error.
+//! - `PF-1` What arrives is what [`encode`] says arrives, to the bit: sender and receiver add the same numbers.
+//! - `PF-2` Whatever comes, [`decode`] gives a vector of the length that was expected, of finite numbers, or an error.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
@@ -189,7 +189,7 @@ mod tests {
     }
 
     proptest! {
-        /// F-1
+        /// PF-1
         #[test]
         fn what_arrives_is_what_the_sender_thinks_and_takes_as_many_bytes_as_planned(values in any_values()) {
             for filter in LOSSY.into_iter().chain([Filter::None]) {
@@ -228,7 +228,7 @@ mod tests {
             prop_assert!(sum(&arrives) >= sum(&sizes[..kept]) * (1.0 - 1e-9));
         }
 
-        /// P-3: whatever is sent again and again arrives in the end.
+        /// PP-3: whatever is sent again and again arrives in the end.
         #[test]
         fn with_its_error_fed_back_every_filter_delivers_everything(values in proptest::collection::vec(-1.0f32..1.0, 1..300)) {
             for filter in LOSSY {
@@ -243,7 +243,7 @@ mod tests {
             }
         }
 
-        /// F-2
+        /// PF-2
         #[test]
         fn tensors_from_anywhere_are_a_vector_or_an_error(
             parts in proptest::collection::vec((0usize..5, proptest::collection::vec(any::<i16>(), 0..40)), 0..4),

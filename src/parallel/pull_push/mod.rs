@@ -6,13 +6,13 @@
 //! of them at its server, [`RangeServer`] the methods in front of it; an [`Exchange`] is a trainer's side of all ranges
 //! of a module, and [`Pulled`] the module there. What travels goes through a filter ([`filter`]), both ways.
 //!
-//! - `P-1` The answer of a push brings what has changed since the trainer's last pull, so a step costs one round trip.
+//! - `PP-1` The answer of a push brings what has changed since the trainer's last pull, so a step costs one round trip.
 //!   Under `bsp` it comes when the round is over, under `ssp` when the trainer may start its next step.
-//! - `P-2` A segment travels down only if it was updated since. Under a filter it travels as the difference to what that
+//! - `PP-2` A segment travels down only if it was updated since. Under a filter it travels as the difference to what that
 //!   trainer has, of which the server keeps a copy, its *shadow*: what a filter left out is still part of the next one.
-//! - `P-3` What a filter leaves out of a gradient is kept by the trainer and added to the next one (error feedback: Seide
+//! - `PP-3` What a filter leaves out of a gradient is kept by the trainer and added to the next one (error feedback: Seide
 //!   et al. 2014; Stich et al. 2018; of the largest entries only, Aji and Heafield 2017).
-//! - `P-4` Before an evaluation, and before the model is saved, all values are pulled as they are.
+//! - `PP-4` Before an evaluation, and before the model is saved, all values are pulled as they are.
 //!
 //! With local steps ("Large Scale Distributed Deep Networks", Dean et al., NIPS 2012, algorithm 7.1) a trainer updates
 //! its copy by an optimizer of its own and pushes the *sum* of the gradients since the last synchronisation; what it

@@ -1,9 +1,9 @@
 //! One server's range of a module's parameters: the values, how the trainers' updates meet there, and what each trainer
 //! is behind by.
 //!
-//! - `H-1` A reader misses no update for good, though it may read one twice, even where nothing orders updates and reads
-//!   (hogwild): by `C-1` of [`Changes`].
-//! - `H-2` A trainer's shadow is what that trainer has, to the bit: both add what travelled (`F-1`).
+//! - `PR-1` A reader misses no update for good, though it may read one twice, even where nothing orders updates and reads
+//!   (hogwild): by `PC-1` of [`Changes`].
+//! - `PR-2` A trainer's shadow is what that trainer has, to the bit: both add what travelled (`PF-1`).
 
 use std::sync::{Arc, Mutex};
 
@@ -149,7 +149,7 @@ impl ServerRange {
         })
     }
 
-    /// What `trainer`, which has version `have`, is behind by. Without a version: all of it, as it is (P-4).
+    /// What `trainer`, which has version `have`, is behind by. Without a version: all of it, as it is (PP-4).
     ///
     /// # Errors
     /// When libtorch refuses, or the values do not go through the filter.
@@ -179,7 +179,7 @@ impl ServerRange {
     }
 
     /// Applies what a trainer has pushed since it had version `used`; `None`: its step is skipped. Then, when that trainer
-    /// may start its next step, what it is behind by (P-1).
+    /// may start its next step, what it is behind by (PP-1).
     ///
     /// # Errors
     /// When what came is not a gradient of the segments, or cannot be applied.
@@ -231,7 +231,7 @@ impl ServerRange {
         self.updates.read(caller, read).1
     }
 
-    /// From what a trainer has to `values`, both of all segments, as far as it gets through the filter (P-2).
+    /// From what a trainer has to `values`, both of all segments, as far as it gets through the filter (PP-2).
     fn difference(&self, version: u64, values: &Tensor, has: &Tensor) -> Result<Update> {
         let all = values.f_sub(has)?.f_split_with_sizes(self.lengths.as_slice(), 0)?;
         let differs = |part: &Tensor| Ok(bool::try_from(part.f_any()?)?);
@@ -340,7 +340,7 @@ mod tests {
         LENGTHS.map(|length| Tensor::zeros([length], (Kind::Float, Device::Cpu))).into()
     }
 
-    /// H-2 of `updates/lanes.rs`
+    /// UL-2
     #[test]
     fn what_one_trainer_remembers_moves_nothing_for_another() {
         let holding =
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(step(1, 0.0), moved);
     }
 
-    /// H-2
+    /// PR-2
     #[test]
     fn a_shadow_is_what_its_trainer_has() {
         for filter in [Filter::Fp16, Filter::Bf16, Filter::Int8, Filter::TopK { share: 0.05 }] {
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// H-1
+    /// PR-1
     #[test]
     fn a_reader_misses_no_update_though_nothing_orders_them() {
         let range = range(Consistency::Hogwild, Filter::None);

@@ -4,13 +4,13 @@
 //! the rows that came. [`ShardServer`] answers at an owner, which has one [`Shard`] of each such module. Knows nothing
 //! of modules that are whole; ids, rows and gradients of rows are all that travels.
 //!
-//! - `S-1` What travels and what is computed grows with the rows of a batch, never with the table.
-//! - `S-2` A look-up copies its rows. The copy is the snapshot of its step: an update never changes what another step
+//! - `SH-1` What travels and what is computed grows with the rows of a batch, never with the table.
+//! - `SH-2` A look-up copies its rows. The copy is the snapshot of its step: an update never changes what another step
 //!   reads.
-//! - `S-3` The first value of a row depends on the module's seed and the row's id alone, and the gradients of a row are
+//! - `SH-3` The first value of a row depends on the module's seed and the row's id alone, and the gradients of a row are
 //!   added in one order (trainers by rank, look-ups as they came). So under `bsp` any number of owners gives the same
 //!   bits.
-//! - `S-4` A row is made when a training step first asks for it. Evaluation sees what it would be, and makes none.
+//! - `SH-4` A row is made when a training step first asks for it. Evaluation sees what it would be, and makes none.
 
 mod initial;
 mod lookup_plan;

@@ -156,7 +156,7 @@ impl Shard {
     }
 
     /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
-    /// `None`: the step happens without an update. A step that needed no row of this rank counts as well (S-3).
+    /// `None`: the step happens without an update. A step that needed no row of this rank counts as well (SH-3).
     ///
     /// # Errors
     /// When the step cannot be applied.

@@ -92,7 +92,7 @@ impl Table {
         Ok(())
     }
 
-    /// Copies the rows of `ids`, made where they are not there yet (S-2, S-4). Gives their places and numbers.
+    /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives their places and numbers.
     ///
     /// # Errors
     /// An id is not of this rank, or there is no room for its row. No row was made then.
@@ -373,7 +373,7 @@ struct Entry {
     row: u32,
 }
 
-/// All gradients, those of a row together and in the order of the parts (S-3).
+/// All gradients, those of a row together and in the order of the parts (SH-3).
 fn by_row(parts: &[(f32, &Gradients)]) -> Vec<Entry> {
     let entries = (0..).zip(parts).flat_map(|(part, (_, gradients))| {
         (0..).zip(&gradients.places).map(move |(row, &place)| Entry { place, part, row })

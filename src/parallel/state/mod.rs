@@ -5,10 +5,10 @@
 //! the model's file, the optimizer's slot under PyTorch's name, which numbers or rows), so that it can be given back to
 //! owners of another cut. [`StateSnapshot`] is a handle on one, [`ModuleState`] all snapshots of a module together.
 //!
-//! - `T-1` A snapshot copies nothing when it is taken, but buffers, which are small. An update that comes while it is held
+//! - `ST-1` A snapshot copies nothing when it is taken, but buffers, which are small. An update that comes while it is held
 //!   copies what it updates first, or leaves the old numbers to the snapshot. (Without order it writes in place.)
-//! - `T-2` What travels is pieces of at most [`PIECE_BYTES`].
-//! - `T-3` A state is whole or refused: of each tensor that is in it every number has come.
+//! - `ST-2` What travels is pieces of at most [`PIECE_BYTES`].
+//! - `ST-3` A state is whole or refused: of each tensor that is in it every number has come.
 
 mod coverage;
 mod module;

@@ -36,7 +36,7 @@ impl ModuleState {
     /// What all owners of a module had.
     ///
     /// # Errors
-    /// An owner cannot be read; something of a tensor is missing (T-3), or does not fit to the rest.
+    /// An owner cannot be read; something of a tensor is missing (ST-3), or does not fit to the rest.
     pub fn collect(snapshots: &[StateSnapshot]) -> Result<ModuleState> {
         let mut state = ModuleState::default();
         for snapshot in snapshots {
@@ -120,7 +120,7 @@ impl ModuleState {
         Ok(())
     }
 
-    /// T-3
+    /// ST-3
     fn check_whole(&self) -> Result<()> {
         for (key, stored) in &self.tensors {
             match &stored.ids {
@@ -302,7 +302,7 @@ mod tests {
         state.err().expect("it is refused").to_string()
     }
 
-    /// T-3
+    /// ST-3
     #[test]
     fn a_range_that_came_twice_stands_for_no_other() {
         insta::assert_snapshot!(

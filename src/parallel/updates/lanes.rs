@@ -1,8 +1,8 @@
 //! Updates without order.
 //!
-//! - `H-1` A lane is used by the handlers of one trainer only, which run on one thread: its lock is waited for only while
+//! - `UL-1` A lane is used by the handlers of one trainer only, which run on one thread: its lock is waited for only while
 //!   what is updated is prepared or looked at as a whole.
-//! - `H-2` Each lane has all but the numbers of its own, the state of the optimizer too, as each process has in PyTorch's
+//! - `UL-2` Each lane has all but the numbers of its own, the state of the optimizer too, as each process has in PyTorch's
 //!   Hogwild example. Were it shared, one trainer could read a first moment that another has just written and a second
 //!   moment that it has not, whose quotient is as large as it likes.
 

@@ -1,7 +1,7 @@
 //! Calls that leave together: one message to each rank instead of one for each call.
 //!
-//! T-1: what is held back leaves in the order in which it was called.
-//! T-2: a thread that waits for an answer lets go of what it holds back first, so nobody waits for a call that has not
+//! RB-1: what is held back leaves in the order in which it was called.
+//! RB-2: a thread that waits for an answer lets go of what it holds back first, so nobody waits for a call that has not
 //! left.
 
 use std::cell::RefCell;
@@ -60,7 +60,7 @@ pub(crate) fn send_or_hold(commands: &Commands, calls: Vec<Call>) {
     send(commands, calls);
 }
 
-/// Sends what this thread holds back (T-2).
+/// Sends what this thread holds back (RB-2).
 pub(crate) fn send_held() {
     let held = HELD
         .with_borrow_mut(|held| held.as_mut().map(|(commands, calls)| (commands.clone(), mem::take(calls))));

@@ -108,7 +108,7 @@ fn payloads_are_counted_together() {
 #[test]
 fn a_message_that_carries_more_in_itself_than_is_agreed_on_is_refused() {
     let half = INLINE_BYTES / 2;
-    read(|to| write_inside(to, &[half, half])).expect("as much as may be (C-2)");
+    read(|to| write_inside(to, &[half, half])).expect("as much as may be (RM-2)");
     let outcome = read(|to| write_inside(to, &[half, half, 1]));
     assert_refused(
         outcome,

@@ -2,8 +2,8 @@
 //! writes ([`mod@write`]) and reads ([`mod@read`]), which gives a [`partial`] message; what that leaves behind at the sender is
 //! fetched ([`partial::PartialMessage::complete`]), which gives a [`received`] one.
 //!
-//! C-1: `read_message` checks every number against a limit before it allocates by it.
-//! C-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself; more is refused
+//! RM-1: `read_message` checks every number against a limit before it allocates by it.
+//! RM-2: one message carries at most [`INLINE_BYTES`](super::wire::INLINE_BYTES) of payloads in itself; more is refused
 //! before it is copied.
 
 mod dtype;

@@ -1,4 +1,4 @@
-//! From the wire. Nothing that comes is believed (C-1).
+//! From the wire. Nothing that comes is believed (RM-1).
 
 use tch::Kind;
 

@@ -19,7 +19,7 @@ use crate::rpc::wire::value_capnp::{blob, message, payload, sparse, tensor, valu
 use crate::rpc::wire::{INLINE_BYTES, INLINE_BYTES_BESIDE_CMA};
 use crate::topology::Rank;
 
-/// Writes one message, or several that travel together: they share what they may carry in themselves (C-2).
+/// Writes one message, or several that travel together: they share what they may carry in themselves (RM-2).
 pub(crate) struct MessageWriter<'a> {
     /// Bytes that may still go inside.
     inline_left: usize,
@@ -36,7 +36,7 @@ pub(crate) struct MessageWriter<'a> {
 pub(crate) struct UntilAnswered {
     /// Of the callee's own objects.
     rrefs: Vec<RRef>,
-    /// Of tensors that the callee reads where they lie (P-6).
+    /// Of tensors that the callee reads where they lie (RT-6).
     bytes: Vec<PinnedBuffer>,
 }
 

@@ -186,7 +186,7 @@ impl Exchange {
 }
 
 impl Drop for Exchange {
-    /// Nobody waits any more, and yet the callee may still read (P-6).
+    /// Nobody waits any more, and yet the callee may still read (RT-6).
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take().filter(|_| !self.held.is_empty()) {
             let (net, held) = (self.net.clone(), mem::take(&mut self.held));

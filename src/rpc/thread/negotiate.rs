@@ -64,7 +64,7 @@ async fn prepare(link: &Link, transport: Transport) -> Result<Receiving, CallErr
     })
 }
 
-/// The process of the peer, if this rank can read its memory (P-7).
+/// The process of the peer, if this rank can read its memory (RT-7).
 async fn proven_process(link: &Link) -> Result<Arc<Process>, CallError> {
     on_this_host(link)?;
     let nonce = nonce();

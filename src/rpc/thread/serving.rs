@@ -35,7 +35,7 @@ impl Request {
     }
 }
 
-/// What keeps the bytes of a message pinned (P-6).
+/// What keeps the bytes of a message pinned (RT-6).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeldBy {
     /// A capability of the sender's.

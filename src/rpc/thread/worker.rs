@@ -1,8 +1,8 @@
 //! The thread that serves the calls of one peer.
 //!
-//! W-1: each peer has its own, so one that computes for long holds up only its own calls.
-//! W-2: handlers that await let the next one start, so a call that comes back to its caller finds it served.
-//! W-3: what a handler panics with becomes the error of its call, and the thread goes on.
+//! RW-1: each peer has its own, so one that computes for long holds up only its own calls.
+//! RW-2: handlers that await let the next one start, so a call that comes back to its caller finds it served.
+//! RW-3: what a handler panics with becomes the error of its call, and the thread goes on.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -33,7 +33,7 @@ pub(crate) struct Job {
     pub answer: oneshot::Sender<Outcome>,
     /// Given back when the handler is done, not when its caller has given up.
     pub permit: Option<Permit>,
-    /// Given back then too, if the handler has not done so before (P-5 in `transport/quota.rs`).
+    /// Given back then too, if the handler has not done so before (RT-5 in `transport/quota.rs`).
     pub share: Option<MemoryPermit>,
 }
 

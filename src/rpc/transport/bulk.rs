@@ -1,9 +1,9 @@
 //! The `bulk` transport: a second connection of two ranks, which carries nothing but tensors of one to the other. A thread
 //! at either end writes straight out of the one tensor and reads straight into the other.
 //!
-//! P-8: the receiver asks for each tensor when it has a buffer for it, so what comes on the second connection is always
+//! RT-8: the receiver asks for each tensor when it has a buffer for it, so what comes on the second connection is always
 //! wanted, and nothing waits behind what is not.
-//! P-9: at most `READS_IN_FLIGHT` are under way; one whose caller has given up counts until it has come.
+//! RT-9: at most `READS_IN_FLIGHT` are under way; one whose caller has given up counts until it has come.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -151,7 +151,7 @@ impl Drop for BulkSender {
     }
 }
 
-/// The sender's bytes until the receiver asks for them (P-1).
+/// The sender's bytes until the receiver asks for them (RT-1).
 pub(crate) struct TransferServer {
     /// None once it has.
     bytes: Cell<Option<SendBuffer>>,

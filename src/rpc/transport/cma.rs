@@ -1,10 +1,10 @@
 //! The `cma` transport: the sender pins a tensor, the descriptor says where its bytes lie, and the thread of the receiver
 //! that needs them reads them there; with large ones a second thread helps. The RPC thread only makes the receive buffer.
 //!
-//! P-6: a sender's bytes stay where they are until the receiver has read them, or has dropped the message. Those of a
+//! RT-6: a sender's bytes stay where they are until the receiver has read them, or has dropped the message. Those of a
 //! `Peer.call` stay until it is answered, which no handler does before it has them; all others while their [`PinServer`]
 //! lives, which the receiver holds. A sender that gives up its call lets go of nothing.
-//! P-7: what descriptors say of processes is not believed: only of that process is anything read which the peer named when
+//! RT-7: what descriptors say of processes is not believed: only of that process is anything read which the peer named when
 //! they met, which held a nonce that this rank had made up then, and which is neither this one nor gone. So a peer cannot
 //! make this rank read its own memory or another's. (Ranks of one job that conspire can pass the nonce on, and name one
 //! another: whoever knows the join token is trusted so far. `cluster.payload` rules this transport out.)

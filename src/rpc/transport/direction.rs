@@ -22,7 +22,7 @@ pub(crate) enum Sending {
 pub(crate) enum Receiving {
     #[default]
     Inline,
-    /// Out of the peer's process, once it has proven that it is (P-7).
+    /// Out of the peer's process, once it has proven that it is (RT-7).
     Cma(Arc<Process>),
     /// Through memory that this rank has shared with the peer.
     Shm(Rc<Segment>),

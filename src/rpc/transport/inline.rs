@@ -1,8 +1,8 @@
 //! The `inline` transport: bytes that do not fit into a message are read from their sender in pieces, on the connection of
 //! the call itself.
 //!
-//! P-1: a sender's bytes stay where they are while their [`SourceServer`] lives, that is until the receiver lets go.
-//! P-3: of one connection at most `READS_IN_FLIGHT` pieces are under way, so small calls are not held up.
+//! RT-1: a sender's bytes stay where they are while their [`SourceServer`] lives, that is until the receiver lets go.
+//! RT-3: of one connection at most `READS_IN_FLIGHT` pieces are under way, so small calls are not held up.
 
 use std::cell::RefCell;
 use std::rc::Rc;

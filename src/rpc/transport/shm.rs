@@ -1,8 +1,8 @@
 //! The `shm` transport: slots of memory that two processes of one host share. The receiver makes it and says into which slot
 //! a piece of a tensor is to be put; with so few and small ones they stay in the cache.
 //!
-//! P-10: a segment is sealed against growing and shrinking, so neither side can take it from under the other.
-//! P-11: a rank writes only into a file that its peer has filled with what the peer told it, that is sealed as a segment
+//! RT-10: a segment is sealed against growing and shrinking, so neither side can take it from under the other.
+//! RT-11: a rank writes only into a file that its peer has filled with what the peer told it, that is sealed as a segment
 //! is, and that is not its own: whatever else the peer names, nothing is written there.
 
 use std::cell::RefCell;
@@ -56,7 +56,7 @@ impl Segment {
         Segment { memory, free, reads: Arc::new(Semaphore::new(READS_IN_FLIGHT)) }
     }
 
-    /// The sender's end: file `file` of another process (P-11).
+    /// The sender's end: file `file` of another process (RT-11).
     pub fn open(process: u32, file: u32, nonce: &[u8]) -> io::Result<Segment> {
         let owner = Process::open(process)?;
         let path = format!("/proc/{process}/fd/{file}");

@@ -35,7 +35,7 @@ pub struct MeshConfig {
     /// A rank silent for this long is lost.
     pub lost_after: Duration,
     /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
-    /// of all replies of one peer that are fetched at a time. (Small ones come on top, see P-2 in `transport/quota.rs`.)
+    /// of all replies of one peer that are fetched at a time. (Small ones come on top, see RT-2 in `transport/quota.rs`.)
     pub max_payload_bytes: u64,
     /// How large tensors may travel; each connection takes the fastest that works.
     pub transports: Transports,

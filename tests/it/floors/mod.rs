@@ -3,6 +3,7 @@
 
 mod circles;
 mod documents;
+mod labels;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the requests of a peer may take of a rank's memory (P-2), and that nobody waits for ever for a share of it.
+//! What the requests of a peer may take of a rank's memory (RT-2), and that nobody waits for ever for a share of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,7 +94,7 @@ fn a_request_is_not_fetched_while_those_before_it_are_served_and_take_all_memory
     for _ in 0..300 {
         one(meshes[0].call(Rank(1), "echo", message([Value::Bytes(vec![1; 1000])])));
     }
-    assert_eq!(gate.held(), 1, "P-2");
+    assert_eq!(gate.held(), 1, "RT-2");
     open(&gate);
     for request in [first, second] {
         request.wait().expect("served");
@@ -114,7 +114,7 @@ fn a_small_call_on_which_a_large_one_waits_gets_through() {
 #[test]
 fn a_reply_waits_for_no_request() {
     let (meshes, gate, holding) = with_full_share(small_share);
-    // P-4: rank 1 has no more memory for requests of rank 0.
+    // RT-4: rank 1 has no more memory for requests of rank 0.
     let given = one(meshes[1].call(Rank(0), "give", Message::default())).into_tensor().expect("a tensor");
     assert_eq!(given, full());
     open(&gate);
@@ -126,7 +126,7 @@ fn a_reply_waits_for_no_request() {
 fn large_calls_nest_though_one_of_them_takes_all_memory() {
     let gate = Gate::new();
     let meshes = world_with(2, |_| gate.methods(), small_share);
-    // P-5: six requests of the same chain, three on each rank, and six replies.
+    // RT-5: six requests of the same chain, three on each rank, and six replies.
     let sent = message([Value::Int(5), full().into()]);
     assert_eq!(one(meshes[0].call(Rank(1), "bounce", sent)).into_tensor().expect("a tensor"), full());
     shut_down(meshes);
