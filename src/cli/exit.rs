@@ -59,7 +59,7 @@ fn code_of_join(error: &JoinError) -> u8 {
     match error {
         JoinError::Missing { .. }
         | JoinError::Unreachable { .. }
-        | JoinError::MasterLeft { .. }
+        | JoinError::CoordinatorLeft { .. }
         | JoinError::PeerLeft { .. }
         // Rank 0 gave up waiting for others, and told this rank.
         | JoinError::Refused { reason: RefusalReason::Timeout, .. }

@@ -14,7 +14,7 @@ use super::state::{
     ModuleState, OwnerState, StateSnapshot, StepCounters, add_module, add_slots, restore_module,
     restore_slots, wanted_by_module,
 };
-use super::{Applied, Gradients, PATIENCE};
+use super::{Applied, Gradients, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, Backward, Context};
 use crate::model::Module;
 use crate::optimizers::{Optimizer, OptimizerSpec};
@@ -222,11 +222,11 @@ impl DistributedOptimizer {
         self.steps += 1;
         let modules = self.at_owners.iter().map(|optimizer| {
             let step = Step { optimizer: optimizer.clone(), backward, samples };
-            self.autograd.call_within(optimizer.owner(), step, Some(context), PATIENCE)
+            self.autograd.call_within(optimizer.owner(), step, Some(context), WAIT_FOR_TRAINERS)
         });
         let shards = self.shards.iter().map(|shard| {
             let step = shard::Step { shard: shard.clone(), backward, samples };
-            self.autograd.call_within(shard.owner(), step, Some(context), PATIENCE)
+            self.autograd.call_within(shard.owner(), step, Some(context), WAIT_FOR_TRAINERS)
         });
         modules.chain(shards).collect()
     }

@@ -46,7 +46,7 @@ pub use state::{
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
+pub(crate) const WAIT_FOR_TRAINERS: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
 
 /// A gradient for each parameter of a module, in its order; `None` where the step did not use it.
 pub(crate) type Gradients = Vec<Option<tch::Tensor>>;

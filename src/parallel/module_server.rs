@@ -14,7 +14,7 @@ use super::calls::optimizer::{Create, Created, Step, Stepped};
 use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
 use super::state::Stateful;
-use super::{Groups, PATIENCE};
+use super::{Groups, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
 use crate::rpc::{Bits, Json, Mesh, Methods, RRef};
@@ -130,7 +130,7 @@ async fn input(scope: &Scope, input: Input) -> Result<Tensor> {
     Ok(match input {
         Input::Tensor(tensor) => tensor,
         Input::Lent(lent) => scope.borrow(lent).await?.tensor,
-        Input::Output(call) => scope.call_within(call.module.owner(), *call, PATIENCE).await?.output,
+        Input::Output(call) => scope.call_within(call.module.owner(), *call, WAIT_FOR_TRAINERS).await?.output,
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tch::Tensor;
 
-use super::PATIENCE;
+use super::WAIT_FOR_TRAINERS;
 use super::calls::module::{self, Input};
 use crate::autograd::{Autograd, Context};
 use crate::rpc::{Bits, PendingReply, RRef};
@@ -129,7 +129,7 @@ impl RemoteModule {
     fn call_forward(&self, context: Option<&Context>, inputs: Vec<Input>, forward: Forward) -> Forwarding {
         let call = self.forward_call(inputs, forward);
         Forwarding(match context {
-            Some(_) => self.autograd.call_within(self.owner(), call, context, PATIENCE),
+            Some(_) => self.autograd.call_within(self.owner(), call, context, WAIT_FOR_TRAINERS),
             None => self.autograd.call(self.owner(), call, None),
         })
     }

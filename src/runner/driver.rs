@@ -17,7 +17,7 @@ use super::calls::driver::Train;
 use super::progress::Reporter;
 use crate::autograd::Autograd;
 use crate::job::{Placement, Training};
-use crate::parallel::{PATIENCE, RemoteModule};
+use crate::parallel::{RemoteModule, WAIT_FOR_TRAINERS};
 use crate::rpc::{CallError, Incoming, Mesh, Methods, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -44,7 +44,8 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
     let what = format!("driving {}", trainers.iter().map(|&rank| name(rank)).collect::<Vec<_>>().join(", "));
     mesh.doing(&what);
     reporter.doing(&what);
-    let start = |&trainer: &Rank| mesh.request_within(trainer, Train { modules: modules.clone() }, PATIENCE);
+    let start =
+        |&trainer: &Rank| mesh.request_within(trainer, Train { modules: modules.clone() }, WAIT_FOR_TRAINERS);
     let answers = PendingReply::wait_all(trainers.iter().map(start).collect());
     answers.map_err(|error| anyhow!("training on {} failed: {}", name(error.rank), error.message))?;
     Ok(())

@@ -24,7 +24,7 @@ pub struct Stepper {
     /// Modules in the order in which a sample passes through them.
     pub modules: Vec<ModuleHandle>,
     /// Gradient synchronization of those that are replicas.
-    pub averaging: Option<GradientSync>,
+    pub gradient_sync: Option<GradientSync>,
     pub loss: Loss,
     pub optimizer: DistributedOptimizer,
     pub schedule: PipelineSchedule,
@@ -118,8 +118,8 @@ impl Stepper {
         };
         let mut stepped = Stepped::default();
         let batches = &samples.batches;
-        if let Some(averaging) = &mut self.averaging {
-            averaging.begin(&context, batches.len())?;
+        if let Some(gradient_sync) = &mut self.gradient_sync {
+            gradient_sync.begin(&context, batches.len())?;
         }
 
         let start = Instant::now();
@@ -199,8 +199,8 @@ impl Stepper {
         wait_for([last])?;
         stepped.passed = start.elapsed();
         stepped.computed += context.state().take_computing();
-        if let Some(averaging) = &mut self.averaging {
-            averaging.after_backward(&context)?;
+        if let Some(gradient_sync) = &mut self.gradient_sync {
+            gradient_sync.after_backward(&context)?;
         }
         self.skipped.taken();
         stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
@@ -226,7 +226,7 @@ impl Stepper {
             }
             OnNan::Stop => {
                 // Replicas would part if one of them left out a step.
-                let skip = if self.averaging.is_none() { ", or set train.on_nan = \"skip\"" } else { "" };
+                let skip = if self.gradient_sync.is_none() { ", or set train.on_nan = \"skip\"" } else { "" };
                 bail!(
                     "rank {rank}, step {step}: the loss is {loss}\n  \
                      hint: lower optimizer.lr, look at the data of this step{skip}"

@@ -152,7 +152,7 @@ impl Trainer<'_> {
             course.recorder.keep(&spec.name, state)?;
         }
         stepper.optimizer.leave()?;
-        if let Some(comparison) = stepper.averaging.as_ref().and_then(GradientSync::comparison) {
+        if let Some(comparison) = stepper.gradient_sync.as_ref().and_then(GradientSync::comparison) {
             tracing::info!("{comparison}");
         }
         Ok(())
@@ -192,7 +192,7 @@ impl Trainer<'_> {
                 }
             });
         }
-        let averaging = self.averaging(&modules)?;
+        let gradient_sync = self.gradient_sync(&modules)?;
         let parameters = modules.iter().map(ModuleHandle::parameters).collect::<Result<_>>()?;
         let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
@@ -201,7 +201,7 @@ impl Trainer<'_> {
         Ok(Stepper {
             autograd,
             modules,
-            averaging,
+            gradient_sync,
             loss,
             optimizer,
             schedule,
@@ -226,7 +226,7 @@ impl Trainer<'_> {
         Ok(RemoteModule::new(self.autograd, rref.clone()))
     }
 
-    fn averaging(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
+    fn gradient_sync(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
         // A backward goes through what is computed here in one run.
         let here =
             |module: &ModuleHandle| matches!(module, ModuleHandle::Replica(_) | ModuleHandle::Pulled(_));
@@ -240,8 +240,8 @@ impl Trainer<'_> {
         }
         let trainers = &self.job.train.trainers.ranks;
         let group = self.groups.join(self.mesh, "trainers", trainers)?;
-        let averaging = GradientSync::new(group, &runs, &self.job.replicas);
-        Ok(Some(averaging.context("the replicas")?))
+        let gradient_sync = GradientSync::new(group, &runs, &self.job.replicas);
+        Ok(Some(gradient_sync.context("the replicas")?))
     }
 
     fn evaluates_after(&self, epochs: u32) -> bool {

@@ -15,7 +15,7 @@ use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
-use crate::parallel::{Applied, Gradients, LocalParameters, PATIENCE, mean};
+use crate::parallel::{Applied, Gradients, LocalParameters, WAIT_FOR_TRAINERS, mean};
 use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -222,7 +222,7 @@ impl Exchange {
             }
             let (range, version, marks) = (server.range.clone(), server.version, Marks(marks));
             let push = Push { range, version, samples, marks, parts: encoded.0 };
-            pushing.push(self.autograd.call_within(server.range.owner(), push, None, PATIENCE));
+            pushing.push(self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS));
         }
         Ok(Pushing(pushing))
     }

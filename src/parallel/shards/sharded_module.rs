@@ -11,7 +11,7 @@ use crate::job::shards::Cut;
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
 use crate::layers::{BagMode, Layer, LayerOp, RowTable, TableSpec};
 use crate::model::{Mode, Module};
-use crate::parallel::PATIENCE;
+use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
 use crate::rpc::{PendingReply, RRef};
 
@@ -120,7 +120,7 @@ impl ShardedModule {
         for (shard, ids) in self.shards.iter().zip(plan.of).filter(|(_, ids)| !ids.is_empty()) {
             let look_up = LookUp { shard: shard.clone(), after, ids: Tensor::f_from_slice(&ids)? };
             let call = match context {
-                Some(_) => self.autograd.call_within(shard.owner(), look_up, context, PATIENCE),
+                Some(_) => self.autograd.call_within(shard.owner(), look_up, context, WAIT_FOR_TRAINERS),
                 None => self.autograd.call(shard.owner(), look_up, None),
             };
             calls.push((call, ids.len() as i64));

@@ -36,7 +36,7 @@ pub(super) async fn join(
 ) -> Result<World, JoinError> {
     let key = Key::from_token(config.token.as_deref());
     let Reached { mut stream, listener, me, transports } = reach(&config, &key, deadline, &waiting).await?;
-    let left = |why: String| JoinError::MasterLeft { address: config.master.clone(), why };
+    let left = |why: String| JoinError::CoordinatorLeft { address: config.master.clone(), why };
     let frame = async {
         let frame = handshake::receive_frame(&mut stream, MAX_WORLD_BYTES);
         let mut frame = pin!(frame);
@@ -207,7 +207,7 @@ fn failed(failure: Failure, config: &MeshConfig, at: Rank, address: &str) -> Joi
         Failure::Refused(Refusal { reason, message }) => {
             JoinError::Refused { by: format!("rank {at} at {address}"), rank: config.rank, reason, message }
         }
-        Failure::Io(error) => JoinError::MasterLeft { address, why: error.to_string() },
+        Failure::Io(error) => JoinError::CoordinatorLeft { address, why: error.to_string() },
     }
 }
 

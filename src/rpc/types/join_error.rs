@@ -43,7 +43,7 @@ pub enum JoinError {
     #[error(
         "rank 0 at {address} went away before the world was complete: {why}\n  hint: its own output says why"
     )]
-    MasterLeft { address: String, why: String },
+    CoordinatorLeft { address: String, why: String },
     #[error("rank {rank} went away before the world was complete: {why}\n  hint: its own output says why")]
     PeerLeft { rank: Rank, why: String },
     #[error(
@@ -113,7 +113,7 @@ mod tests {
             refused(RefusalReason::Job, "it runs job 1a2b3c4d, here runs job 5e6f7a8b"),
             refused(RefusalReason::RankTaken, "rank 2 has come already"),
             JoinError::Missing { missing: vec![Rank(1), Rank(3)], waited },
-            JoinError::MasterLeft { address: address(), why: "early eof".into() },
+            JoinError::CoordinatorLeft { address: address(), why: "early eof".into() },
             JoinError::Unconnected,
         ];
         let text = all.map(|error| error.to_string()).join("\n");
