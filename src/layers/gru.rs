@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
 use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position};
-use super::recurrent::{BIDIRECTIONAL, Given, NUM_LAYERS, OUTPUT, Recurrent};
+use super::recurrent::{BIDIRECTIONAL, HiddenStates, NUM_LAYERS, OUTPUT, Recurrent};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 
@@ -17,7 +17,7 @@ arguments! {
         bias: bool = BIAS,
         dropout: f64 = dropout("dropout").doc("Between the layers, not after the last, in training."),
         bidirectional: bool = BIDIRECTIONAL,
-        output: Given = OUTPUT,
+        output: HiddenStates = OUTPUT,
     }
     said: BATCH_FIRST;
 }

@@ -12,8 +12,8 @@ pub(super) const NUM_LAYERS: Key<Integer> =
     key("num_layers", integer(1..=1024)).default("1").doc("Layers on top of one another.");
 pub(super) const BIDIRECTIONAL: Key<Flag> =
     key("bidirectional", flag()).default("false").doc("Also from the last step to the first, side by side.");
-pub(super) const OUTPUT: Key<Words<Given>> =
-    key("output", words(&[("sequence", Given::Sequence), ("last", Given::Last)]))
+pub(super) const OUTPUT: Key<Words<HiddenStates>> =
+    key("output", words(&[("sequence", HiddenStates::Sequence), ("last", HiddenStates::Last)]))
         .default("sequence")
         .doc("The hidden state at every step, or after the last one. PyTorch's module gives both.");
 pub(super) const PROJ_SIZE: Refused = refused("proj_size", "leave it out, and put a linear layer behind");
@@ -21,7 +21,7 @@ pub(super) const PROJ_SIZE: Refused = refused("proj_size", "leave it out, and pu
 /// What of PyTorch's tuple is passed on: a list of layers needs one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Given {
+pub enum HiddenStates {
     /// The hidden state at every time step.
     Sequence,
     /// The hidden state after the last time step.
@@ -39,7 +39,7 @@ pub(super) struct Recurrent {
     /// Between the layers, not after the last.
     pub dropout: f64,
     pub bidirectional: bool,
-    pub output: Given,
+    pub output: HiddenStates,
 }
 
 /// Libtorch's kernel over `layers` layers with these parameters: the last one's hidden states at every step, and the last
@@ -79,8 +79,8 @@ impl Recurrent {
     pub fn output(&self, input: &Signal) -> Output {
         let width = self.hidden_size * self.directions();
         let output = |steps| match self.output {
-            Given::Sequence => vec![steps, width],
-            Given::Last => vec![width],
+            HiddenStates::Sequence => vec![steps, width],
+            HiddenStates::Last => vec![width],
         };
         Ok(Signal::floats(output(steps_of(input, self.input_size, "input_size", output)?)))
     }
@@ -114,8 +114,8 @@ impl Recurrent {
             }
         };
         match self.output {
-            Given::Sequence => Ok(y),
-            Given::Last => {
+            HiddenStates::Sequence => Ok(y),
+            HiddenStates::Last => {
                 let layers = last.size()[0];
                 let of_last_layer = last.f_narrow(0, layers - self.directions(), self.directions())?;
                 Tensor::f_cat(&of_last_layer.f_unbind(0)?, 1)

@@ -9,7 +9,7 @@ use c10d::ProcessGroup;
 use tch::Tensor;
 
 use super::first_gradients::FirstGradients;
-use super::hosted_parameters::{Given, HostedParameters, Hosts};
+use super::hosted_parameters::{Contribution, HostedParameters, Hosts};
 use super::registry::{Counters, OptimizerChoice};
 use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
 use super::updates::Updates;
@@ -186,7 +186,7 @@ impl HostedModule {
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let _span = span(Activity::Step);
-        let given = samples.filter(|_| takes_part).map(|samples| Given { samples, gradients, seen });
+        let given = samples.filter(|_| takes_part).map(|samples| Contribution { samples, gradients, seen });
         let applied = self.updates.step(trainer, used, given).await;
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
         self.counters.add(applied);

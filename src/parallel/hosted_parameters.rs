@@ -24,7 +24,7 @@ pub(super) struct HostedParameters {
 }
 
 /// What a trainer's step brings.
-pub(super) struct Given {
+pub(super) struct Contribution {
     /// The samples of its batch.
     pub samples: u64,
     pub gradients: Gradients,
@@ -127,11 +127,11 @@ impl HostedParameters {
 }
 
 impl Updated for HostedParameters {
-    type Given = Given;
+    type Contribution = Contribution;
     type Mean = Mean;
     type Averager = Hosts;
 
-    fn average(hosts: &Hosts, given: Vec<Given>) -> Result<Option<Mean>> {
+    fn average(hosts: &Hosts, given: Vec<Contribution>) -> Result<Option<Mean>> {
         if given.is_empty() {
             return Ok(None);
         }

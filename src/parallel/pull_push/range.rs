@@ -253,11 +253,11 @@ impl ServerRange {
 
 impl Updated for Segments {
     /// The samples of a push, and its gradients by segment.
-    type Given = (u64, Gradients);
+    type Contribution = (u64, Gradients);
     type Mean = Gradients;
     type Averager = ();
 
-    fn average((): &(), given: Vec<Self::Given>) -> Result<Option<Gradients>> {
+    fn average((): &(), given: Vec<Self::Contribution>) -> Result<Option<Gradients>> {
         if given.is_empty() { Ok(None) } else { mean_over_trainers(given).map(Some) }
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
 
 use super::snapshot::ShardRows;
-use super::table::{Given, Gradients, Place, Table};
+use super::table::{Contribution, Gradients, Place, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
@@ -163,7 +163,7 @@ impl Shard {
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
         let _span = span(Activity::Step);
         let (used, looked_up) = self.take_gradients(context)?;
-        let given = samples.map(|samples| Given { samples, looked_up });
+        let given = samples.map(|samples| Contribution { samples, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
         self.counters.add(applied);

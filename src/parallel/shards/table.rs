@@ -38,7 +38,7 @@ enum Places {
 }
 
 /// What one trainer's step brings.
-pub(super) struct Given {
+pub(super) struct Contribution {
     /// The samples of its batch.
     pub samples: u64,
     pub looked_up: Vec<Gradients>,
@@ -308,12 +308,12 @@ impl Table {
 }
 
 impl Updated for Table {
-    type Given = Given;
-    type Mean = Vec<Given>;
+    type Contribution = Contribution;
+    type Mean = Vec<Contribution>;
     type Averager = ();
 
     /// Rows are averaged where they are applied: nothing of them is as large as the table.
-    fn average((): &(), given: Vec<Given>) -> Result<Option<Vec<Given>>> {
+    fn average((): &(), given: Vec<Contribution>) -> Result<Option<Vec<Contribution>>> {
         Ok(Some(given).filter(|given| !given.is_empty()))
     }
 
@@ -322,7 +322,7 @@ impl Updated for Table {
     }
 
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
-    fn apply(&mut self, given: Vec<Given>) -> Result<()> {
+    fn apply(&mut self, given: Vec<Contribution>) -> Result<()> {
         let padding = self.padding();
         let weights = weights(given.iter().map(|given| given.samples));
         let trainers = given.len() as f32;

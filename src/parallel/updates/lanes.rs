@@ -72,7 +72,7 @@ impl<U: Updated> Lanes<U> {
         averager: &U::Averager,
         trainer: Rank,
         used: u64,
-        given: Option<U::Given>,
+        given: Option<U::Contribution>,
     ) -> Result<Applied> {
         let lane = self.lane(trainer);
         lane.steps.fetch_add(1, Ordering::Relaxed);

@@ -63,7 +63,7 @@ enum Meeting {
 /// What the steps of trainers update.
 pub(super) trait Updated: Send + Sized {
     /// What a trainer's step brings.
-    type Given: Send;
+    type Contribution: Send;
     /// What becomes of the steps of one update.
     type Mean;
     /// Makes the one of the other; shared by all who do.
@@ -71,7 +71,7 @@ pub(super) trait Updated: Send + Sized {
 
     /// The mean of what steps have brought, in the order of the ranks. `None`: there is nothing to apply. It may wait for
     /// other ranks.
-    fn average(averager: &Self::Averager, given: Vec<Self::Given>) -> Result<Option<Self::Mean>>;
+    fn average(averager: &Self::Averager, given: Vec<Self::Contribution>) -> Result<Option<Self::Mean>>;
 
     /// Grows with each update.
     fn version(&self) -> u64;
@@ -191,7 +191,12 @@ impl<U: Updated> Updates<U> {
     ///
     /// # Errors
     /// When it, or the round, cannot be applied.
-    pub(super) async fn step(&self, trainer: Rank, used: u64, given: Option<U::Given>) -> Result<Applied> {
+    pub(super) async fn step(
+        &self,
+        trainer: Rank,
+        used: u64,
+        given: Option<U::Contribution>,
+    ) -> Result<Applied> {
         match (&self.state, self.policy.meeting()) {
             (State::Ordered(ordered), Meeting::Rounds) => {
                 ordered.step_in_round(&self.averager, trainer, given).await

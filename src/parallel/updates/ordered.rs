@@ -24,7 +24,7 @@ struct State<U: Updated> {
     /// Applied so far.
     updates: u64,
     pace: Pace,
-    round: Round<U::Given>,
+    round: Round<U::Contribution>,
     /// Why a trainer's step was not taken. It takes no more.
     failed: BTreeMap<Rank, String>,
 }
@@ -87,7 +87,7 @@ impl<U: Updated> Ordered<U> {
         averager: &U::Averager,
         trainer: Rank,
         used: u64,
-        given: Option<U::Given>,
+        given: Option<U::Contribution>,
     ) -> Result<Applied> {
         let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
         let mut state = self.lock();
@@ -104,7 +104,7 @@ impl<U: Updated> Ordered<U> {
         &self,
         averager: &U::Averager,
         trainer: Rank,
-        given: Option<U::Given>,
+        given: Option<U::Contribution>,
     ) -> Result<Applied> {
         let mut changes = self.changed.subscribe();
         let mine = self.lock().gather(trainer, given)?;
@@ -176,7 +176,7 @@ impl<U: Updated> State<U> {
     }
 
     /// Gives the number of the round.
-    fn gather(&mut self, trainer: Rank, given: Option<U::Given>) -> Result<u64> {
+    fn gather(&mut self, trainer: Rank, given: Option<U::Contribution>) -> Result<u64> {
         let is_trainer = self.pace.finished(trainer).is_some();
         ensure!(is_trainer, "rank {trainer} takes no part in the rounds of the trainers");
         let Round { number, given: gathered, .. } = &mut self.round;
@@ -186,7 +186,7 @@ impl<U: Updated> State<U> {
         Ok(*number)
     }
 
-    fn take_complete_round(&mut self) -> Option<BTreeMap<Rank, Option<U::Given>>> {
+    fn take_complete_round(&mut self) -> Option<BTreeMap<Rank, Option<U::Contribution>>> {
         let Round { number, given, applied, failed } = &mut self.round;
         let complete = self.pace.is_round_complete(|rank| given.contains_key(&rank));
         // One at a time: the mean of a round is made of what the one before it left.
@@ -215,7 +215,7 @@ mod tests {
     struct Gate(Option<(mpsc::SyncSender<()>, Mutex<mpsc::Receiver<()>>)>);
 
     impl Updated for Count {
-        type Given = u64;
+        type Contribution = u64;
         type Mean = u64;
         type Averager = Gate;
 
