@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::pool::{expect_image, with_last};
 use super::shape::{Output, Signal};
 use crate::config::{Key, MOST, Sizes, key, sizes};
@@ -20,7 +20,7 @@ const OUTPUT_SIZE: Key<Sizes<2>> =
     key("output_size", sizes(1..=MOST)).example("1").doc("Height and width of the output.");
 
 impl Op for AdaptiveAvgPool2d {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -56,7 +56,7 @@ impl Op for AdaptiveAvgPool2d {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_adaptive_avg_pool2d(self.output_size)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_adaptive_avg_pool2d(self.output_size)
     }
 }

@@ -70,7 +70,7 @@ macro_rules! arguments {
         @declare [$($generics:tt)*] [$layer:ty] [$($bound:tt)*] [$doc:expr]
         $(#[$meta:meta])*
         pub struct $name:ident { $($(#[$attribute:meta])* $argument:ident: $type:ty = $key:expr,)* }
-        $(said: $said:expr;)?
+        $(required: $required:expr;)?
         $(refused: $($refused:expr),+;)?
         $(rules: $rules:expr;)?
     ) => {
@@ -82,16 +82,16 @@ macro_rules! arguments {
 
         impl $($generics)* $crate::layers::arguments::Arguments for $layer $($bound)* {
             const DOC: &'static str = $doc;
-            const KEYS: &'static [&'static dyn $crate::config::AnyKey] = &[$(&$key,)* $(&$said,)? $($(&$refused,)+)?];
+            const KEYS: &'static [&'static dyn $crate::config::AnyKey] = &[$(&$key,)* $(&$required,)? $($(&$refused,)+)?];
 
             #[allow(unused_variables, reason = "a layer without arguments reads nothing")]
             fn read(table: &$crate::config::Table<'_>) -> Option<$layer> {
                 // Each is read before any can fail, so that all that are wrong are told.
                 $(let $argument = table.read(&$key);)*
-                $(let said = table.read(&$said);)?
+                $(let required = table.read(&$required);)?
                 let layer = $name { $($argument: $argument?,)* };
                 $(let layer = $rules(layer, table)?;)?
-                $(let _ = (&$said, said?);)?
+                $(let _ = (&$required, required?);)?
                 Some(layer)
             }
         }

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::pool::{CEIL_MODE, COUNT_INCLUDE_PAD, check_padding, kernel_size, output, padding, stride};
 use super::shape::{Output, Signal};
 use super::window::Window;
@@ -47,7 +47,7 @@ impl<const N: usize> Op for AvgPool<N>
 where
     AvgPool<N>: AvgPoolDimensions,
 {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -89,7 +89,7 @@ where
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        self.pool(call.x)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        self.pool(args.x)
     }
 }

@@ -8,7 +8,9 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{EPS, arguments, size};
-use super::op::{Buffer, Call, First, Memory, Op, RowTable, Seen, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, First, ForwardArgs, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Key, Number, between, flag, key};
@@ -48,28 +50,28 @@ pub trait BatchNormDimensions {
 
 impl<const N: usize> BatchNorm<N> {
     /// `x` (N, C, ...) normalised per channel.
-    fn normalise(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (x, weight, bias) = (call.x, call.params.first(), call.params.get(1));
+    fn normalise(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (x, weight, bias) = (args.x, args.params.first(), args.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
             x.f_batch_norm(weight, bias, mean, var, train, 1.0, self.eps, true)
         };
-        if call.train || !self.track_running_stats {
+        if args.train || !self.track_running_stats {
             enough_values(x)?;
         }
         if !self.track_running_stats {
             return normalise(None, None, true);
         }
-        if !call.train {
-            let running = (call.buffers)()?;
+        if !args.train {
+            let running = (args.buffers)()?;
             return normalise(Some(&running[0]), Some(&running[1]), false);
         }
         let features = &x.size()[1..2];
         let mean = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let var = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let y = normalise(Some(&mean), Some(&var), true)?;
-        (call.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
-        (call.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
-        (call.seen)(Seen::Batch { buffer: 2 });
+        (args.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
+        (args.seen)(Seen::Batch { buffer: 2 });
         Ok(y)
     }
 }
@@ -78,7 +80,7 @@ impl<const N: usize> Op for BatchNorm<N>
 where
     BatchNorm<N>: BatchNormDimensions,
 {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let size = self.num_features;
         if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
     }
@@ -119,8 +121,8 @@ where
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        self.normalise(call)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        self.normalise(args)
     }
 }
 

@@ -5,7 +5,9 @@ use serde::Serialize;
 use tch::{TchError, Tensor};
 
 use super::arguments::{Arguments, BIAS, divisors_hint, size};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::window::{Window, dimensions, slide};
 use super::{Layer, init, size::numbers};
@@ -183,7 +185,7 @@ impl<const N: usize> Op for Conv<N>
 where
     Conv<N>: Convolve,
 {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let mut weight = vec![self.out_channels, self.in_channels / self.groups];
         weight.extend(self.kernel_size);
         weight_and_bias(weight, self.bias.then_some(self.out_channels))
@@ -231,7 +233,7 @@ where
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        self.convolve(call.x, &call.params[0], call.params.get(1))
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        self.convolve(args.x, &args.params[0], args.params.get(1))
     }
 }

@@ -6,7 +6,9 @@ use super::arguments::{BIAS, arguments};
 use super::conv::{
     Conv, GROUPS, IN_CHANNELS, OUT_CHANNELS, PADDING_MODE, expect_channels, groups_fit, with_channels,
 };
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Key, MOST, Sizes, Table, key, sizes};
@@ -56,7 +58,7 @@ impl ConvTranspose2d {
 }
 
 impl Op for ConvTranspose2d {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let mut weight = vec![self.in_channels, self.out_channels / self.groups];
         weight.extend(self.kernel_size);
         weight_and_bias(weight, self.bias.then_some(self.out_channels))
@@ -104,9 +106,9 @@ impl Op for ConvTranspose2d {
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
         let ConvTranspose2d { stride, padding, output_padding, groups, dilation, .. } = self;
-        let (weight, bias) = (&call.params[0], call.params.get(1));
-        call.x.f_conv_transpose2d(weight, bias, stride, padding, output_padding, *groups, dilation)
+        let (weight, bias) = (&args.params[0], args.params.get(1));
+        args.x.f_conv_transpose2d(weight, bias, stride, padding, output_padding, *groups, dilation)
     }
 }

@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 use super::{Layer, masks};
 use crate::config::{Key, Number, between, key};
@@ -19,7 +19,7 @@ arguments! {
 pub(super) const P: Key<Number> = key("p", between(0.0, 1.0)).default("0.5").doc("The probability.");
 
 impl Op for Dropout {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -55,10 +55,10 @@ impl Op for Dropout {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        match call.training_masks() {
-            Some(masks) => masks::elements(call.x, self.p, masks),
-            None => Ok(call.x.shallow_clone()),
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        match args.training_masks() {
+            Some(masks) => masks::elements(args.x, self.p, masks),
+            None => Ok(args.x.shallow_clone()),
         }
     }
 }

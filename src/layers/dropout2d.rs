@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
 use super::dropout::P;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, masks};
 
@@ -17,7 +17,7 @@ arguments! {
 }
 
 impl Op for Dropout2d {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -58,10 +58,10 @@ impl Op for Dropout2d {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        match call.training_masks() {
-            Some(masks) => masks::channels(call.x, self.p, masks),
-            None => Ok(call.x.shallow_clone()),
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        match args.training_masks() {
+            Some(masks) => masks::channels(args.x, self.p, masks),
+            None => Ok(args.x.shallow_clone()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use tch::{TchError, Tensor};
 
 use super::Layer;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 
 /// All that there is to say of such a layer.
@@ -16,7 +16,7 @@ pub trait Elementwise: Debug + Send + Sync {
 }
 
 impl<T: Elementwise> Op for T {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -52,7 +52,7 @@ impl<T: Elementwise> Op for T {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        self.apply(call.x)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        self.apply(args.x)
     }
 }

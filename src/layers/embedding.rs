@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{arguments, size};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, TableSpec, weight_and_bias};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias};
 use super::shape::{Output, Signal};
 use super::{Layer, LayerOp};
 use crate::config::{Flag, Integer, Key, MOST, Optional, Refused, Table, flag, integer, key, refused};
@@ -43,7 +43,7 @@ fn check(layer: Embedding, table: &Table<'_>) -> Option<Embedding> {
 }
 
 impl Op for Embedding {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         weight_and_bias(vec![self.num_embeddings, self.embedding_dim], None)
     }
 
@@ -88,8 +88,8 @@ impl Op for Embedding {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
         let padding = self.padding_idx.unwrap_or(-1);
-        Tensor::f_embedding(&call.params[0], call.x, padding, false, self.sparse)
+        Tensor::f_embedding(&args.params[0], args.x, padding, false, self.sparse)
     }
 }

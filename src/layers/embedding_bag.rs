@@ -4,7 +4,9 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arguments::arguments;
 use super::embedding::{EMBEDDING_DIM, MAX_NORM, NORM_TYPE, NUM_EMBEDDINGS, SCALE_GRAD_BY_FREQ, SPARSE};
-use super::op::{BagMode, Buffer, Call, Memory, Op, RowTable, Slot, TableSpec, weight_and_bias};
+use super::op::{
+    BagMode, Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, LayerOp};
 use crate::config::{Key, Table, Words, key, refused, words};
@@ -46,7 +48,7 @@ fn check(layer: EmbeddingBag, table: &Table<'_>) -> Option<EmbeddingBag> {
 pub const EMPTY_PLACE: i64 = -1;
 
 impl Op for EmbeddingBag {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         weight_and_bias(vec![self.num_embeddings, self.embedding_dim], None)
     }
 
@@ -92,14 +94,14 @@ impl Op for EmbeddingBag {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
         let mode = match self.mode {
             BagMode::Sum => 0,
             BagMode::Mean => 1,
             BagMode::Max => 2,
         };
-        let (indices, starts) = unpadded(call.x)?;
-        let weight = &call.params[0];
+        let (indices, starts) = unpadded(args.x)?;
+        let weight = &args.params[0];
         let bags = Tensor::f_embedding_bag(
             weight,
             &indices,
@@ -111,7 +113,7 @@ impl Op for EmbeddingBag {
             false,
         )
         .map_err(|error| explained(error, &indices));
-        let mut shape = call.x.size();
+        let mut shape = args.x.size();
         if let Some(length) = shape.last_mut() {
             *length = weight.size()[1];
         }

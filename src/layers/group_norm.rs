@@ -4,7 +4,9 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{EPS, arguments, must_divide, size};
 use super::batch_norm::{AFFINE, channels};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Integer, Key, Table};
@@ -29,7 +31,7 @@ fn check(layer: GroupNorm, table: &Table<'_>) -> Option<GroupNorm> {
 }
 
 impl Op for GroupNorm {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let size = self.num_channels;
         if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
     }
@@ -66,7 +68,7 @@ impl Op for GroupNorm {
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_group_norm(self.num_groups, call.params.first(), call.params.get(1), self.eps, true)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_group_norm(self.num_groups, args.params.first(), args.params.get(1), self.eps, true)
     }
 }

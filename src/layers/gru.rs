@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position};
 use super::recurrent::{BIDIRECTIONAL, HiddenStates, NUM_LAYERS, OUTPUT, Recurrent};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
@@ -19,7 +19,7 @@ arguments! {
         bidirectional: bool = BIDIRECTIONAL,
         output: HiddenStates = OUTPUT,
     }
-    said: BATCH_FIRST;
+    required: BATCH_FIRST;
 }
 
 impl Gru {
@@ -30,7 +30,7 @@ impl Gru {
 }
 
 impl Op for Gru {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         self.sizes().parameters()
     }
 
@@ -66,11 +66,11 @@ impl Op for Gru {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (Gru { bias, bidirectional, .. }, train) = (self, call.train);
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (Gru { bias, bidirectional, .. }, train) = (self, args.train);
         let kernel = |x: &Tensor, params: &[&Tensor], layers: i64, zeros: &Tensor| {
             x.f_gru(zeros, params, *bias, layers, 0.0, train, *bidirectional, true)
         };
-        self.sizes().forward(call.x, call.params, call.training_masks(), &kernel)
+        self.sizes().forward(args.x, args.params, args.training_masks(), &kernel)
     }
 }

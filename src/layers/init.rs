@@ -5,7 +5,7 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::op::Slot;
+use super::op::ParameterSpec;
 use super::{Layer, LayerOp};
 
 /// The initial values of a layer's own parameters, f32 on the CPU.
@@ -13,7 +13,7 @@ use super::{Layer, LayerOp};
 /// # Errors
 /// Libtorch could not make a tensor (memory).
 pub fn draw(op: &LayerOp) -> Result<Vec<Tensor>, TchError> {
-    let zeros = |slot: Slot| Tensor::f_zeros(slot.shape, (Kind::Float, tch::Device::Cpu));
+    let zeros = |parameter: ParameterSpec| Tensor::f_zeros(parameter.shape, (Kind::Float, tch::Device::Cpu));
     let mut tensors = op.parameters().into_iter().map(zeros).collect::<Result<Vec<_>, _>>()?;
     op.draw(&mut tensors)?;
     Ok(tensors)

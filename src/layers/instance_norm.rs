@@ -6,7 +6,9 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{EPS, arguments};
 use super::batch_norm::{MOMENTUM, NUM_FEATURES, channels, running_statistics};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Seen, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::window::dimensions;
 use super::{Layer, init, size::numbers};
@@ -36,16 +38,16 @@ pub trait InstanceNormDimensions {
 
 impl<const N: usize> InstanceNorm<N> {
     /// `x` (N, C, ...) normalised per sample and channel.
-    fn normalise(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (x, weight, bias) = (call.x, call.params.first(), call.params.get(1));
+    fn normalise(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (x, weight, bias) = (args.x, args.params.first(), args.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, own: bool| {
             x.f_instance_norm(weight, bias, mean, var, own, 1.0, self.eps, true)
         };
         if !self.track_running_stats {
             return normalise(None, None, true);
         }
-        if !call.train {
-            let running = (call.buffers)()?;
+        if !args.train {
+            let running = (args.buffers)()?;
             return normalise(Some(&running[0]), Some(&running[1]), false);
         }
         let features = &x.size()[1..2];
@@ -53,8 +55,8 @@ impl<const N: usize> InstanceNorm<N> {
         let var = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let y = normalise(Some(&mean), Some(&var), true)?;
         // PyTorch has a count of batches here as well, and never counts.
-        (call.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
-        (call.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
         Ok(y)
     }
 }
@@ -63,7 +65,7 @@ impl<const N: usize> Op for InstanceNorm<N>
 where
     InstanceNorm<N>: InstanceNormDimensions,
 {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let size = self.num_features;
         if self.affine { weight_and_bias(vec![size], Some(size)) } else { vec![] }
     }
@@ -110,7 +112,7 @@ where
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        self.normalise(call)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        self.normalise(args)
     }
 }

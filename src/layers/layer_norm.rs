@@ -4,7 +4,7 @@ use figment::value::Value;
 use tch::{TchError, Tensor};
 
 use super::arguments::{BIAS, EPS, arguments};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Item, Key, Kind, MOST, Values, flag, integer, key};
@@ -67,11 +67,11 @@ pub(super) fn output(input: &Signal, normalized: &[i64]) -> Output {
 }
 
 impl Op for LayerNorm {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let LayerNorm { normalized_shape: shape, elementwise_affine, bias, .. } = self;
-        let mut slots = vec![slot("weight", shape.clone()), slot("bias", shape.clone())];
-        slots.truncate(if *elementwise_affine { 1 + usize::from(*bias) } else { 0 });
-        slots
+        let mut parameters = vec![parameter("weight", shape.clone()), parameter("bias", shape.clone())];
+        parameters.truncate(if *elementwise_affine { 1 + usize::from(*bias) } else { 0 });
+        parameters
     }
 
     fn buffers(&self) -> Vec<Buffer> {
@@ -106,7 +106,7 @@ impl Op for LayerNorm {
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_layer_norm(&self.normalized_shape, call.params.first(), call.params.get(1), self.eps, true)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_layer_norm(&self.normalized_shape, args.params.first(), args.params.get(1), self.eps, true)
     }
 }

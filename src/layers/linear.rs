@@ -3,7 +3,9 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{BIAS, arguments, size};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, weight_and_bias};
+use super::op::{
+    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 
@@ -17,7 +19,7 @@ arguments! {
 }
 
 impl Op for Linear {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let Linear { in_features, out_features, bias } = *self;
         weight_and_bias(vec![out_features, in_features], bias.then_some(out_features))
     }
@@ -75,7 +77,7 @@ impl Op for Linear {
         Memory::FORGETS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_linear(&call.params[0], call.params.get(1))
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_linear(&args.params[0], args.params.get(1))
     }
 }

@@ -25,7 +25,7 @@ pub mod size;
 mod window;
 
 pub use embedding_bag::EMPTY_PLACE;
-pub use op::{BagMode, Call, Op, RowTable, Seen, Slot, TableSpec};
+pub use op::{BagMode, ForwardArgs, Op, ParameterSpec, RowTable, Seen, TableSpec};
 pub use read::{NAME, TYPE, check_name, list};
 pub use shape::{InputDtype, Mismatch, Outputs, Signal, infer};
 
@@ -67,7 +67,7 @@ macro_rules! layers {
 
         impl LayerOp {
             /// The type as a job names it.
-            pub fn kind(&self) -> &'static str {
+            pub fn name(&self) -> &'static str {
                 match self {
                     $(LayerOp::$Type(_) => stringify!($file),)*
                 }
@@ -151,8 +151,8 @@ pub fn each_tensor(layers: &[Layer], look: &mut impl FnMut(String, Vec<i64>, boo
 
 fn below(prefix: &str, layers: &[Layer], look: &mut impl FnMut(String, Vec<i64>, bool)) {
     for Layer { name, op } in layers {
-        for Slot { name: slot, shape } in op.parameters() {
-            look(format!("{prefix}{name}.{slot}"), shape, true);
+        for ParameterSpec { name: parameter, shape } in op.parameters() {
+            look(format!("{prefix}{name}.{parameter}"), shape, true);
         }
         for buffer in op.buffers() {
             look(format!("{prefix}{name}.{}", buffer.name), buffer.shape, false);

@@ -4,7 +4,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, must_divide, size};
 use super::masks::{self, MaskSource};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
 use super::shape::{Output, Signal, steps_of};
 use super::{Layer, size::numbers};
 use crate::config::{Flag, Integer, Key, Refused, Table, flag, key, refused};
@@ -18,7 +18,7 @@ arguments! {
         bias: bool = BIAS,
         causal: bool = CAUSAL,
     }
-    said: BATCH_FIRST;
+    required: BATCH_FIRST;
     refused: ADD_BIAS_KV, ADD_ZERO_ATTN, KDIM, VDIM;
     rules: check;
 }
@@ -37,14 +37,14 @@ fn check(layer: MultiheadAttention, table: &Table<'_>) -> Option<MultiheadAttent
 }
 
 impl Op for MultiheadAttention {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         let size = self.embed_dim;
-        let weights = slot("in_proj_weight", [3 * size, size]);
-        let out = slot("out_proj.weight", [size, size]);
+        let weights = parameter("in_proj_weight", [3 * size, size]);
+        let out = parameter("out_proj.weight", [size, size]);
         match self.bias {
             false => vec![weights, out],
             true => {
-                vec![weights, slot("in_proj_bias", [3 * size]), out, slot("out_proj.bias", [size])]
+                vec![weights, parameter("in_proj_bias", [3 * size]), out, parameter("out_proj.bias", [size])]
             }
         }
     }
@@ -92,16 +92,16 @@ impl Op for MultiheadAttention {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (params, dropout) = (call.params, call.training_masks());
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (params, dropout) = (args.params, args.training_masks());
         let (in_bias, out_weight, out_bias) = match self.bias {
             true => (Some(&params[1]), &params[2], Some(&params[3])),
             false => (None, &params[1], None),
         };
-        let (batch, length, size) = call.x.size3()?;
+        let (batch, length, size) = args.x.size3()?;
         let heads = self.num_heads;
         // (3, N, heads, L, E / heads)
-        let projected = call
+        let projected = args
             .x
             .f_linear(&params[0], in_bias)?
             .f_view([batch, length, 3, heads, size / heads])?

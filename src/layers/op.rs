@@ -13,7 +13,7 @@ use super::{Layer, LayerOp};
 /// see [`Elementwise`](super::elementwise::Elementwise).
 pub trait Op: Debug + Send + Sync {
     /// Names and shapes of its own parameters, in the order of PyTorch's `named_parameters`.
-    fn parameters(&self) -> Vec<Slot>;
+    fn parameters(&self) -> Vec<ParameterSpec>;
 
     /// Its buffers, in the order of PyTorch's `named_buffers`.
     fn buffers(&self) -> Vec<Buffer>;
@@ -46,25 +46,25 @@ pub trait Op: Debug + Send + Sync {
     ///
     /// # Errors
     /// What libtorch refuses.
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError>;
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError>;
 }
 
 /// A parameter as PyTorch names it within its layer, with its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct ParameterSpec {
     pub name: String,
     pub shape: Vec<i64>,
 }
 
-pub(super) fn slot(name: impl Into<String>, shape: impl Into<Vec<i64>>) -> Slot {
-    Slot { name: name.into(), shape: shape.into() }
+pub(super) fn parameter(name: impl Into<String>, shape: impl Into<Vec<i64>>) -> ParameterSpec {
+    ParameterSpec { name: name.into(), shape: shape.into() }
 }
 
 /// A weight, and a bias if there is one.
-pub(super) fn weight_and_bias(weight: Vec<i64>, bias: Option<i64>) -> Vec<Slot> {
-    let mut slots = vec![slot("weight", weight)];
-    slots.extend(bias.map(|size| slot("bias", [size])));
-    slots
+pub(super) fn weight_and_bias(weight: Vec<i64>, bias: Option<i64>) -> Vec<ParameterSpec> {
+    let mut parameters = vec![parameter("weight", weight)];
+    parameters.extend(bias.map(|size| parameter("bias", [size])));
+    parameters
 }
 
 /// A buffer as PyTorch names it within its layer.
@@ -144,7 +144,7 @@ pub struct TableSpec {
 pub struct Memory {
     /// Its output is not among what its backward reads: the next layer may write over it.
     pub forgets_output: bool,
-    /// It can write over its input, see [`Call::may_overwrite`].
+    /// It can write over its input, see [`ForwardArgs::may_overwrite`].
     pub writes_over_input: bool,
 }
 
@@ -155,7 +155,7 @@ impl Memory {
 }
 
 /// One forward of one layer.
-pub struct Call<'a> {
+pub struct ForwardArgs<'a> {
     /// The layer's own, in the order of [`Op::parameters`].
     pub params: &'a [Tensor],
     /// A batch; its first dimension counts the samples.
@@ -173,7 +173,7 @@ pub struct Call<'a> {
     pub masks: &'a dyn Fn() -> MaskSource,
 }
 
-impl Call<'_> {
+impl ForwardArgs<'_> {
     /// Where the random numbers of a training forward come from.
     pub fn training_masks(&self) -> Option<MaskSource> {
         self.train.then(self.masks)

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal, position};
 use crate::config::{Integer, Key, List, Table, integer, key, list};
 
@@ -36,7 +36,7 @@ fn check(layer: Permute, table: &Table<'_>) -> Option<Permute> {
 }
 
 impl Op for Permute {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -79,7 +79,7 @@ impl Op for Permute {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_permute(&self.dims)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_permute(&self.dims)
     }
 }

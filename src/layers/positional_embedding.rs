@@ -4,7 +4,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{arguments, size};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, weight_and_bias};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, weight_and_bias};
 use super::shape::{Output, Refusal, Signal, steps_of};
 
 arguments! {
@@ -16,7 +16,7 @@ arguments! {
 }
 
 impl Op for PositionalEmbedding {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         weight_and_bias(vec![self.num_embeddings, self.embedding_dim], None)
     }
 
@@ -60,8 +60,8 @@ impl Op for PositionalEmbedding {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (x, weight) = (call.x, &call.params[0]);
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (x, weight) = (args.x, &args.params[0]);
         let steps = Tensor::f_arange(x.size()[1], (Kind::Int64, x.device()))?;
         x.f_add(&Tensor::f_embedding(weight, &steps, -1, false, false)?)
     }

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, parameter};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Integer, Key, MOST, Number, integer, key, number};
 
@@ -21,8 +21,8 @@ const NUM_PARAMETERS: Key<Integer> =
 const INIT: Key<Number> = key("init", number()).default("0.25").doc("What the slopes start from.");
 
 impl Op for Prelu {
-    fn parameters(&self) -> Vec<Slot> {
-        vec![slot("weight", [self.num_parameters])]
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        vec![parameter("weight", [self.num_parameters])]
     }
 
     fn buffers(&self) -> Vec<Buffer> {
@@ -70,7 +70,7 @@ impl Op for Prelu {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_prelu(&call.params[0])
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_prelu(&args.params[0])
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tch::{TchError, Tensor};
 
 use super::masks::{self, MaskSource};
-use super::op::{Slot, slot};
+use super::op::{ParameterSpec, parameter};
 use super::shape::{Output, Signal, steps_of};
 use crate::config::{Flag, Integer, Key, Refused, Words, flag, integer, key, refused, words};
 
@@ -53,22 +53,23 @@ impl Recurrent {
         if self.bidirectional { 2 } else { 1 }
     }
 
-    pub fn parameters(&self) -> Vec<Slot> {
+    pub fn parameters(&self) -> Vec<ParameterSpec> {
         let directions: &[&str] = if self.bidirectional { &["", "_reverse"] } else { &[""] };
         let gates = self.gates * self.hidden_size;
-        let mut slots = Vec::new();
+        let mut parameters = Vec::new();
         for layer in 0..self.num_layers {
             let input = if layer == 0 { self.input_size } else { self.hidden_size * self.directions() };
             for direction in directions {
-                slots.push(slot(format!("weight_ih_l{layer}{direction}"), [gates, input]));
-                slots.push(slot(format!("weight_hh_l{layer}{direction}"), [gates, self.hidden_size]));
+                parameters.push(parameter(format!("weight_ih_l{layer}{direction}"), [gates, input]));
+                parameters
+                    .push(parameter(format!("weight_hh_l{layer}{direction}"), [gates, self.hidden_size]));
                 if self.bias {
-                    slots.push(slot(format!("bias_ih_l{layer}{direction}"), [gates]));
-                    slots.push(slot(format!("bias_hh_l{layer}{direction}"), [gates]));
+                    parameters.push(parameter(format!("bias_ih_l{layer}{direction}"), [gates]));
+                    parameters.push(parameter(format!("bias_hh_l{layer}{direction}"), [gates]));
                 }
             }
         }
-        slots
+        parameters
     }
 
     /// What every parameter is drawn between, above and below 0.

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{INPLACE, arguments};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 
 arguments! {
@@ -14,7 +14,7 @@ arguments! {
 }
 
 impl Op for Relu {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -50,10 +50,10 @@ impl Op for Relu {
         Memory { forgets_output: false, writes_over_input: true }
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        match call.may_overwrite {
-            true => call.x.shallow_clone().f_relu_(),
-            false => call.x.f_relu(),
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        match args.may_overwrite {
+            true => args.x.shallow_clone().f_relu_(),
+            false => args.x.f_relu(),
         }
     }
 }

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Integer, Key, List, MOST, Table, integer, key, list};
 
@@ -35,7 +35,7 @@ fn check(layer: Reshape, table: &Table<'_>) -> Option<Reshape> {
 }
 
 impl Op for Reshape {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -86,8 +86,8 @@ impl Op for Reshape {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let batch = call.x.size().first().copied().unwrap_or(1);
-        call.x.f_reshape(std::iter::once(batch).chain(self.shape.iter().copied()).collect::<Vec<_>>())
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let batch = args.x.size().first().copied().unwrap_or(1);
+        args.x.f_reshape(std::iter::once(batch).chain(self.shape.iter().copied()).collect::<Vec<_>>())
     }
 }

@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position};
 use super::shape::{Output, Refusal, Signal, infer};
 use super::{Layer, read, size};
 use crate::config::{By, Key, Kind, by, key};
@@ -20,7 +20,7 @@ const LAYERS: Key<By<Vec<Layer>>> = key("layers", by(read::list, || Kind::list(K
     .doc("What is added to the input.");
 
 impl Op for Residual {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -66,9 +66,9 @@ impl Op for Residual {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        match call.inner {
-            Some(y) => call.x.f_add(y),
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        match args.inner {
+            Some(y) => args.x.f_add(y),
             None => Err(TchError::Shape("a residual without its layers' output".into())),
         }
     }

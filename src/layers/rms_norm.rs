@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
 use super::layer_norm::{NORMALIZED_SHAPE, output};
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot, at_each_position, slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Key, Number, Optional, above, flag, key};
@@ -25,8 +25,12 @@ const ELEMENTWISE_AFFINE: Key<Flag> =
     key("elementwise_affine", flag()).default("true").doc("Whether it learns a scale.");
 
 impl Op for RmsNorm {
-    fn parameters(&self) -> Vec<Slot> {
-        if self.elementwise_affine { vec![slot("weight", self.normalized_shape.clone())] } else { vec![] }
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        if self.elementwise_affine {
+            vec![parameter("weight", self.normalized_shape.clone())]
+        } else {
+            vec![]
+        }
     }
 
     fn buffers(&self) -> Vec<Buffer> {
@@ -61,7 +65,7 @@ impl Op for RmsNorm {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        call.x.f_rms_norm(&self.normalized_shape, call.params.first(), self.eps)
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        args.x.f_rms_norm(&self.normalized_shape, args.params.first(), self.eps)
     }
 }

@@ -158,7 +158,7 @@ impl Walk {
             self.position.pop();
             let Some(output) = output else { break };
             signals.push(output);
-            source = format!("{} `{}`", layer.op.kind(), layer.name);
+            source = format!("{} `{}`", layer.op.name(), layer.name);
         }
         signals
     }
@@ -172,7 +172,7 @@ impl Walk {
         match layer.op.output(input) {
             Ok(output) => Some(output),
             Err(refusal) => {
-                let (kind, name) = (layer.op.kind(), &layer.name);
+                let (kind, name) = (layer.op.name(), &layer.name);
                 self.mismatches.push(Mismatch {
                     position: self.position.clone(),
                     message: format!(

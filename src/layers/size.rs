@@ -1,6 +1,6 @@
 //! How many parameters and bytes a layer has, which follows from its parameters and buffers.
 
-use super::op::Slot;
+use super::op::ParameterSpec;
 use super::{Layer, LayerOp};
 
 /// Parameters are float32.
@@ -24,16 +24,18 @@ pub fn buffer_bytes(op: &LayerOp) -> u64 {
 
 /// Bytes of the largest one of a layer's parameters.
 pub fn largest_tensor_bytes(op: &LayerOp) -> u64 {
-    let own = op.parameters().iter().map(|slot| numbers(std::slice::from_ref(slot))).max().unwrap_or(0);
+    let own =
+        op.parameters().iter().map(|parameter| numbers(std::slice::from_ref(parameter))).max().unwrap_or(0);
     let inner = op.inner().iter().map(|layer| largest_tensor_bytes(&layer.op)).max().unwrap_or(0);
     own.saturating_mul(BYTES_PER_PARAMETER).max(inner)
 }
 
-/// Values in all of `slots`.
-pub(super) fn numbers(slots: &[Slot]) -> u64 {
-    let of =
-        |slot: &Slot| slot.shape.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64));
-    slots.iter().fold(0, |sum: u64, slot| sum.saturating_add(of(slot)))
+/// Values in all of `parameters`.
+pub(super) fn numbers(parameters: &[ParameterSpec]) -> u64 {
+    let of = |parameter: &ParameterSpec| {
+        parameter.shape.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64))
+    };
+    parameters.iter().fold(0, |sum: u64, parameter| sum.saturating_add(of(parameter)))
 }
 
 pub(super) fn total(layers: &[Layer], of: fn(&LayerOp) -> u64) -> u64 {

@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, Call, Memory, Op, RowTable, Slot};
+use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{
     Flag, Integer, Item, Key, Kind, MOST, Number, Optional, Refused, Table, Values, Words, above, flag,
@@ -153,7 +153,7 @@ impl Upsample {
 }
 
 impl Op for Upsample {
-    fn parameters(&self) -> Vec<Slot> {
+    fn parameters(&self) -> Vec<ParameterSpec> {
         vec![]
     }
 
@@ -210,8 +210,8 @@ impl Op for Upsample {
         Memory::KEEPS_OUTPUT
     }
 
-    fn forward(&self, call: &mut Call<'_>) -> Result<Tensor, TchError> {
-        let (x, shape) = (call.x, call.x.size());
+    fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
+        let (x, shape) = (args.x, args.x.size());
         let sizes = self.sizes(&shape[2..]);
         let corners = self.align_corners;
         match (self.mode, sizes.len()) {

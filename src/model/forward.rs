@@ -6,7 +6,7 @@ use tch::{Device, TchError, Tensor};
 use super::module::Body;
 use super::plan::Node;
 use super::{ModelError, Module, Statistics};
-use crate::layers::Call;
+use crate::layers::ForwardArgs;
 use crate::layers::masks::MaskSource;
 
 /// How a forward runs.
@@ -128,7 +128,7 @@ impl Module {
             [] => None,
             inner => Some(self.chain(inner, params, x.shallow_clone(), mode, seen)?),
         };
-        let mut call = Call {
+        let mut call = ForwardArgs {
             params: &params[node.parameters.clone()],
             x: &x,
             inner: inner.as_ref(),

@@ -1,7 +1,7 @@
 //! From a job's layers to nodes that know their parameters, buffers, device and place.
 
 use crate::layers::op::Buffer;
-use crate::layers::{Layer, LayerOp, Slot};
+use crate::layers::{Layer, LayerOp, ParameterSpec};
 use crate::topology::Device;
 
 /// A layer in its place.
@@ -54,7 +54,8 @@ impl Plan {
         let index = self.next_index;
         self.next_index += 1;
         let first = (self.parameters.len(), self.buffers.len());
-        let parameter = |Slot { name, shape }: Slot| (format!("{path}.{name}"), shape, device);
+        let parameter =
+            |ParameterSpec { name, shape }: ParameterSpec| (format!("{path}.{name}"), shape, device);
         self.parameters.extend(layer.op.parameters().into_iter().map(parameter));
         let buffer = |buffer: Buffer| (format!("{path}.{}", buffer.name), buffer, device);
         self.buffers.extend(layer.op.buffers().into_iter().map(buffer));

@@ -48,7 +48,7 @@ pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
     let uncut = layers.iter().position(|layer| layer.op.rows().is_none());
     let (entry, problem) = match (uncut, layers) {
         (Some(index), _) => {
-            (item.at(&[index]), format!("is {}, a layer that cannot be cut", layers[index].op.kind()))
+            (item.at(&[index]), format!("is {}, a layer that cannot be cut", layers[index].op.name()))
         }
         (None, [_]) => return,
         (None, _) => (item.at(&[1]), "is a second table: one module is cut over ranks as one".into()),

@@ -215,7 +215,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
         .zip(&parts)
         .map(|((layer, output), part)| LayerPlan {
             name: layer.name.clone(),
-            kind: layer.op.kind(),
+            kind: layer.op.name(),
             output: output.clone(),
             parameters: layers::size::parameters(&layer.op),
             parameter_bytes: layers::size::parameter_bytes(&layer.op),
