@@ -16,6 +16,7 @@ use crate::job::{OnNan, PipelineSchedule};
 use crate::parallel::{DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage};
 use crate::plugin::{Loss, LossValue};
 use crate::profile::{Activity, span};
+use crate::rpc::Batch;
 use crate::topology::Rank;
 
 /// What a trainer's steps work with.
@@ -43,6 +44,29 @@ pub struct Begun {
     number: u64,
     context: Context,
     first: MicroBatch,
+}
+
+impl Begun {
+    fn start(
+        number: u64,
+        context: Context,
+        modules: &[ModuleHandle],
+        forwards: Vec<Forward>,
+        batch: &Samples,
+    ) -> Result<Begun> {
+        let passage = Passage { modules, context: Some(&context), forwards };
+        let first = MicroBatch::start(&passage, batch.input.shallow_clone())?;
+        Ok(Begun { number, context, first })
+    }
+}
+
+/// What the micro-batches of a step leave when all have begun their backwards.
+struct Passed {
+    backwards: Vec<Backward>,
+    /// Has the last backward leave with the optimizer's step.
+    held_back: Option<Batch>,
+    /// Micro-batches that a loss which is not finite has left on their way; to be kept until the step is over.
+    in_flight: VecDeque<MicroBatch>,
 }
 
 /// What one step of one trainer sees.
@@ -112,88 +136,25 @@ impl Stepper {
         want_metrics: bool,
     ) -> Result<Stepped> {
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
-        let (context, mut first) = match self.ahead.take().filter(|ahead| ahead.number == number) {
-            Some(ahead) => (ahead.context, Some(ahead.first)),
-            None => (self.autograd.context(), None),
-        };
-        let mut stepped = Stepped::default();
-        let batches = &samples.batches;
-        if let Some(gradient_sync) = &mut self.gradient_sync {
-            gradient_sync.begin(&context, batches.len())?;
-        }
-
+        let (context, first) = self.begin(number, samples.batches.len())?;
         let start = Instant::now();
-        let (modules, after) = (&self.modules, self.optimizer.steps());
-        let passage = |nth: usize| Passage {
-            modules,
-            context: Some(&context),
-            forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
-        };
-        let (mut in_flight, mut roots, mut backwards) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        let mut held_back = None;
-        for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
-            match action {
-                Action::Start(nth) => {
-                    let started = match first.take() {
-                        Some(ahead) => ahead,
-                        None => MicroBatch::start(&passage(nth), batches[nth].input.shallow_clone())?,
-                    };
-                    stepped.computed += started.computed();
-                    in_flight.push_back(started);
-                }
-                Action::Finish(nth) => {
-                    let batch = &batches[nth];
-                    let started = in_flight.pop_front().context("a micro-batch ends before it begins")?;
-                    let (output, here) = started.finish(&passage(nth))?;
-                    let loss_began = Instant::now();
-                    let computed = {
-                        let _span = span(Activity::Loss);
-                        self.loss.compute(&[output], &[batch.target.shallow_clone()], want_metrics)?
-                    };
-                    if !computed.loss.requires_grad() {
-                        bail!("{UNTRAINABLE}");
-                    }
-                    stepped.computed += here + loss_began.elapsed();
-                    stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
-                    if !stepped.loss.is_finite() {
-                        self.refuse(number, stepped.loss)?;
-                        let at = || format!("rank {}, step {}", self.rank, number + 1);
-                        self.skipped.another().with_context(at)?;
-                        wait_for(backwards)?;
-                        stepped.staleness = self.optimizer.skip(&context).wait()?.staleness;
-                        stepped.skipped = true;
-                        return Ok(stepped);
-                    }
-                    // The gradients of a step's micro-batches add up in the context.
-                    let share = batch.count as f64 / samples.divisor;
-                    roots.push_back(match share {
-                        1.0 => computed.loss,
-                        share => computed.loss.f_mul_scalar(share)?,
-                    });
-                    let begun = if self.modules[0].remote().is_none() { in_flight.len() } else { 0 };
-                    stepped.peak_activations = stepped.peak_activations.max(roots.len() + begun);
-                }
-                Action::Backward(_) => {
-                    let root = roots.pop_front().context("a backward comes before its forward")?;
-                    // The gradients and the step leave together; in a pipeline the one is not to wait for the other.
-                    if batches.len() == 1 {
-                        held_back = Some(self.autograd.batch());
-                    }
-                    backwards.push(self.autograd.backward(&context, &[root], false));
-                }
-            }
+        let mut stepped = Stepped::default();
+        let Passed { mut backwards, held_back, in_flight: _in_flight } =
+            self.pass(number, &context, first, samples, want_metrics, &mut stepped)?;
+        if !stepped.loss.is_finite() {
+            return self.skip(number, &context, backwards, stepped);
         }
 
         let last = backwards.pop().context("a step has no batch")?;
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
+        let (modules, after) = (&self.modules, self.optimizer.steps());
         let stepping = self.optimizer.step(&context, &last, samples.weight);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && asks_first(modules)) {
-            let (number, context) = (number + 1, self.autograd.context());
-            let forwards = forwards(self.seed, self.rank, [number, 0], after + 1, modules.len());
-            let passage = Passage { modules, context: Some(&context), forwards };
-            let first = MicroBatch::start(&passage, next.batches[0].input.shallow_clone())?;
-            self.ahead = Some(Begun { number, context, first });
+            let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
+            let begun =
+                Begun::start(number + 1, self.autograd.context(), modules, forwards, &next.batches[0]);
+            self.ahead = Some(begun?);
         }
         drop(held_back);
         wait_for([last])?;
@@ -205,6 +166,97 @@ impl Stepper {
         self.skipped.taken();
         stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
         Ok(stepped)
+    }
+
+    /// The step's context, and its first micro-batch where that has begun ahead of its turn.
+    fn begin(&mut self, number: u64, batches: usize) -> Result<(Context, Option<MicroBatch>)> {
+        let (context, first) = match self.ahead.take().filter(|ahead| ahead.number == number) {
+            Some(ahead) => (ahead.context, Some(ahead.first)),
+            None => (self.autograd.context(), None),
+        };
+        if let Some(gradient_sync) = &mut self.gradient_sync {
+            gradient_sync.begin(&context, batches)?;
+        }
+        Ok((context, first))
+    }
+
+    /// Has the micro-batches go forward and begin their backwards, as the schedule says. Ends early where the loss is not
+    /// finite.
+    fn pass(
+        &mut self,
+        number: u64,
+        context: &Context,
+        mut first: Option<MicroBatch>,
+        samples: &StepSamples,
+        want_metrics: bool,
+        stepped: &mut Stepped,
+    ) -> Result<Passed> {
+        let (batches, modules, after) = (&samples.batches, &self.modules, self.optimizer.steps());
+        let passage = |nth: usize| Passage {
+            modules,
+            context: Some(context),
+            forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
+        };
+        let mut roots = VecDeque::new();
+        let mut passed = Passed { backwards: Vec::new(), held_back: None, in_flight: VecDeque::new() };
+        for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
+            match action {
+                Action::Start(nth) => {
+                    let started = match first.take() {
+                        Some(ahead) => ahead,
+                        None => MicroBatch::start(&passage(nth), batches[nth].input.shallow_clone())?,
+                    };
+                    stepped.computed += started.computed();
+                    passed.in_flight.push_back(started);
+                }
+                Action::Finish(nth) => {
+                    let batch = &batches[nth];
+                    let started =
+                        passed.in_flight.pop_front().context("a micro-batch ends before it begins")?;
+                    let (output, here) = started.finish(&passage(nth))?;
+                    let loss_began = Instant::now();
+                    let computed = trainable_loss(&mut self.loss, output, &batch.target, want_metrics)?;
+                    stepped.computed += here + loss_began.elapsed();
+                    stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
+                    if !stepped.loss.is_finite() {
+                        return Ok(passed);
+                    }
+                    // The gradients of a step's micro-batches add up in the context.
+                    let share = batch.count as f64 / samples.divisor;
+                    roots.push_back(match share {
+                        1.0 => computed.loss,
+                        share => computed.loss.f_mul_scalar(share)?,
+                    });
+                    let begun = if modules[0].remote().is_none() { passed.in_flight.len() } else { 0 };
+                    stepped.peak_activations = stepped.peak_activations.max(roots.len() + begun);
+                }
+                Action::Backward(_) => {
+                    let root = roots.pop_front().context("a backward comes before its forward")?;
+                    // The gradients and the step leave together; in a pipeline the one is not to wait for the other.
+                    if batches.len() == 1 {
+                        passed.held_back = Some(self.autograd.batch());
+                    }
+                    passed.backwards.push(self.autograd.backward(context, &[root], false));
+                }
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Updates nothing, where the job allows it.
+    fn skip(
+        &mut self,
+        number: u64,
+        context: &Context,
+        backwards: Vec<Backward>,
+        stepped: Stepped,
+    ) -> Result<Stepped> {
+        self.refuse(number, stepped.loss)?;
+        let at = || format!("rank {}, step {}", self.rank, number + 1);
+        self.skipped.another().with_context(at)?;
+        wait_for(backwards)?;
+        let staleness = self.optimizer.skip(context).wait()?.staleness;
+        Ok(Stepped { staleness, skipped: true, ..stepped })
     }
 
     /// The output for evaluation: dropout off, nothing recorded.
@@ -240,6 +292,15 @@ impl Stepper {
 const UNTRAINABLE: &str = "the loss does not depend on any parameter that is trained\n  \
      hint: a module of TorchScript that was frozen or quantised has none, and what computes under torch.no_grad() cuts off \
      those before it";
+
+fn trainable_loss(loss: &mut Loss, output: Tensor, target: &Tensor, want_metrics: bool) -> Result<LossValue> {
+    let _span = span(Activity::Loss);
+    let computed = loss.compute(&[output], &[target.shallow_clone()], want_metrics)?;
+    if !computed.loss.requires_grad() {
+        bail!("{UNTRAINABLE}");
+    }
+    Ok(computed)
+}
 
 /// Does a forward begin with nothing but a call to ranks that this one steps itself? Then it may leave ahead of its turn:
 /// they know which steps come before it. A module behind another one is called from there, and cannot know.
