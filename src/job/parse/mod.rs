@@ -123,6 +123,12 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         log: log?,
         plugin_limits: plugin_limits?,
     };
+    check_together(root, &mut training, normalize.as_ref())?;
+    Some(training)
+}
+
+/// What concerns several sections. `None`: it could not be looked at.
+fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&Item<'_>>) -> Option<()> {
     if training.has_replicas() {
         train::no_skipping(&root.section(&keys::TRAIN), &training.train);
     }
@@ -144,13 +150,13 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         &training.train,
         training.has(Placement::Caller),
     );
-    check_sparse(root, &training);
-    shards::check(root, &training);
-    train::only_drives(&root.section(&keys::TRAIN), &training);
-    if let (Some(item), Some(values)) = (&normalize, &training.data.normalize) {
+    check_sparse(root, training);
+    shards::check(root, training);
+    train::only_drives(&root.section(&keys::TRAIN), training);
+    if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.modules[0]);
     }
-    Some(training)
+    Some(())
 }
 
 fn read_modules(
