@@ -14,6 +14,7 @@
 //!   nothing else: neither on other threads nor on what was drawn before.
 
 mod device;
+mod dtype;
 mod error;
 mod forward;
 mod module;
@@ -26,6 +27,7 @@ mod statistics;
 mod tensor_file;
 mod weights;
 
+pub use dtype::{kind_named, torch_name};
 pub use error::ModelError;
 pub use forward::Mode;
 pub use module::{Kept, Module, ParameterInfo};

@@ -12,8 +12,8 @@ use c10d::TorchError;
 use c10d::script::{Run, Script, Slot};
 use tch::{Device, Kind, Tensor, with_grad};
 
+use super::dtype::torch_name;
 use super::statistics::{Seen, Statistics};
-use super::weights::torch_name;
 use super::{Mode, ModelError, ParameterInfo};
 use crate::job::{ModuleSpec, TorchScript, suggest};
 use crate::layers::{InputDtype, Signal, masks::MaskSource, rng};

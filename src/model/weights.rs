@@ -7,6 +7,7 @@ use std::path::Path;
 use c10d::torch_message;
 use tch::{Kind, Tensor, no_grad};
 
+use super::dtype::{kind_named, torch_name};
 use super::{ModelError, Module};
 use crate::job::weights::{self, Dtype, Header, Stored, Wanted};
 
@@ -87,32 +88,14 @@ fn wanted(name: &str, shape: &[i64], kind: Kind, required: bool) -> Wanted {
     Wanted { name: name.into(), shape: shape.into(), dtype, required }
 }
 
-const KINDS: [(&str, Kind); 10] = [
-    ("bool", Kind::Bool),
-    ("uint8", Kind::Uint8),
-    ("int8", Kind::Int8),
-    ("int16", Kind::Int16),
-    ("int32", Kind::Int),
-    ("int64", Kind::Int64),
-    ("float16", Kind::Half),
-    ("bfloat16", Kind::BFloat16),
-    ("float32", Kind::Float),
-    ("float64", Kind::Double),
-];
-
-/// PyTorch's name of a dtype that safetensors has too.
-pub(super) fn torch_name(kind: Kind) -> &'static str {
-    KINDS.iter().find(|(_, known)| *known == kind).map_or("a dtype of its own", |(name, _)| name)
-}
-
 fn tensor(file: &mut File, stored: &Stored) -> Result<Tensor, String> {
     let name = stored.dtype.name();
-    let (_, kind) = KINDS.iter().find(|(known, _)| *known == name).ok_or(format!("{name} cannot be read"))?;
+    let kind = kind_named(name).ok_or(format!("{name} cannot be read"))?;
     let bytes = usize::try_from(stored.len).map_err(|error| error.to_string())?;
     // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
     let mut data = vec![0; bytes];
     file.seek(SeekFrom::Start(stored.start))
         .and_then(|_| file.read_exact(&mut data))
         .map_err(|error| error.to_string())?;
-    Tensor::f_from_data_size(&data, &stored.shape, *kind).map_err(|error| torch_message(&error))
+    Tensor::f_from_data_size(&data, &stored.shape, kind).map_err(|error| torch_message(&error))
 }

@@ -137,32 +137,54 @@ impl StepCounters {
     }
 }
 
-/// dtypes by their names.
+/// dtypes by PyTorch's names.
 mod dtype {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
     use tch::Kind;
 
-    const KINDS: [Kind; 10] = [
-        Kind::Uint8,
-        Kind::Int8,
-        Kind::Int16,
-        Kind::Int,
-        Kind::Int64,
-        Kind::Half,
-        Kind::BFloat16,
-        Kind::Float,
-        Kind::Double,
-        Kind::Bool,
-    ];
+    use crate::model::{kind_named, torch_name};
 
+    // One without a name is refused by whoever reads it.
     pub fn serialize<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format!("{kind:?}"))
+        to.serialize_str(torch_name(*kind))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
         let name = String::deserialize(from)?;
-        let found = KINDS.into_iter().find(|kind| format!("{kind:?}") == name);
-        found.ok_or_else(|| D::Error::custom(format_args!("`{name}` is not a known dtype")))
+        kind_named(&name).ok_or_else(|| D::Error::custom(format_args!("`{name}` is not a known dtype")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dtype_travels_by_the_name_that_pytorch_gives_it() {
+        let entry = |kind| {
+            let (tensor, extent) = ("weight".into(), Extent::Shared);
+            Entry { tensor, slot: None, lane: None, kind, shape: vec![2], extent }
+        };
+        let kinds = [
+            (Kind::Bool, "bool"),
+            (Kind::Uint8, "uint8"),
+            (Kind::Int8, "int8"),
+            (Kind::Int16, "int16"),
+            (Kind::Int, "int32"),
+            (Kind::Int64, "int64"),
+            (Kind::Half, "float16"),
+            (Kind::BFloat16, "bfloat16"),
+            (Kind::Float, "float32"),
+            (Kind::Double, "float64"),
+        ];
+        for (kind, name) in kinds {
+            let sent = serde_json::to_value(entry(kind)).unwrap();
+            assert_eq!(sent["kind"], name);
+            assert_eq!(serde_json::from_value::<Entry>(sent).unwrap(), entry(kind));
+        }
+        let sent = serde_json::to_value(entry(Kind::ComplexFloat)).unwrap();
+        let error = serde_json::from_value::<Entry>(sent).unwrap_err().to_string();
+        assert_eq!(error, "`a dtype of its own` is not a known dtype");
     }
 }
