@@ -53,7 +53,7 @@ pub(crate) type Gradients = Vec<Option<tch::Tensor>>;
 
 /// A leaf over the same storage that requires a gradient. `data` gives it a version counter of its own, so that an
 /// update in place (hogwild) is no error in a backward that is under way.
-fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
+pub(crate) fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError> {
     parameter.f_data()?.f_set_requires_grad(true)
 }
 

@@ -13,6 +13,7 @@ use super::threads;
 use crate::job::Training;
 use crate::model::{Mode, Module};
 use crate::optimizers::Optimizer;
+use crate::parallel::leaf;
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
 
@@ -77,10 +78,6 @@ impl OneProcess {
         };
         self.modules.iter().flat_map(named).collect()
     }
-}
-
-fn leaf(parameter: &Tensor) -> Result<Tensor, tch::TchError> {
-    parameter.f_detach()?.f_set_requires_grad(true)
 }
 
 /// Trains the job's model in this process for `steps` steps (0: all of them), with as many threads as a server would
