@@ -35,7 +35,7 @@ struct Place {
 }
 
 /// Of one write.
-const PIECE_BYTES: usize = 8 << 20;
+const BUFFER_BYTES: usize = 8 << 20;
 
 impl Region {
     pub fn of(name: &str, tensor: &Tensor) -> Region {
@@ -104,9 +104,9 @@ impl TensorFile {
             return Err(wrong(format!("{bytes} bytes of {kind:?} came where {left} of {wanted:?} are left")));
         }
         let (mut at, numbers) = (*next, flat.numel());
-        let mut buffer = vec![0; PIECE_BYTES.min(numbers * size)];
-        for start in (0..numbers).step_by(PIECE_BYTES / size) {
-            let count = (PIECE_BYTES / size).min(numbers - start);
+        let mut buffer = vec![0; BUFFER_BYTES.min(numbers * size)];
+        for start in (0..numbers).step_by(BUFFER_BYTES / size) {
+            let count = (BUFFER_BYTES / size).min(numbers - start);
             let piece = &mut buffer[..count * size];
             let part = flat.f_narrow(0, start as i64, count as i64).map_err(torch)?;
             part.f_copy_data_u8(piece, count).map_err(torch)?;

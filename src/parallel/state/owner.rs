@@ -114,8 +114,8 @@ impl OwnerState {
         self.sources.push(Source::Rows { of, slot });
     }
 
-    /// Copies the tensors that share their memory with what is about to be written in place: these of the values, and what
-    /// the optimizer remembers keeps itself.
+    /// Keeps its own copies of the values that are about to be written in place. What the optimizer remembers of them needs
+    /// none: an optimizer writes to no tensor that a snapshot holds (OP-3).
     pub fn leave(&mut self, written: &[&str]) -> Result<()> {
         for (entry, source) in self.entries.iter().zip(&mut self.sources) {
             if let Source::Tensor(tensor) = source

@@ -18,7 +18,7 @@ use crate::rpc::wire::value_capnp::pin;
 use crate::topology::Rank;
 
 /// Read before whoever reads may do something else.
-const PIECE_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
 /// The sender's bytes while the receiver may read them.
 pub(crate) struct PinServer {
@@ -67,9 +67,9 @@ impl UnreadTensor {
         Ok(UnreadTensor { reading: Reading::new(buffer.again()?, len, remote), lease })
     }
 
-    /// Reads the next `PIECE_BYTES`. True: that was all.
+    /// Reads the next `READ_BYTES`. True: that was all.
     pub fn read_on(&mut self) -> Result<bool, CallError> {
-        self.reading.read_on(PIECE_BYTES, &self.lease.helper).map_err(|error| {
+        self.reading.read_on(READ_BYTES, &self.lease.helper).map_err(|error| {
             // It has ended, most likely, and its connection is about to say so.
             let why = format!("its memory cannot be read: {error}");
             let lost = CallError::of_kind(CallErrorKind::Lost, &why);
