@@ -302,7 +302,7 @@ mod tests {
         the request of rank 3: `seed`: expected an integer, found a text
         the request of rank 3: `samples` is missing
         the request of rank 3: `samples`: expected an integer of at least 0, found -1
-        the request of rank 3: `parts`: expected a tensor, found a bool
+        the request of rank 3: `parts`: element 1: expected a tensor, found a bool
         its reply: `name` is missing
         its reply: 1 values came behind the last field
         ");

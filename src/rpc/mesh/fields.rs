@@ -43,11 +43,7 @@ impl Fields {
     /// # Errors
     /// `BadValue` when one of them is of another type.
     pub fn rest<T: Field>(&mut self, name: &str) -> Result<Vec<T>, CallError> {
-        let mut rest = Vec::with_capacity(self.0.len());
-        while !self.is_empty() {
-            rest.push(self.take(name)?);
-        }
-        Ok(rest)
+        elements((&mut self.0).map(T::from_value)).map_err(|why| bad(format_args!("`{name}`: {why}")))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -64,6 +60,13 @@ impl Fields {
 
 fn bad(what: impl fmt::Display) -> CallError {
     CallError::of_kind(CallErrorKind::BadValue, what)
+}
+
+/// All of a list, or what is wrong with one of them, counted from 0.
+fn elements<T>(read: impl Iterator<Item = Result<T, String>>) -> Result<Vec<T>, String> {
+    read.enumerate()
+        .map(|(index, element)| element.map_err(|why| format!("element {index}: {why}")))
+        .collect()
 }
 
 macro_rules! plain_field {
@@ -99,8 +102,7 @@ pub(crate) fn unexpected(expected: &str, found: &Value) -> String {
 /// A count, an index, a version: never negative.
 impl Field for u64 {
     fn into_value(self) -> Value {
-        // One that is too large arrives as a negative number, and is refused.
-        Value::Int(self as i64)
+        i64::try_from(self).map_or(Value::TooLarge(self), Value::Int)
     }
 
     fn from_value(value: Value) -> Result<u64, String> {
@@ -165,7 +167,7 @@ impl<T: Field> Field for Vec<T> {
 
     fn from_value(value: Value) -> Result<Vec<T>, String> {
         match value {
-            Value::List(values) => values.into_iter().map(T::from_value).collect(),
+            Value::List(values) => elements(values.into_iter().map(T::from_value)),
             other => Err(unexpected("a list", &other)),
         }
     }
@@ -181,7 +183,9 @@ impl<A: Field, B: Field> Field for (A, B) {
         let Value::List(values) = value else { return Err(unexpected("a list of two", &value)) };
         let [first, second] = <[Value; 2]>::try_from(values)
             .map_err(|values| format!("expected a list of two, found one of {}", values.len()))?;
-        Ok((A::from_value(first)?, B::from_value(second)?))
+        let first = A::from_value(first).map_err(|why| format!("the first of two: {why}"))?;
+        let second = B::from_value(second).map_err(|why| format!("the second of two: {why}"))?;
+        Ok((first, second))
     }
 }
 
@@ -211,5 +215,82 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Field for Json<T> {
     fn from_value(value: Value) -> Result<Json<T>, String> {
         let text = String::from_value(value)?;
         serde_json::from_str(&text).map(Json).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::message::prepare::prepare;
+    use crate::rpc::types::value::Message;
+
+    /// What reading a value as `T` says.
+    fn refused<T: Field>(value: impl Into<Value>) -> String {
+        Fields::new(vec![value.into()]).take::<T>("steps").err().expect("another type").message
+    }
+
+    #[test]
+    fn a_field_arrives_as_it_was_sent() {
+        fn came<T: Field + Clone + PartialEq + fmt::Debug>(sent: &T) {
+            assert_eq!(&T::from_value(sent.clone().into_value()).expect("its own value"), sent);
+        }
+        [0, 1, i64::MAX as u64].iter().for_each(came);
+        [0, u16::MAX].iter().for_each(came);
+        [Bits(0), Bits(u64::MAX)].iter().for_each(came);
+        came(&Some(7i64));
+        came(&None::<String>);
+        came(&vec![("a".to_owned(), 1.5), ("b".to_owned(), f64::INFINITY)]);
+        came(&vec![1u8, 255]);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_with_its_place() {
+        let said = [
+            refused::<u64>(-1),
+            refused::<u16>(65_536),
+            refused::<Vec<bool>>("yes"),
+            refused::<Vec<u64>>(vec![Value::Int(1), Value::Int(2), Value::Int(-3)]),
+            refused::<Vec<Vec<bool>>>(vec![Value::List(vec![]), Value::List(vec![Value::Nil])]),
+            refused::<(String, u64)>(vec![Value::Int(1)]),
+            refused::<(String, u64)>(vec![Value::from("a"), Value::from("b")]),
+        ];
+        insta::assert_snapshot!(said.join("\n"), @r"
+        `steps`: expected an integer of at least 0, found -1
+        `steps`: expected an integer from 0 to 65535, found 65536
+        `steps`: expected a list, found a text
+        `steps`: element 2: expected an integer of at least 0, found -3
+        `steps`: element 1: element 0: expected a bool, found nil
+        `steps`: expected a list of two, found one of 1
+        `steps`: the second of two: expected an integer, found a text
+        ");
+        let json = refused::<Json<Vec<u32>>>("[1, -2]");
+        assert!(json.starts_with("`steps`: invalid value: integer `-2`, expected u32"), "{json}");
+        let mut fields = Fields::new(vec![Value::Bool(true), Value::Int(1)]);
+        let error = fields.rest::<bool>("flags").expect_err("an integer");
+        assert_eq!(error.message, "`flags`: element 1: expected a bool, found an integer");
+    }
+
+    #[test]
+    fn a_count_that_is_too_large_fails_where_it_is_sent() {
+        for value in [u64::MAX.into_value(), Some(1u64 << 63).into_value(), vec![1, u64::MAX].into_value()] {
+            for local in [true, false] {
+                let message = Message::new(vec![value_of(&value)]);
+                let error = prepare(message, 1 << 20, local).err().expect("it has no place in the message");
+                assert_eq!(error.kind, CallErrorKind::BadValue);
+                assert!(
+                    error.message.ends_with("cannot be sent, the limit is 9223372036854775807"),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    fn value_of(value: &Value) -> Value {
+        match value {
+            Value::TooLarge(number) => Value::TooLarge(*number),
+            Value::Int(number) => Value::Int(*number),
+            Value::List(list) => Value::List(list.iter().map(value_of).collect()),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::rpc::wire::MAX_DIMENSIONS;
 /// on this rank (`local`) on the CPU and contiguous. Also gives the bytes of its payloads.
 ///
 /// # Errors
-/// `TooLarge` over a limit, `BadValue` for a tensor that cannot travel.
+/// `TooLarge` over a limit, `BadValue` for a tensor or a number that cannot travel.
 pub(crate) fn prepare(
     mut message: Message,
     max_payload_bytes: u64,
@@ -42,10 +42,15 @@ fn prepare_list(
             }
             Value::List(list) => prepare_list(list, depth + 1, local, limits)?,
             Value::RRef(rref) => rref.sendable()?,
+            Value::TooLarge(number) => return Err(too_large(*number)),
             Value::Nil | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
         }
     }
     Ok(())
+}
+
+pub(super) fn too_large(number: u64) -> CallError {
+    bad(format_args!("the integer {number} cannot be sent, the limit is {}", i64::MAX))
 }
 
 fn prepare_tensor(tensor: &Tensor, local: bool) -> Result<Tensor, CallError> {

@@ -2,6 +2,7 @@
 
 use super::dtype::dtype_of;
 use super::limits::bad;
+use super::prepare::too_large;
 use super::reference::{ReferenceServer, write_object_id};
 use super::sparse::Parts;
 use crate::profile::{Activity, span};
@@ -95,6 +96,7 @@ impl<'a> MessageWriter<'a> {
             Value::Nil => to.set_nil(()),
             Value::Bool(value) => to.set_bool(value),
             Value::Int(value) => to.set_int(value),
+            Value::TooLarge(number) => return Err(too_large(number)),
             Value::Float(value) => to.set_float(value),
             Value::Text(text) => self.blob(to.init_text(), text.into_bytes())?,
             Value::Bytes(bytes) => self.blob(to.init_bytes(), bytes)?,

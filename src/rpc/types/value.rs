@@ -27,6 +27,8 @@ pub enum Value {
     Nil,
     Bool(bool),
     Int(i64),
+    /// A count that is no `i64`. Refused where it is sent, so it never arrives.
+    TooLarge(u64),
     Float(f64),
     Text(String),
     Bytes(Vec<u8>),
@@ -103,7 +105,7 @@ impl Value {
         match self {
             Value::Nil => "nil",
             Value::Bool(_) => "a bool",
-            Value::Int(_) => "an integer",
+            Value::Int(_) | Value::TooLarge(_) => "an integer",
             Value::Float(_) => "a float",
             Value::Text(_) => "a text",
             Value::Bytes(_) => "bytes",

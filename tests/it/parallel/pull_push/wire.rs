@@ -232,7 +232,7 @@ fn a_servers_nonsense_is_refused_with_its_name() {
     refused(
         || vec![Value::Int(1), Value::Bytes(vec![0]), Value::Text("values".into())],
         Filter::None,
-        "`parts`: expected a tensor, found a text",
+        "`parts`: element 0: expected a tensor, found a text",
     );
 }
 
