@@ -49,11 +49,11 @@ pub trait BatchNormDimensions {
 }
 
 impl<const N: usize> BatchNorm<N> {
-    /// `x` (N, C, ...) normalised per channel.
+    /// `x` (batch, channels, ...) normalised per channel.
     fn normalise(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
         let (x, weight, bias) = (args.x, args.params.first(), args.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, train: bool| {
-            x.f_batch_norm(weight, bias, mean, var, train, 1.0, self.eps, true)
+            x.f_batch_norm(weight, bias, mean, var, train, ALL_OF_THE_BATCH, self.eps, true)
         };
         if args.train || !self.track_running_stats {
             enough_values(x)?;
@@ -63,15 +63,15 @@ impl<const N: usize> BatchNorm<N> {
         }
         if !args.train {
             let running = (args.buffers)()?;
-            return normalise(Some(&running[0]), Some(&running[1]), false);
+            return normalise(Some(&running[RUNNING_MEAN]), Some(&running[RUNNING_VAR]), false);
         }
         let features = &x.size()[1..2];
         let mean = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let var = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let y = normalise(Some(&mean), Some(&var), true)?;
-        (args.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
-        (args.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
-        (args.seen)(Seen::Batch { buffer: 2 });
+        (args.seen)(Seen::Mean { buffer: RUNNING_MEAN, seen: mean, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: RUNNING_VAR, seen: var, momentum: self.momentum });
+        (args.seen)(Seen::Batch { buffer: NUM_BATCHES_TRACKED });
         Ok(y)
     }
 }
@@ -125,6 +125,14 @@ where
         self.normalise(args)
     }
 }
+
+/// A momentum with which libtorch's kernels leave the batch's own statistics in the running ones.
+pub(super) const ALL_OF_THE_BATCH: f64 = 1.0;
+
+/// Positions among [`running_statistics`].
+pub(super) const RUNNING_MEAN: usize = 0;
+pub(super) const RUNNING_VAR: usize = 1;
+const NUM_BATCHES_TRACKED: usize = 2;
 
 /// The buffers of a layer that keeps running statistics.
 pub(super) fn running_statistics(features: i64) -> Vec<Buffer> {

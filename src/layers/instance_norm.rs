@@ -5,7 +5,9 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{EPS, arguments};
-use super::batch_norm::{MOMENTUM, NUM_FEATURES, channels, running_statistics};
+use super::batch_norm::{
+    ALL_OF_THE_BATCH, MOMENTUM, NUM_FEATURES, RUNNING_MEAN, RUNNING_VAR, channels, running_statistics,
+};
 use super::op::{
     Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
 };
@@ -37,26 +39,26 @@ pub trait InstanceNormDimensions {
 }
 
 impl<const N: usize> InstanceNorm<N> {
-    /// `x` (N, C, ...) normalised per sample and channel.
+    /// `x` (batch, channels, ...) normalised per sample and channel.
     fn normalise(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
         let (x, weight, bias) = (args.x, args.params.first(), args.params.get(1));
         let normalise = |mean: Option<&Tensor>, var: Option<&Tensor>, own: bool| {
-            x.f_instance_norm(weight, bias, mean, var, own, 1.0, self.eps, true)
+            x.f_instance_norm(weight, bias, mean, var, own, ALL_OF_THE_BATCH, self.eps, true)
         };
         if !self.track_running_stats {
             return normalise(None, None, true);
         }
         if !args.train {
             let running = (args.buffers)()?;
-            return normalise(Some(&running[0]), Some(&running[1]), false);
+            return normalise(Some(&running[RUNNING_MEAN]), Some(&running[RUNNING_VAR]), false);
         }
         let features = &x.size()[1..2];
         let mean = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let var = Tensor::f_zeros(features, (Kind::Float, x.device()))?;
         let y = normalise(Some(&mean), Some(&var), true)?;
         // PyTorch has a count of batches here as well, and never counts.
-        (args.seen)(Seen::Mean { buffer: 0, seen: mean, momentum: self.momentum });
-        (args.seen)(Seen::Mean { buffer: 1, seen: var, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: RUNNING_MEAN, seen: mean, momentum: self.momentum });
+        (args.seen)(Seen::Mean { buffer: RUNNING_VAR, seen: var, momentum: self.momentum });
         Ok(y)
     }
 }
