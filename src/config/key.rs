@@ -2,7 +2,7 @@
 
 use super::kind::Kind;
 use super::table::Table;
-use super::values::{Keys, Optional, Values};
+use super::values::{self, Keys, Optional, Values};
 
 /// One key of a table: its name, what values it takes, what it is without one, and what it means.
 ///
@@ -36,11 +36,18 @@ pub enum Absent {
     Default(&'static str),
     /// Nothing, which is a value of its own.
     Nothing,
+    /// A section without entries, whose own keys say what of it is needed.
+    Empty,
 }
 
-/// A key that has to be there. [`Key::default`] and [`Key::optional`] say otherwise.
+/// A key that has to be there, with an [`example`](Key::example). [`Key::default`] and [`Key::optional`] say otherwise.
 pub const fn key<V: Values + Copy>(name: &'static str, values: V) -> Key<V> {
     Key { name, values, absent: Absent::Wrong(""), doc: "" }
+}
+
+/// A table with these keys. One that nobody wrote is as one without entries.
+pub const fn section(name: &'static str, keys: &'static [&'static dyn AnyKey]) -> Key<Keys> {
+    Key { name, values: values::keys(keys), absent: Absent::Empty, doc: "" }
 }
 
 impl<V: Values + Copy> Key<V> {

@@ -20,11 +20,11 @@ mod values;
 
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
 pub use item::Item;
-pub use key::{Absent, AnyKey, Key, Refused, key, refused};
+pub use key::{Absent, AnyKey, Key, Refused, key, refused, section};
 pub use kind::{Kind, Variant};
 pub use merged::{Merged, Setting};
 pub use table::{MOST, Reader, Table};
 pub use values::{
     Array, By, ByHand, Flag, Integer, Keys, List, Number, Optional, Sizes, Str, Values, Words, above, array,
-    at_least, between, by, by_hand, flag, integer, keys, list, number, sizes, string, words,
+    at_least, between, by, by_hand, flag, integer, list, number, sizes, string, words,
 };

@@ -45,7 +45,7 @@ fn takes(kind: &Kind) -> String {
 fn default(absent: Absent) -> String {
     match absent {
         Absent::Wrong(_) => "required".into(),
-        Absent::WrongAtTimes(_) | Absent::Nothing => String::new(),
+        Absent::WrongAtTimes(_) | Absent::Nothing | Absent::Empty => String::new(),
         Absent::Default(toml) => format!("`{}`", as_toml(toml)),
     }
 }

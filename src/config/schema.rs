@@ -16,8 +16,7 @@ pub fn table(keys: &[&dyn AnyKey]) -> Json {
         if matches!(kind, Kind::Never) {
             continue;
         }
-        // A table's own keys say what of it is needed.
-        if matches!(key.absent(), Absent::Wrong(_)) && !matches!(kind, Kind::Table(_)) {
+        if matches!(key.absent(), Absent::Wrong(_)) {
             required.push(key.name());
         }
         properties.insert(key.name().into(), property(*key, &kind));

@@ -123,7 +123,7 @@ impl<'a> Table<'a> {
             return key.values().read(&item);
         }
         match key.absent() {
-            Absent::Nothing => key.values().absent(),
+            Absent::Nothing | Absent::Empty => key.values().absent(),
             Absent::Default(toml) => {
                 let value = text::parse_value(toml).expect("a declared default is TOML");
                 let path = text::join(&self.path, key.name());

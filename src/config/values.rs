@@ -338,7 +338,7 @@ impl Values for ByHand {
 #[derive(Clone, Copy)]
 pub struct Keys(&'static [&'static dyn AnyKey]);
 
-pub const fn keys(keys: &'static [&'static dyn AnyKey]) -> Keys {
+pub(super) const fn keys(keys: &'static [&'static dyn AnyKey]) -> Keys {
     Keys(keys)
 }
 
@@ -353,6 +353,10 @@ impl Values for Keys {
 
     fn read(&self, item: &Item<'_>) -> Option<()> {
         item.table().map(|table| table.only(self.0))
+    }
+
+    fn absent(&self) -> Option<()> {
+        Some(())
     }
 
     fn kind(&self) -> Kind {

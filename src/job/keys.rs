@@ -4,7 +4,7 @@
 use figment::value::{Dict, Value};
 
 use super::parse::{cluster, collectives, data, modules, pipeline, pull_push, replicas, train};
-use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, keys, text};
+use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, section, text};
 use crate::optimizers;
 
 pub const NAME: Key<By<String>> = key("name", by(name, || Kind::Str))
@@ -14,22 +14,22 @@ pub const SEED: Key<Integer> = key("seed", integer(0..=i64::MAX))
     .default("0")
     .doc("The same seed gives the same initial model, the same order of samples and the same dropout.");
 pub const CLUSTER: Key<Keys> =
-    key("cluster", keys(cluster::KEYS)).doc("The ranks and how they find one another.");
-pub const COLLECTIVES: Key<Keys> = key("collectives", keys(collectives::KEYS))
+    section("cluster", cluster::KEYS).doc("The ranks and how they find one another.");
+pub const COLLECTIVES: Key<Keys> = section("collectives", collectives::KEYS)
     .doc("In place of training: shows what each operation of a process group does.");
-pub const REPLICAS: Key<Keys> = key("replicas", keys(replicas::KEYS))
+pub const REPLICAS: Key<Keys> = section("replicas", replicas::KEYS)
     .doc("How the trainers' copies of a module agree, for modules placed on the trainers.");
-pub const PULL_PUSH: Key<Keys> = key("pull_push", keys(pull_push::KEYS))
-    .doc("How parameters travel, for modules with `run = \"caller\"`.");
+pub const PULL_PUSH: Key<Keys> =
+    section("pull_push", pull_push::KEYS).doc("How parameters travel, for modules with `run = \"caller\"`.");
 pub const PIPELINE: Key<Keys> =
-    key("pipeline", keys(pipeline::KEYS)).doc("How the batches of a step pass the modules.");
-pub const DATA: Key<Keys> = key("data", keys(data::KEYS)).doc("Where the samples come from.");
-pub const LOSS: Key<Keys> = key("loss", keys(data::LOSS)).doc("What is minimised.");
+    section("pipeline", pipeline::KEYS).doc("How the batches of a step pass the modules.");
+pub const DATA: Key<Keys> = section("data", data::KEYS).doc("Where the samples come from.");
+pub const LOSS: Key<Keys> = section("loss", data::LOSS).doc("What is minimised.");
 pub const TRAIN: Key<Keys> =
-    key("train", keys(train::KEYS)).doc("How long to train, and how the trainers' updates meet.");
-pub const EVAL: Key<Keys> = key("eval", keys(train::EVAL)).doc("When and how to measure on `data.test`.");
-pub const LOG: Key<Keys> = key("log", keys(train::LOG)).doc("What is told while training.");
-pub const PLUGINS: Key<Keys> = key("plugins", keys(data::LIMITS)).doc("What a plug-in may use.");
+    section("train", train::KEYS).doc("How long to train, and how the trainers' updates meet.");
+pub const EVAL: Key<Keys> = section("eval", train::EVAL).doc("When and how to measure on `data.test`.");
+pub const LOG: Key<Keys> = section("log", train::LOG).doc("What is told while training.");
+pub const PLUGINS: Key<Keys> = section("plugins", data::LIMITS).doc("What a plug-in may use.");
 
 /// All keys of a job, in the order in which a job is best read.
 pub static JOB: &[&dyn AnyKey] = &[
@@ -60,7 +60,7 @@ pub(super) fn defaults() -> Dict {
     let section = |section: &Key<Keys>| {
         let defaults = section.keys().iter().filter_map(|key| match key.absent() {
             Absent::Default(toml) => Some((key.name().to_owned(), default(toml))),
-            Absent::Wrong(_) | Absent::WrongAtTimes(_) | Absent::Nothing => None,
+            Absent::Wrong(_) | Absent::WrongAtTimes(_) | Absent::Nothing | Absent::Empty => None,
         });
         (section.name().to_owned(), Value::from(defaults.collect::<Dict>()))
     };
@@ -113,6 +113,8 @@ mod tests {
         each("", JOB, &mut |path, key| {
             assert!(key.doc().ends_with('.') && !key.doc().contains('\n'), "{path}: {}", key.doc());
             assert!(!seen.contains(&path), "{path} is declared twice");
+            let example = !matches!(key.absent(), Absent::Wrong(""));
+            assert!(example || key.kind().is_err(), "{path} has to be there, and has no example");
             seen.push(path);
         });
         assert!(seen.len() > 80, "{seen:?}");

@@ -92,6 +92,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
 ];
 
 pub const ROLES: Key<ByHand> = key("roles", by_hand(roles_kind))
+    .example("{ server = 1, trainer = \"rest\" }")
     .doc("Groups of ranks by names of your own, in the order of their ranks: a number each, or `\"rest\"` for one of them.");
 
 fn roles_kind() -> Kind {
