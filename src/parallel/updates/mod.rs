@@ -89,7 +89,11 @@ pub(super) struct Updates<U: Updated> {
 }
 
 enum State<U: Updated> {
-    Ordered(Box<Ordered<U>>),
+    /// `rounds`: steps are gathered into rounds.
+    Ordered {
+        ordered: Box<Ordered<U>>,
+        rounds: bool,
+    },
     Unordered(Lanes<U>),
 }
 
@@ -103,10 +107,13 @@ impl<U: Updated> Updates<U> {
         consistency: Consistency,
     ) -> Result<Updates<U>> {
         let policy = policy(consistency);
+        let ordered = |updated, rounds| {
+            let ordered = Box::new(Ordered::new(updated, Pace::new(trainers)));
+            State::Ordered { ordered, rounds }
+        };
         let state = match policy.meeting() {
-            Meeting::OneByOne | Meeting::Rounds => {
-                State::Ordered(Box::new(Ordered::new(updated, Pace::new(trainers))))
-            }
+            Meeting::OneByOne => ordered(updated, false),
+            Meeting::Rounds => ordered(updated, true),
             Meeting::Unordered => State::Unordered(Lanes::new(&updated, trainers)?),
         };
         Ok(Updates { policy, averager, state })
@@ -114,14 +121,14 @@ impl<U: Updated> Updates<U> {
 
     /// Are steps gathered into rounds?
     pub(super) fn has_rounds(&self) -> bool {
-        self.policy.meeting() == Meeting::Rounds
+        matches!(self.state, State::Ordered { rounds: true, .. })
     }
 
     /// Looks at what is updated, as `caller` may: while no update is applied, but where these are unordered. Gives the
     /// version, too.
     pub(super) fn read<T>(&self, caller: Rank, look: impl FnOnce(&mut U) -> T) -> (u64, T) {
         match &self.state {
-            State::Ordered(ordered) => ordered.with(|updated| (updated.version(), look(updated))),
+            State::Ordered { ordered, .. } => ordered.with(|updated| (updated.version(), look(updated))),
             State::Unordered(lanes) => lanes.with(caller, look),
         }
     }
@@ -132,7 +139,7 @@ impl<U: Updated> Updates<U> {
     /// Those of `prepare`.
     pub(super) fn prepare(&self, mut prepare: impl FnMut(&mut U) -> Result<()>) -> Result<()> {
         match &self.state {
-            State::Ordered(ordered) => ordered.with(prepare),
+            State::Ordered { ordered, .. } => ordered.with(prepare),
             State::Unordered(lanes) => lanes.each(|_, updated| prepare(updated)),
         }
     }
@@ -147,7 +154,7 @@ impl<U: Updated> Updates<U> {
         mut look: impl FnMut(Option<Rank>, &mut U) -> Result<()>,
     ) -> Result<StepCounters> {
         match &self.state {
-            State::Ordered(ordered) => ordered.snapshot(|updated| look(None, updated)),
+            State::Ordered { ordered, .. } => ordered.snapshot(|updated| look(None, updated)),
             State::Unordered(lanes) => {
                 lanes.each(|lane, updated| lane.map_or(Ok(()), |lane| look(Some(lane), updated)))?;
                 Ok(lanes.counters())
@@ -166,7 +173,7 @@ impl<U: Updated> Updates<U> {
         mut restore: impl FnMut(Option<Rank>, &mut U) -> Result<()>,
     ) -> Result<()> {
         match &self.state {
-            State::Ordered(ordered) => ordered.restore(counters, |updated| restore(None, updated)),
+            State::Ordered { ordered, .. } => ordered.restore(counters, |updated| restore(None, updated)),
             State::Unordered(lanes) => {
                 lanes.each(|lane, updated| lane.map_or(Ok(()), |lane| restore(Some(lane), updated)))?;
                 lanes.restore(counters);
@@ -181,7 +188,7 @@ impl<U: Updated> Updates<U> {
     /// An earlier step of it has failed.
     pub(super) async fn turn(&self, trainer: Rank, after: u64) -> Result<()> {
         match &self.state {
-            State::Ordered(ordered) => ordered.turn(&*self.policy, trainer, after).await,
+            State::Ordered { ordered, .. } => ordered.turn(&*self.policy, trainer, after).await,
             State::Unordered(_) => Ok(()),
         }
     }
@@ -197,21 +204,19 @@ impl<U: Updated> Updates<U> {
         used: u64,
         given: Option<U::Contribution>,
     ) -> Result<Applied> {
-        match (&self.state, self.policy.meeting()) {
-            (State::Ordered(ordered), Meeting::Rounds) => {
+        match &self.state {
+            State::Ordered { ordered, rounds: true } => {
                 ordered.step_in_round(&self.averager, trainer, given).await
             }
-            (State::Ordered(ordered), Meeting::OneByOne | Meeting::Unordered) => {
-                ordered.step(&self.averager, trainer, used, given)
-            }
-            (State::Unordered(lanes), _) => lanes.step(&self.averager, trainer, used, given),
+            State::Ordered { ordered, rounds: false } => ordered.step(&self.averager, trainer, used, given),
+            State::Unordered(lanes) => lanes.step(&self.averager, trainer, used, given),
         }
     }
 
     /// A step of `trainer` cannot be taken: nothing that comes after it waits for it.
     pub(super) fn fail(&self, trainer: Rank, reason: &str) {
         match &self.state {
-            State::Ordered(ordered) => ordered.fail(trainer, reason),
+            State::Ordered { ordered, .. } => ordered.fail(trainer, reason),
             State::Unordered(_) => {}
         }
     }
@@ -222,7 +227,7 @@ impl<U: Updated> Updates<U> {
     /// When that completes a round which cannot be applied.
     pub(super) fn leave(&self, trainer: Rank) -> Result<()> {
         match &self.state {
-            State::Ordered(ordered) => ordered.leave(&self.averager, trainer),
+            State::Ordered { ordered, .. } => ordered.leave(&self.averager, trainer),
             State::Unordered(_) => Ok(()),
         }
     }
