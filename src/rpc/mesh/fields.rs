@@ -275,7 +275,7 @@ mod tests {
         for value in [u64::MAX.into_value(), Some(1u64 << 63).into_value(), vec![1, u64::MAX].into_value()] {
             for local in [true, false] {
                 let message = Message::new(vec![value_of(&value)]);
-                let error = prepare(message, 1 << 20, local).err().expect("it has no place in the message");
+                let error = prepare(message, 1 << 20, local).expect_err("it has no place in the message");
                 assert_eq!(error.kind, CallErrorKind::BadValue);
                 assert!(
                     error.message.ends_with("cannot be sent, the limit is 9223372036854775807"),
