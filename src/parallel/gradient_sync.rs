@@ -30,8 +30,8 @@ enum By {
     /// While the backward runs. One for each run of replicas with nothing of another rank's between them: a backward comes
     /// to the runs one after the other.
     Reducers(Vec<Averaged>),
-    /// All gradients, as one tensor, when the backward is over. Averages are of all gradients, so what had none is named
-    /// before it.
+    /// All gradients, as one tensor, when the backward is over. Parameters without one are named before that, by this
+    /// rank's own.
     Afterwards { all_reduce: AllReduce, compared: Option<Comparison>, first_gradients: Vec<FirstGradients> },
 }
 
@@ -128,7 +128,7 @@ impl GradientSync {
     }
 
     /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
-    /// on. A parameter that one of them did not use counts as zero there.
+    /// on. A parameter that one of them did not use counts as zero there; one that nobody used has none.
     ///
     /// # Errors
     /// When a rank is lost.
@@ -155,7 +155,8 @@ impl GradientSync {
         }
         let mean = flat.f_div_scalar(i64::from(self.group.size()))?;
         let averages = self.names.iter().cloned().zip(unflatten(&self.leaves, &mean)?);
-        Ok(context.state().replace_gradients(averages)?)
+        let present = averages.filter_map(|(name, average)| Some((name, average?)));
+        Ok(context.state().replace_gradients(present)?)
     }
 
     /// With `replicas.compare`.

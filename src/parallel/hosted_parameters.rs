@@ -69,7 +69,7 @@ impl Hosts {
     }
 
     /// The mean over the samples of all hosts; all of them call it. A parameter that some did not use counts as zero
-    /// there.
+    /// there; one that nobody used has no gradient.
     fn average(&self, group: &ProcessGroup, samples: u64, own: &[Option<Tensor>]) -> Result<Gradients> {
         let like = self.like_parameters()?;
         let weighed = flatten(&like, own)?.f_mul_scalar(samples as f64)?;
@@ -78,7 +78,7 @@ impl Hosts {
         group.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
         let elements = sum.numel() as i64 - 1;
         let mean = sum.f_narrow(0, 0, elements)?.f_div(&sum.f_select(0, elements)?)?;
-        Ok(unflatten(&like, &mean)?.into_iter().map(Some).collect())
+        unflatten(&like, &mean)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Means of gradients: over trainers, and as one vector for those who average over ranks.
 
 use anyhow::{Context as _, Result};
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::Gradients;
 
@@ -50,31 +50,37 @@ fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
     Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
 }
 
-/// All gradients, one after another; zeros where there is none.
+/// All gradients, one after another, zeros where there is none; then a number for each, 1 where there is one. So a sum over
+/// ranks tells what nobody used from what everybody found to be zero.
 pub(super) fn flatten(parameters: &[Tensor], gradients: &[Option<Tensor>]) -> Result<Tensor> {
     let part = |(parameter, gradient): (&Tensor, &Option<Tensor>)| match gradient {
         Some(gradient) => gradient.f_to_dense(None, false)?.f_reshape([-1]),
         None => parameter.f_zeros_like()?.f_reshape([-1]),
     };
-    let parts = parameters.iter().zip(gradients).map(part).collect::<Result<Vec<_>, tch::TchError>>()?;
+    let mut parts = parameters.iter().zip(gradients).map(part).collect::<Result<Vec<_>, tch::TchError>>()?;
+    let used: Vec<f32> = gradients.iter().map(|gradient| f32::from(gradient.is_some())).collect();
+    let like = parts.first().context("no parameters")?;
+    parts.push(Tensor::from_slice(&used).f_to_device(like.device())?.f_to_kind(like.f_kind()?)?);
     Ok(Tensor::f_cat(&parts, 0)?)
 }
 
-pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Vec<Tensor>> {
+/// The gradients in a sum or mean of what [`flatten`] made on several ranks; none where no rank had one.
+pub(super) fn unflatten(parameters: &[Tensor], flat: &Tensor) -> Result<Gradients> {
+    let elements: i64 = parameters.iter().map(|parameter| parameter.numel() as i64).sum();
+    let used = flat.f_narrow(0, elements, parameters.len() as i64)?;
+    let used = Vec::<f64>::try_from(used.f_to_device(Device::Cpu)?.f_to_kind(Kind::Double)?)?;
     let mut start = 0;
-    let part = |parameter: &Tensor| {
+    let part = |(parameter, used): (&Tensor, f64)| {
         let elements = parameter.numel() as i64;
         let gradient = flat.f_narrow(0, start, elements)?.f_view(parameter.size().as_slice())?;
         start += elements;
-        Ok(gradient)
+        Ok((used > 0.0).then_some(gradient))
     };
-    parameters.iter().map(part).collect()
+    parameters.iter().zip(used).map(part).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::{Device, Kind};
-
     use super::*;
 
     fn numbers(values: &[f64]) -> Gradients {
@@ -94,6 +100,18 @@ mod tests {
     fn a_larger_batch_counts_for_more() {
         let mean = mean_over_trainers(vec![(3, numbers(&[1.0])), (1, numbers(&[5.0]))]).unwrap();
         assert_eq!(mean[0].as_ref().unwrap().double_value(&[]), 2.0);
+    }
+
+    #[test]
+    fn a_sum_over_ranks_keeps_what_nobody_used_apart_from_zeros() {
+        let parameters = [2, 1, 3].map(|size| Tensor::zeros([size], (Kind::Float, Device::Cpu)));
+        let gradient = |value: f64, size: i64| Some(Tensor::full([size], value, (Kind::Float, Device::Cpu)));
+        let one = flatten(&parameters, &[gradient(0.0, 2), None, None]).unwrap();
+        let other = flatten(&parameters, &[gradient(0.0, 2), None, gradient(3.0, 3)]).unwrap();
+        let sum = unflatten(&parameters, &(one + other)).unwrap();
+        let values: Vec<_> =
+            sum.iter().map(|g| g.as_ref().map(|g| (g.numel(), g.mean(None).double_value(&[])))).collect();
+        assert_eq!(values, [Some((2, 0.0)), None, Some((3, 3.0))]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::sync::oneshot;
 
 use super::calls::driver::Train;
+use super::inputs::BadJob;
 use super::progress::Reporter;
 use crate::autograd::Autograd;
 use crate::job::{Placement, Training};
@@ -36,7 +37,8 @@ pub fn drive(job: &Training, autograd: &Arc<Autograd>, mesh: &Mesh, reporter: &m
             let what = format!("making module {} on {}", spec.name, name(host));
             mesh.doing(&what);
             reporter.doing(&what);
-            let module = RemoteModule::get(autograd, host, &spec.name).context(what)?;
+            let module = RemoteModule::get(autograd, host, &spec.name).context(what);
+            let module = module.map_err(BadJob::of_module)?;
             modules.push((spec.name.clone(), module.rref().clone()));
         }
     }

@@ -12,7 +12,9 @@ use super::samples::{Samples, Split};
 use crate::job::shipped::{self, DATASETS};
 use crate::job::{DataRoot, Job, JobError, PluginRef, Training};
 use crate::layers::InputDtype;
+use crate::model::ModelError;
 use crate::plugin::{Host, Loss};
+use crate::rpc::{CallError, CallErrorKind};
 use crate::topology::Rank;
 
 /// What is wrong with the job itself, and stays wrong until somebody changes the job or its files.
@@ -26,6 +28,18 @@ impl std::fmt::Display for BadJob {
 }
 
 impl std::error::Error for BadJob {}
+
+impl BadJob {
+    /// Why a module could not be made: by the job and its files, if it failed here or if its owner said so, and not because
+    /// a call did.
+    pub fn of_module(error: anyhow::Error) -> anyhow::Error {
+        let owner_said = |call: &CallError| call.kind == CallErrorKind::Remote;
+        match error.is::<ModelError>() || error.downcast_ref::<CallError>().is_some_and(owner_said) {
+            true => BadJob(error).into(),
+            false => error,
+        }
+    }
+}
 
 /// Files and folders that are not there or are something else, as far as `rank` needs them, if there is one: data are read
 /// by trainers, and plug-ins by all, as part of what ranks agree on. Starts no thread and needs no libtorch.

@@ -74,7 +74,7 @@ impl Trainer<'_> {
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
         self.doing("getting the modules");
-        let mut stepper = self.stepper(&host, given)?;
+        let mut stepper = self.stepper(&host, given).map_err(BadJob::of_module)?;
         let mut course = Course::new(self.job, self.mesh, steps, self.started);
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;

@@ -345,9 +345,9 @@ CASES = {
         ),
         # ReLU behind each layer that lets it write in place.
         "relu_in_place": (
-            '[{ type = "conv1d", in_channels = 2, out_channels = 3, kernel_size = 2 }, "relu", { type = "batch_norm1d", num_features = 3 }, "relu", { type = "group_norm", num_groups = 1, num_channels = 3 }, "relu", { type = "layer_norm", normalized_shape = 4 }, "relu", { type = "linear", in_features = 4, out_features = 3 }, "relu"]',
-            lambda: [nn.Conv1d(2, 3, 2), nn.ReLU(), nn.BatchNorm1d(3), nn.ReLU(), nn.GroupNorm(1, 3), nn.ReLU(), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU()],
-            floats(3, 2, 5),
+            '[{ type = "conv1d", in_channels = 2, out_channels = 3, kernel_size = 2 }, "relu", { type = "batch_norm1d", num_features = 3 }, "relu", { type = "group_norm", num_groups = 1, num_channels = 3 }, "relu", { type = "layer_norm", normalized_shape = 8 }, "relu", { type = "linear", in_features = 8, out_features = 3 }, "relu"]',
+            lambda: [nn.Conv1d(2, 3, 2), nn.ReLU(), nn.BatchNorm1d(3), nn.ReLU(), nn.GroupNorm(1, 3), nn.ReLU(), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU()],
+            floats(4, 2, 9),
             True,
         ),
     },

@@ -16,6 +16,17 @@ fn the_generated_files_are_current() {
     );
 }
 
+#[test]
+fn the_reference_lists_layers_optimizers_losses_and_datasets() {
+    let text = reference();
+    let layers = LAYERS.iter().map(|layer| layer.name);
+    let optimizers = optimizers::OPTIMIZERS.iter().map(|optimizer| optimizer.name);
+    let shipped = LOSSES.iter().chain(DATASETS).map(|shipped| shipped.name);
+    for name in layers.chain(optimizers).chain(shipped) {
+        assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
 /// Is there such a key? Names of the user's own stand as they are.
 fn is_known(path: &str) -> bool {
     let mut keys = keys::JOB;

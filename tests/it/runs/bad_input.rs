@@ -112,6 +112,15 @@ fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
     assert!(said.contains("`data.input` = \"pixels\" is not a field of the data"), "{said}");
 }
 
+/// Its first step looks, whatever is logged later.
+#[test]
+fn a_negative_log_likelihood_of_raw_scores_ends_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    let said = refused(folder.path(), Some("job.toml"), &["loss.plugin=nll", "log.every=50"], 2);
+    assert!(said.contains("not log-probabilities") && said.contains("log_softmax"), "{said}");
+}
+
 #[test]
 fn a_cut_data_file_is_named() {
     let folder = tempfile::tempdir().unwrap();

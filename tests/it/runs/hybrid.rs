@@ -152,7 +152,7 @@ fn start_world(folder: &Path, more: &[&str]) -> Vec<Child> {
         let mut command = pstrain(folder);
         command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
         command.args(["--set", "train.epochs=100000", "--set", "log.every=1"]);
-        command.args(["--set", "cluster.lost_after_ms=2000", "--set", "cluster.heartbeat_ms=20"]);
+        command.args(["--set", "cluster.lost_after_ms=2000"]);
         if rank == "0" {
             command.args(more);
         }

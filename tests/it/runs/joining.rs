@@ -60,7 +60,7 @@ fn a_different_job_is_refused() {
     let said = rejected(|command, rank| {
         command.args(["--set", &format!("seed={rank}")]);
     });
-    assert!(said.contains("same job file"), "{said}");
+    assert!(said.contains("same job file") && said.contains("different: `seed`"), "{said}");
 }
 
 #[test]
@@ -90,6 +90,7 @@ fn a_rank_that_never_comes_is_named() {
     {
         assert_code(&output, 3);
         assert!(stderr(&output).contains(waits), "{}", stderr(&output));
+        assert!(stderr(&output).contains("waiting for "), "{}", stderr(&output));
     }
 }
 

@@ -38,8 +38,6 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
         let mut command = pstrain(folder);
         command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
         command.args(["--set", "train.epochs=100000", "--set", "cluster.lost_after_ms=2000"]);
-        // What a rank does travels with its heartbeats.
-        command.args(["--set", "cluster.heartbeat_ms=20"]);
         start(&mut command)
     };
     let world = ["0", "1", "2", "3"].map(rank).into();
@@ -208,24 +206,28 @@ fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
 
 #[test]
 fn an_interrupted_rank_ends_all_ranks_in_order() {
-    for said in others_after(1, Signal::SIGINT, 130) {
-        assert!(said.contains("error: interrupted"), "{said}");
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let others = others_after(1, signal, 130);
+        assert!(others.iter().all(|said| said.contains("error: interrupted")), "{others:?}");
+        assert!(others[0].ends_with("what the run recorded is in `RUN`\n"), "rank 0: {}", others[0]);
     }
 }
 
 #[test]
 fn an_interrupted_spawn_leaves_no_rank_behind() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
-    wait_for_steps(folder.path(), 3);
-    let ranks = children_of(launcher.id());
-    assert_eq!(ranks.len(), 4);
-    signal(&launcher, Signal::SIGINT);
-    let output = wait(launcher);
-    assert_code(&output, 130);
-    assert!(stderr(&output).ends_with("what the run recorded is in `RUN`\n"), "{}", stderr(&output));
-    for rank in ranks {
-        assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
+    for what in [Signal::SIGINT, Signal::SIGTERM] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
+        wait_for_steps(folder.path(), 3);
+        let ranks = children_of(launcher.id());
+        assert_eq!(ranks.len(), 4);
+        signal(&launcher, what);
+        let output = wait(launcher);
+        assert_code(&output, 130);
+        assert!(stderr(&output).ends_with("what the run recorded is in `RUN`\n"), "{}", stderr(&output));
+        for rank in ranks {
+            assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
+        }
     }
 }
 

@@ -114,6 +114,21 @@ fn epochs_and_evaluations_stand_in_the_metrics_beside_the_steps() {
 }
 
 #[test]
+fn targets_are_counted_by_their_elements_and_a_task_without_an_accuracy_has_none() {
+    let folder = folder_with(
+        "[roles]\nserver = 1\ntrainer = 2\n[modules.net]\nplace = \"server\"\ninput = [4]\n\
+         layers = [{ type = \"linear\", in_features = 4, out_features = 3 }]\n[data]\nplugin = \"synthetic\"\n\
+         [data.train]\nkind = \"regression\"\nsamples = 40\nshape = [4]\ntargets = 3\n\
+         [data.test]\nkind = \"regression\"\nsamples = 20\nshape = [4]\ntargets = 3\noffset = 40\n\
+         [loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\nlr = 0.01\n[train]\nrole = \"trainer\"\n",
+    );
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[])), 0);
+    let told = summary(folder.path());
+    assert_eq!((&told["eval"]["samples"], &told["eval"]["targets"]), (&20.into(), &60.into()));
+    assert!(!told["eval"].as_object().unwrap().contains_key("accuracy"), "{}", told["eval"]);
+}
+
+#[test]
 fn two_runs_of_bsp_leave_the_same_bits() {
     // Neither masks nor running statistics may depend on how the trainers interleave.
     let noisy = r#"[ { type = "linear", in_features = 64, out_features = 32 },

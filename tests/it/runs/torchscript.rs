@@ -162,23 +162,40 @@ fn a_recurrent_script_is_trained_wherever_it_is() {
     }
     assert_close(&train(JOB, &["modules.net.run=caller"]), &remote);
     let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
-    assert_close(&train(&replicas, &["cluster.world_size=2"]), &remote);
+    for average in [&[][..], &["replicas.find_unused_parameters=true"], &["replicas.average=all_reduce"]] {
+        let settings: Vec<&str> = ["cluster.world_size=2"].iter().chain(average).copied().collect();
+        assert_close(&train(&replicas, &settings), &remote);
+    }
 }
 
+/// And it stays as it was, as with PyTorch's optimizers, weight decay and all.
 #[test]
 fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
     let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
     let all_reduce = ["cluster.world_size=2", "replicas.average=all_reduce", "train.consistency=bsp"];
-    for (job, more) in [(JOB, &[][..]), (JOB, &["modules.net.run=caller"]), (&replicas, &all_reduce)] {
+    let ddp = ["cluster.world_size=2", "replicas.find_unused_parameters=true", "train.consistency=bsp"];
+    let hosts = ["roles.server=2", "cluster.world_size=4", "train.consistency=bsp"];
+    let start = tch::CModule::load(format!("{DATA}/idle.pt")).unwrap().named_parameters().unwrap();
+    for (job, more) in [
+        (JOB, &[][..]),
+        (JOB, &["modules.net.run=caller"]),
+        (JOB, &hosts),
+        (&replicas, &all_reduce),
+        (&replicas, &ddp),
+    ] {
         let folder = folder();
         fs::write(folder.path().join("job.toml"), job).unwrap();
-        let settings: Vec<&str> =
-            ["modules.net.torchscript=idle.pt", "train.steps=12"].iter().chain(more).copied().collect();
+        let settings = ["modules.net.torchscript=idle.pt", "train.steps=12", "optimizer.weight_decay=0.1"];
+        let settings: Vec<&str> = settings.iter().chain(more).copied().collect();
         let output = finish(&mut spawn(folder.path(), Some("job.toml"), &settings));
         assert_code(&output, 0);
         let said = stderr(&output);
         let warned = "module `net`: parameters `idle.weight` and `idle.bias` have had no gradient in its first 10 steps";
         assert!(said.contains(warned), "{more:?}: {said}");
+        let trained = loaded(folder.path());
+        for name in ["idle.weight", "idle.bias"] {
+            assert_eq!(named(&trained, name), named(&start, name), "{more:?}: {name}");
+        }
     }
 }
 
@@ -401,13 +418,20 @@ fn the_check_finds_files_that_are_missing_or_do_not_fit() {
     insta::assert_snapshot!(format!("{missing}\n{foreign}\n{unlike}"));
 }
 
-/// What only libtorch can tell ends the job when the module is made, with exit code 1.
+/// What only libtorch can tell ends the job when the module is made, with the exit code that `check` has for it.
 #[test]
 fn a_script_that_will_not_do_ends_the_job_with_its_reason() {
-    let folder = folder();
-    let output = finish(&mut spawn(folder.path(), Some("job.toml"), &["modules.net.torchscript=pickle.pt"]));
-    assert_code(&output, 1);
-    let said = stderr(&output);
-    assert!(said.contains("pickle.pt: it has no TorchScript"), "{said}");
-    assert!(said.contains("hint: torch.save writes no code"), "{said}");
+    let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
+    let bsp = ["cluster.world_size=2", "train.consistency=bsp"];
+    for (job, settings) in [(JOB, &[][..]), (JOB, &["modules.net.run=caller"]), (&replicas, &bsp)] {
+        let folder = folder();
+        fs::write(folder.path().join("job.toml"), job).unwrap();
+        let settings: Vec<&str> =
+            ["modules.net.torchscript=pickle.pt"].iter().chain(settings).copied().collect();
+        let output = finish(&mut spawn(folder.path(), Some("job.toml"), &settings));
+        assert_code(&output, 2);
+        let said = stderr(&output);
+        assert!(said.contains("pickle.pt: it has no TorchScript"), "{said}");
+        assert!(said.contains("hint: torch.save writes no code"), "{said}");
+    }
 }

@@ -99,10 +99,14 @@ fn a_step_leaves_a_module_alone_that_it_did_not_use() {
     let linear = |inputs: i64| {
         format!("layers = [{{ type = \"linear\", in_features = {inputs}, out_features = 3 }}]\n")
     };
-    for (hosts, consistency) in [(1, "async"), (1, "bsp"), (1, "ssp"), (1, "hogwild"), (1, "sequential")] {
+    let every = ["async", "bsp", "ssp", "hogwild", "sequential"];
+    let remote = every.map(|consistency| (1, "", consistency));
+    // Under `sequential` a pull waits for the other trainer's step, which here waits for this one.
+    let pulled = every[..4].iter().map(|consistency| (1, "run = \"caller\"\n", *consistency));
+    for (hosts, caller, consistency) in remote.into_iter().chain(pulled).chain([(2, "", "bsp")]) {
         let text = format!(
             "name = \"x\"\nseed = 3\n[roles]\ntrainer = 2\nfront = {hosts}\nback = {hosts}\n\
-             [modules.net]\nplace = \"front\"\ninput = [6]\n{}[modules.more]\nplace = \"back\"\n{}{TAIL}\
+             [modules.net]\nplace = \"front\"\ninput = [6]\n{caller}{}[modules.more]\nplace = \"back\"\n{caller}{}{TAIL}\
              forward = [\"net\", \"more\"]\nconsistency = \"{consistency}\"\n{}",
             linear(6),
             linear(3),
@@ -130,8 +134,8 @@ fn a_step_leaves_a_module_alone_that_it_did_not_use() {
             running.into_iter().filter_map(|trainer| trainer.join().unwrap()).next().unwrap()
         });
         let [used, unused] = [0, 1].map(|at| (numbers(&before[at].1), numbers(&after[at].1)));
-        assert_ne!(used.0, used.1, "{consistency}");
-        assert_eq!(unused.0, unused.1, "{consistency}");
+        assert_ne!(used.0, used.1, "{caller}{consistency}, {hosts} hosts");
+        assert_eq!(unused.0, unused.1, "{caller}{consistency}, {hosts} hosts");
         world.end();
     }
 }
