@@ -4,6 +4,7 @@
 //! [`Prefetcher`] runs fetches (a dataset plug-in, in `runner`) on threads and hands their results over in
 //! the schedule's order. Neither knows what a sample is.
 
+mod order;
 mod prefetch;
 mod schedule;
 

@@ -11,10 +11,9 @@
 //!   them by it.
 //! - S-5 Under [`Partition::Fractions`] the trainers' parts are disjoint and the same in every epoch; only their
 //!   order changes.
+//! - S-6 An order takes a bounded part of memory, however many samples there are.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-
+use super::order::Order;
 use crate::job::{Partition, Training};
 
 /// What decides a trainer's batches.
@@ -64,7 +63,7 @@ pub struct Planned {
 pub enum ScheduleError {
     #[error("the data set is empty\n  hint: is `data.root` the right folder?")]
     Empty,
-    #[error("the data set has {0} samples, the most is {max}", max = u32::MAX)]
+    #[error("the data set has {0} samples, the most is {max}", max = MOST_SAMPLES)]
     TooMany(u64),
     #[error(
         "{samples} samples cannot be split over {trainers} trainers: some would have none\n  \
@@ -90,7 +89,7 @@ impl Schedule {
         if spec.samples == 0 {
             return Err(ScheduleError::Empty);
         }
-        if spec.samples > u64::from(u32::MAX) {
+        if spec.samples > MOST_SAMPLES {
             return Err(ScheduleError::TooMany(spec.samples));
         }
         let parts: Vec<u64> = (0..spec.trainers).map(|trainer| part(&spec, trainer)).collect();
@@ -103,7 +102,7 @@ impl Schedule {
         }
         let taken: Vec<u64> = parts.iter().map(|&part| samples_taken(part, smallest, &spec)).collect();
         let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
-        let all = steps_per_epoch * u64::from(spec.epochs);
+        let all = steps_per_epoch.saturating_mul(u64::from(spec.epochs));
         let total_steps = if spec.max_steps == 0 { all } else { all.min(spec.max_steps) };
         Ok(Schedule { spec, taken, steps_per_epoch, total_steps })
     }
@@ -174,16 +173,18 @@ impl Schedule {
     /// This trainer's samples of `epoch`, in the order in which it sees them.
     pub fn epoch(&self, epoch: u32) -> EpochOrder {
         let spec = &self.spec;
-        let all = || self.shuffled((0..spec.samples as u32).collect(), u64::from(epoch));
-        let mut own = match &spec.partition {
-            Partition::Whole => all(),
-            Partition::Split => {
-                all().into_iter().skip(spec.trainer as usize).step_by(spec.trainers as usize).collect()
+        let (own, epoch) = (u64::from(spec.trainer), u64::from(epoch));
+        let (first, stride, order, parts) = match &spec.partition {
+            Partition::Whole => (0, 1, self.shuffled(spec.samples, own << 32 | epoch), None),
+            // Trainers that share a pass must agree on its order.
+            Partition::Split => (own, u64::from(spec.trainers), self.shuffled(spec.samples, epoch), None),
+            Partition::Fractions(_) => {
+                let order = self.shuffled(part(spec, spec.trainer), own << 32 | epoch);
+                (0, 1, order, Some(self.own_fraction()))
             }
-            Partition::Fractions(_) => self.shuffled(self.own_fraction(), u64::from(epoch)),
         };
-        own.truncate(self.taken[spec.trainer as usize] as usize);
-        EpochOrder { own, batch_size: spec.batch_size as usize }
+        let (count, batch_size) = (self.taken[spec.trainer as usize], spec.batch_size);
+        EpochOrder { order, first, stride, parts, count, batch_size }
     }
 
     /// All batches from the first step to the last. Computes one permutation for each epoch, when it is
@@ -202,56 +203,54 @@ impl Schedule {
         })
     }
 
-    /// The samples that are this trainer's for the whole run: all are shuffled once, then cut (S-5).
-    fn own_fraction(&self) -> Vec<u32> {
-        let spec = &self.spec;
-        let mut all: Vec<u32> = (0..spec.samples as u32).collect();
-        if spec.shuffle {
-            shuffle(&mut all, generator(spec.seed, PARTS));
-        }
-        let before: u64 = (0..spec.trainer).map(|trainer| part(spec, trainer)).sum();
-        all[before as usize..][..part(spec, spec.trainer) as usize].to_vec()
+    /// Where among the samples this trainer's part lies for the whole run: all are shuffled once, then cut (S-5).
+    fn own_fraction(&self) -> Part {
+        let before = (0..self.spec.trainer).map(|trainer| part(&self.spec, trainer)).sum();
+        Part { order: self.shuffled(self.spec.samples, PARTS), before }
     }
 
-    /// Trainers that have orders of their own draw each from a stream of its own; trainers that share a pass must
-    /// agree on one.
-    fn shuffled(&self, mut samples: Vec<u32>, epoch: u64) -> Vec<u32> {
-        let own = match self.spec.partition {
-            Partition::Whole | Partition::Fractions(_) => u64::from(self.spec.trainer),
-            Partition::Split => 0,
-        };
-        if self.spec.shuffle {
-            shuffle(&mut samples, generator(self.spec.seed, own << 32 | epoch));
-        }
-        samples
-    }
-}
-
-/// Fisher and Yates' shuffle (Knuth, TAOCP vol. 2, 3.4.2, algorithm P), written out here: a library's
-/// may change its use of the generator, and then old runs could not be repeated.
-fn shuffle(order: &mut [u32], mut rng: ChaCha8Rng) {
-    for last in (1..order.len()).rev() {
-        order.swap(last, below(&mut rng, last as u64 + 1) as usize);
+    /// By a stream of its own for each trainer and epoch.
+    fn shuffled(&self, count: u64, stream: u64) -> Order {
+        if self.spec.shuffle { Order::shuffled(count, self.spec.seed, stream) } else { Order::AsIs }
     }
 }
 
 /// The samples of one trainer in one epoch.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
-    own: Vec<u32>,
-    batch_size: usize,
+    order: Order,
+    /// The trainer's are the positions `first`, `first + stride` ... of the order.
+    first: u64,
+    stride: u64,
+    /// Where the order is one of the trainer's own part.
+    parts: Option<Part>,
+    count: u64,
+    batch_size: u64,
+}
+
+/// A part of the samples that is a trainer's own, after `before` others.
+#[derive(Clone, Debug)]
+struct Part {
+    order: Order,
+    before: u64,
 }
 
 impl EpochOrder {
     /// Positions in the data set, in order of use.
     pub fn samples(&self) -> impl Iterator<Item = u64> + '_ {
-        self.own.iter().map(|&index| u64::from(index))
+        (0..self.count).map(|nth| self.sample(nth))
     }
 
     /// The positions of the `nth` batch, counted from 0; empty past the end.
     pub fn batch(&self, nth: u64) -> Vec<u64> {
-        let batch = self.own.chunks(self.batch_size).nth(nth as usize).unwrap_or_default();
-        batch.iter().map(|&index| u64::from(index)).collect()
+        let from = nth.saturating_mul(self.batch_size).min(self.count);
+        let to = from.saturating_add(self.batch_size).min(self.count);
+        (from..to).map(|nth| self.sample(nth)).collect()
+    }
+
+    fn sample(&self, nth: u64) -> u64 {
+        let place = self.order.at(self.first + nth * self.stride);
+        self.parts.as_ref().map_or(place, |part| part.order.at(part.before + place))
     }
 }
 
@@ -282,29 +281,11 @@ fn samples_taken(part: u64, smallest: u64, spec: &ScheduleSpec) -> u64 {
     }
 }
 
+/// More are an accident, such as a size read from the wrong place of a file.
+const MOST_SAMPLES: u64 = 1 << 48;
+
 /// The stream that decides whose samples are whose; epochs' streams are below.
 const PARTS: u64 = u64::MAX;
-
-/// The key is the job's seed.
-fn generator(seed: u64, stream: u64) -> ChaCha8Rng {
-    let mut key = *b"--------pstrain sample shuffle 1";
-    key[..8].copy_from_slice(&seed.to_le_bytes());
-    let mut rng = ChaCha8Rng::from_seed(key);
-    rng.set_stream(stream);
-    rng
-}
-
-/// A number below `bound`, each equally likely. Lemire, "Fast Random Integer Generation in an Interval"
-/// (2019), section 4.
-fn below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
-    let reject_under = bound.wrapping_neg() % bound;
-    loop {
-        let wide = u128::from(rng.next_u64()) * u128::from(bound);
-        if wide as u64 >= reject_under {
-            return (wide >> 64) as u64;
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

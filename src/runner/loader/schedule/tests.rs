@@ -92,9 +92,40 @@ fn a_schedule_without_batches_is_refused_with_the_numbers() {
     the data set is empty
       hint: is `data.root` the right folder?
     ");
-    assert_eq!(Schedule::new(spec(1 << 40, 1, 1)).unwrap_err(), ScheduleError::TooMany(1 << 40));
+    assert_eq!(Schedule::new(spec(1 << 49, 1, 1)).unwrap_err(), ScheduleError::TooMany(1 << 49));
     assert_eq!(Schedule::new(spec(10, 1, 0)).unwrap_err(), ScheduleError::BadSpec);
     assert_eq!(Schedule::new(spec(10, 0, 1)).unwrap_err(), ScheduleError::BadSpec);
+}
+
+/// S-6: lists of these would take 16 GB for each trainer.
+#[test]
+fn billions_of_samples_are_batched_in_little_memory() {
+    let samples = 4_000_000_000;
+    let fractions = Partition::Fractions(vec![0.25, 0.5]);
+    for partition in [Partition::Split, Partition::Whole, fractions] {
+        let first: Vec<Vec<u64>> = world(&ScheduleSpec { partition, ..spec(samples, 2, 32) })
+            .iter()
+            .map(|schedule| schedule.epoch(1).batch(schedule.steps_per_epoch() / 2))
+            .collect();
+        let different: BTreeSet<u64> = first.concat().into_iter().collect();
+        assert_eq!(different.len(), 64, "{first:?}");
+        assert!(different.last().is_some_and(|&last| last < samples));
+    }
+}
+
+/// S-5
+#[test]
+fn fractions_are_disjoint_and_keep_to_their_samples() {
+    let fractions = Partition::Fractions(vec![0.25, 0.5]);
+    let schedules = world(&ScheduleSpec { partition: fractions, ..spec(40, 2, 4) });
+    let own = |schedule: &Schedule, epoch| schedule.epoch(epoch).samples().collect::<Vec<u64>>();
+    let sets: Vec<BTreeSet<u64>> = schedules.iter().map(|one| own(one, 0).into_iter().collect()).collect();
+    assert_eq!((sets[0].len(), sets[1].len()), (10, 20));
+    assert!(sets[0].is_disjoint(&sets[1]));
+    for (schedule, set) in schedules.iter().zip(&sets) {
+        assert_eq!(&own(schedule, 1).into_iter().collect::<BTreeSet<u64>>(), set);
+        assert_ne!(own(schedule, 0), own(schedule, 1));
+    }
 }
 
 proptest! {
