@@ -265,8 +265,8 @@ pub struct EvalResult {
 }
 
 impl EvalResult {
-    /// Names that a plug-in's metrics cannot have here.
-    pub const OWN: [&str; 3] = ["samples", "targets", "loss"];
+    /// Names that a plug-in's metrics cannot have here, beside which they stand in `metrics.jsonl` and `summary.json`.
+    pub const OWN: [&str; 8] = ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "time_s"];
 
     /// 0 to 1. None: the task has no classes.
     pub fn accuracy(&self) -> Option<f64> {

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 const STEP: Duration = Duration::from_millis(100);
@@ -163,6 +165,38 @@ fn epochs_and_evaluations_have_lines_of_their_own() {
     "#);
     let back = lines.map(|line| serde_json::from_str::<MetricsLine>(&line).unwrap());
     assert_eq!(back, records);
+}
+
+fn any_number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        (-8000..8000i32).prop_map(|n| f64::from(n) / 8.0),
+        prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX])
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What a plug-in reports travels between ranks as it is written, whatever it calls it.
+    #[test]
+    fn numbers_that_are_not_finite_are_null_and_end_no_job(
+        loss in any_number(),
+        metrics in prop::collection::btree_map("[a-z_]{1,8}|time_s|loss|step|epoch|rank|kind|samples|accuracy", any_number(), 0..5),
+    ) {
+        let step = StepRecord {
+            step: 1, epoch: 1, rank: Rank(1), loss, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
+            metrics: metrics.clone(),
+        };
+        let metrics = metrics.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str())).collect();
+        let result = EvalResult { samples: 1, targets: 1, loss, metrics };
+        let eval = EvalRecord { step: 1, epoch: 1, rank: Rank(1), result, time_s: 1.0 };
+        let epoch = EpochRecord { step: 1, epoch: 1, rank: Rank(1), loss, samples: 1, time_s: 1.0 };
+        for line in [MetricsLine::Step(step), MetricsLine::Eval(eval), MetricsLine::Epoch(epoch)] {
+            let text = serde_json::to_string(&line).unwrap();
+            let back: MetricsLine = serde_json::from_str(&text).map_err(|e| TestCaseError::fail(format!("{text}: {e}")))?;
+            prop_assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        }
+    }
 }
 
 #[test]
