@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod compile;
 mod data;
 mod exit;
 mod job;

@@ -224,6 +224,16 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Compile the plug-in on the standard input for another process
+    #[command(hide = true)]
+    Compile {
+        #[arg(long)]
+        time_ms: u64,
+        #[arg(long)]
+        memory_mb: u64,
+        #[arg(long)]
+        cache: Option<PathBuf>,
+    },
 }
 
 #[derive(Subcommand)]

@@ -1,10 +1,11 @@
 //! `pstrain plugin`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::args::PluginCommand;
 use super::exit::{DONE, FAILED, Failure};
-use super::{logs, stdout};
+use super::{compile, logs, stdout};
 use crate::human;
 use crate::job::{PluginLimits, PluginRef};
 use crate::plugin::author::{self, Kind, Lang, NewPlugin};
@@ -19,6 +20,9 @@ pub fn command(command: PluginCommand, look: logs::Wanted) -> Result<u8, Failure
     match command {
         PluginCommand::New { name, lang, kind, into } => new(name, lang, kind, into),
         PluginCommand::Build { folder, out } => build(&folder, out.as_deref()),
+        PluginCommand::Compile { time_ms, memory_mb, cache } => {
+            compile::compile(cache.as_deref(), Duration::from_millis(time_ms), memory_mb << 20)
+        }
         PluginCommand::Check { plugin, config, root, outputs, targets, json } => {
             libtorch::ensure().map_err(Failure::usage)?;
             look.start_logs(None);
@@ -58,7 +62,7 @@ fn check(plugin: &str, request: &Request, as_json: bool) -> Result<u8, Failure> 
         Some(_) => PluginRef::File(plugin.into()),
         None => PluginRef::Builtin(plugin.into()),
     };
-    let report = check::check(&Host::new(None)?, &plugin, request)?;
+    let report = check::check(&Host::apart(&request.limits)?, &plugin, request)?;
     stdout::result(&report, &report, as_json)?;
     Ok(if report.is_good() { DONE } else { FAILED })
 }

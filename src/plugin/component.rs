@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,8 +14,10 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{InstancePre, Linker, ResourceType};
 use wit_component::ComponentEncoder;
 
+use super::apart;
 use super::bindings::{PACKAGE, VERSION};
 use super::error::{PluginError, PluginErrorKind, Refusal};
+use super::logged::Logged;
 use super::state::State;
 use crate::human::hex;
 
@@ -31,6 +31,7 @@ struct Loaded {
     /// What it imports that this host does not have; it can run as long as it does not call these.
     missing: Vec<String>,
     pre: InstancePre<State>,
+    logged: Arc<Logged>,
 }
 
 /// What a plug-in can be used as.
@@ -83,6 +84,11 @@ impl Component {
         &self.0.missing
     }
 
+    /// Counts what its instances log.
+    pub(super) fn logged(&self) -> Arc<Logged> {
+        self.0.logged.clone()
+    }
+
     pub(super) fn pre(&self) -> &InstancePre<State> {
         &self.0.pre
     }
@@ -112,17 +118,12 @@ pub fn load(
     cache_dir: Option<&Path>,
     name: &str,
     bytes: &[u8],
+    logged: Arc<Logged>,
 ) -> Result<Component, PluginError> {
     let not_one = |message: String| {
-        PluginError::new(name, "load", PluginErrorKind::NotAPlugin, message)
-            .with_hint("`pstrain plugin new` and `pstrain plugin build` make one")
+        PluginError::new(name, "load", PluginErrorKind::NotAPlugin, message).with_hint(apart::NOT_ONE)
     };
-    // The ranks of a machine start at the same time: one compiles, the others find the result in the cache.
-    let turn = cache_dir.and_then(|dir| take_turn(dir, name, bytes).ok());
-    let component = as_component(cache_dir, bytes).map_err(not_one)?;
-    let component = wasmtime::component::Component::new(engine, &component)
-        .map_err(|error| not_one(format!("it does not compile: {error:#}")))?;
-    drop(turn);
+    let component = compile(engine, cache_dir, bytes).map_err(not_one)?;
     let worlds = worlds_of(engine, &component).map_err(not_one)?;
     let missing = missing_imports(engine, &component).map_err(not_one)?;
     let pre = if missing.is_empty() {
@@ -133,22 +134,18 @@ pub fn load(
             .and_then(|()| linker.instantiate_pre(&component))
     };
     let pre = pre.map_err(|error| not_one(format!("it does not fit this host: {error:#}")))?;
-    Ok(Component(Arc::new(Loaded { name: name.into(), worlds, missing, pre })))
+    Ok(Component(Arc::new(Loaded { name: name.into(), worlds, missing, pre, logged })))
 }
 
-/// Waits while another process compiles the same bytes; the system ends that wait if that process dies.
-fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File> {
-    let mut hash = DefaultHasher::new();
-    bytes.hash(&mut hash);
-    let turns = cache_dir.join("turns");
-    std::fs::create_dir_all(&turns)?;
-    let file = turns.join(format!("{:016x}", hash.finish()));
-    if !file.exists() {
-        tracing::info!(plugin = name, "compiling for the first time; the result is kept in {cache_dir:?}");
-    }
-    let turn = File::create(file)?;
-    turn.lock()?;
-    Ok(turn)
+/// From the bytes of a file to native code, by way of the cache if there is one.
+pub fn compile(
+    engine: &Engine,
+    cache_dir: Option<&Path>,
+    bytes: &[u8],
+) -> Result<wasmtime::component::Component, String> {
+    let component = as_component(cache_dir, bytes)?;
+    wasmtime::component::Component::new(engine, &component)
+        .map_err(|error| format!("it does not compile: {error:#}"))
 }
 
 /// A core module is wrapped; a component stays as it is.
@@ -174,7 +171,7 @@ fn as_component<'a>(cache_dir: Option<&Path>, bytes: &'a [u8]) -> Result<Cow<'a,
 }
 
 /// Hash of the module, and of all else that decides what it becomes.
-fn digest(module: &[u8]) -> String {
+pub fn digest(module: &[u8]) -> String {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(Sha256::digest(WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER));
@@ -192,7 +189,7 @@ fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Whole or not at all: another rank may be reading.
-fn keep(file: &Path, component: &[u8]) -> std::io::Result<()> {
+pub fn keep(file: &Path, component: &[u8]) -> std::io::Result<()> {
     let dir = file.parent().expect("a file of the cache is in a folder");
     std::fs::create_dir_all(dir)?;
     let temporary = tempfile::NamedTempFile::new_in(dir)?;

@@ -9,13 +9,11 @@ use super::component::{Component, World};
 use super::dtype::kind_of;
 use super::error::{PluginError, PluginErrorKind, tame};
 use super::instance::Instance;
-use crate::human;
+use crate::human::{self, thousands};
 use crate::job::PluginLimits;
 
 const MOST_FIELDS: usize = 64;
 const MOST_DIMS: usize = 8;
-/// A number above this is an accident, such as a size read from the wrong place of a file.
-const MOST_SAMPLES: u64 = 1 << 48;
 
 /// What a dataset says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,8 +131,13 @@ fn start(
         GuestIndices::new(component.pre())?.load(store, instance)
     })?;
     let info = instance.call("open", limits.open_time, |guest, store| guest.call_open(store, config))?;
-    let info = validate(info, limits.batch_bytes)
-        .map_err(|message| instance.error("open", PluginErrorKind::BadData, message))?;
+    let bad = |message: String| instance.error("open", PluginErrorKind::BadData, message);
+    if info.samples > limits.max_samples {
+        let (samples, limit) = (thousands(info.samples), thousands(limits.max_samples));
+        return Err(bad(format!("it claims to have {samples} samples; the limit is {limit}"))
+            .with_hint("if it has that many, raise `plugins.max_samples`"));
+    }
+    let info = validate(info, limits.batch_bytes).map_err(bad)?;
     instance.store.data_mut().batch.set_fields(info.fields.clone(), limits.batch_bytes);
     Ok((instance, info))
 }
@@ -148,9 +151,6 @@ fn validate(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
     let Info { samples, fields } = info;
     if samples == 0 {
         return Err("it has no samples".into());
-    }
-    if samples > MOST_SAMPLES {
-        return Err(format!("it claims to have {samples} samples"));
     }
     if fields.is_empty() || fields.len() > MOST_FIELDS {
         return Err(format!("it has {} fields; 1 to {MOST_FIELDS} are possible", fields.len()));

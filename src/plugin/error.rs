@@ -112,6 +112,10 @@ impl Refusal {
         Refusal { kind: PluginErrorKind::BadData, message: message.into(), hint: None }.into()
     }
 
+    pub fn host(message: impl Into<String>) -> wasmtime::Error {
+        Refusal { kind: PluginErrorKind::Host, message: message.into(), hint: None }.into()
+    }
+
     pub fn operation(message: impl Into<String>) -> wasmtime::Error {
         Refusal::hinted(message, None)
     }

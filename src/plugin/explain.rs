@@ -22,6 +22,9 @@ pub struct Call<'a> {
     pub root: Option<&'a str>,
 }
 
+/// Wasmtime's words for lists that are larger in the host than `set_hostcall_fuel` allows; it has no type for them.
+const HOSTCALLS: &str = "fuel allocated for hostcalls";
+
 /// The guest trapped, or the host's side of an import did.
 pub fn trapped(call: &Call, error: &wasmtime::Error) -> PluginError {
     let (kind, message, hint) = reason(call, error);
@@ -47,13 +50,20 @@ fn reason(call: &Call, error: &wasmtime::Error) -> (PluginErrorKind, String, Opt
         return (refusal.kind, refusal.message.clone(), refusal.hint.clone());
     }
     if error.downcast_ref::<Trap>() == Some(&Trap::Interrupt) {
-        let key = if call.what == "open" { "plugins.open_time_ms" } else { "plugins.time_ms" };
+        let opening = matches!(call.what, "start" | "open");
+        let key = if opening { "plugins.open_time_ms" } else { "plugins.time_ms" };
         let hint = format!("it may be in an endless loop; if it needs longer, raise `{key}`");
         return (PluginErrorKind::TimedOut { limit: call.limit }, String::new(), Some(hint));
     }
     if let Some(ResourceTableError::Full) = error.downcast_ref() {
         let message = format!("it holds {} files, tensors and other handles, its limit", call.max_files);
         let hint = "close what is read; if it needs more at one time, raise `plugins.max_files`".into();
+        return (PluginErrorKind::BadOperation, message, Some(hint));
+    }
+    if error.root_cause().to_string().contains(HOSTCALLS) {
+        let limit = human::bytes(call.memory_limit_bytes);
+        let message = format!("it handed lists and texts over that take more than its memory, {limit}");
+        let hint = "hand over less at one time; if it needs more, raise `plugins.memory_mb`".into();
         return (PluginErrorKind::BadOperation, message, Some(hint));
     }
     if let Some(wanted) = call.refused_bytes {

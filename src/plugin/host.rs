@@ -1,21 +1,26 @@
 //! The engine that all plug-ins of a process share: compiler, compile cache, clock for deadlines, imports.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime::{Cache, CacheConfig, Config, Engine, EngineWeak, Strategy, WasmBacktraceDetails};
 
+use super::apart::Apart;
 use super::bindings::{log, tensors};
 use super::builtin;
 use super::component::{self, Component};
 use super::error::{PluginError, PluginErrorKind};
+use super::logged::Logged;
 use super::state::State;
 use super::{clock, emit};
 use crate::cache;
-use crate::job::PluginRef;
+use crate::job::{PluginLimits, PluginRef};
 
 /// The resolution of time limits.
 const TICK: Duration = Duration::from_millis(5);
@@ -30,6 +35,10 @@ pub struct Host {
     engine: Engine,
     linker: Arc<Linker<State>>,
     cache_dir: Option<PathBuf>,
+    /// None: files are compiled in this process, within no limits.
+    apart: Option<Apart>,
+    /// What plug-ins have logged, by name: a job may load one several times.
+    logged: Arc<Mutex<BTreeMap<String, Arc<Logged>>>>,
 }
 
 impl Host {
@@ -51,7 +60,32 @@ impl Host {
         let engine = Engine::new(&config(cache_dir.as_deref())).map_err(failed)?;
         let linker = Arc::new(linker(&engine).map_err(failed)?);
         tick(engine.weak()).map_err(|error| failed(error.into()))?;
-        Ok(Host { engine, linker, cache_dir })
+        Ok(Host { engine, linker, cache_dir, apart: None, logged: Arc::default() })
+    }
+
+    /// As [`Host::new`], and files are compiled by this program in a process of its own, within limits. In the program
+    /// `pstrain` only.
+    ///
+    /// # Errors
+    /// As [`Host::new`].
+    pub fn apart(limits: &PluginLimits) -> Result<Host, PluginError> {
+        // Also where the file was replaced meanwhile.
+        Ok(Host::new(None)?.compiling_with("/proc/self/exe".as_ref(), *limits))
+    }
+
+    /// Has `program`, a `pstrain`, compile files within `limits`.
+    #[must_use]
+    pub fn compiling_with(self, program: &Path, limits: PluginLimits) -> Host {
+        Host { apart: Some(Apart::new(program, limits)), ..self }
+    }
+
+    /// What a process does that compiles for another.
+    ///
+    /// # Errors
+    /// The bytes are not a plug-in.
+    pub fn compile(cache_dir: Option<&Path>, bytes: &[u8]) -> Result<(), String> {
+        let engine = Engine::new(&config(cache_dir)).map_err(|error| format!("{error:#}"))?;
+        component::compile(&engine, cache_dir, bytes).map(drop)
     }
 
     /// Loads a shipped plug-in by its name, or a file.
@@ -71,7 +105,7 @@ impl Host {
                     )
                     .with_hint(format!("these are: {known}; a file is named by its path, ending in .wasm"))
                 })?;
-                self.load(name, bytes)
+                self.load_within(name, bytes, None)
             }
             PluginRef::File(path) => self.load(&path.display().to_string(), &read_file(path)?),
         }
@@ -82,7 +116,29 @@ impl Host {
     /// # Errors
     /// [`PluginErrorKind::NotAPlugin`] if the bytes are something else.
     pub fn load(&self, name: &str, bytes: &[u8]) -> Result<Component, PluginError> {
-        component::load(&self.engine, &self.linker, self.cache_dir.as_deref(), name, bytes)
+        self.load_within(name, bytes, self.apart.as_ref())
+    }
+
+    /// With None: what came with the program.
+    fn load_within(&self, name: &str, bytes: &[u8], apart: Option<&Apart>) -> Result<Component, PluginError> {
+        let cache_dir = self.cache_dir.as_deref();
+        // The ranks of a machine start at the same time: one compiles, the others find the result in the cache.
+        let turn = cache_dir.and_then(|dir| take_turn(dir, name, bytes).ok());
+        if let Some(apart) = apart {
+            let noted = cache_dir.map(|dir| dir.join("compiles").join(component::digest(bytes)));
+            if !noted.as_ref().is_some_and(|file| file.exists()) {
+                apart.compile(name, bytes, cache_dir)?;
+                // Losing this costs another child the next time.
+                noted.map(|file| component::keep(&file, b""));
+            }
+        }
+        let logged = {
+            let mut all = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(name.into()).or_default().clone()
+        };
+        let component = component::load(&self.engine, &self.linker, cache_dir, name, bytes, logged);
+        drop(turn);
+        component
     }
 }
 
@@ -145,6 +201,21 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, PluginError> {
         return Err(failed(format!("the file has {} bytes; the limit is {LARGEST_FILE}", meta.len())));
     }
     std::fs::read(path).map_err(|error| failed(format!("cannot read the file: {error}")))
+}
+
+/// Waits while another process compiles the same bytes; the system ends that wait if that process dies.
+fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File> {
+    let mut hash = DefaultHasher::new();
+    bytes.hash(&mut hash);
+    let turns = cache_dir.join("turns");
+    std::fs::create_dir_all(&turns)?;
+    let file = turns.join(format!("{:016x}", hash.finish()));
+    if !file.exists() {
+        tracing::info!(plugin = name, "compiling for the first time; the result is kept in {cache_dir:?}");
+    }
+    let turn = File::create(file)?;
+    turn.lock()?;
+    Ok(turn)
 }
 
 fn can_write(dir: &Path) -> bool {

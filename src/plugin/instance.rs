@@ -1,12 +1,14 @@
 //! One running instance: entering it, keeping its limits, and saying what went wrong.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::time::{Duration, Instant as Time};
 
+use tracing::Level;
 use wasmtime::Store;
 
 use super::component::Component;
-use super::error::{PluginError, PluginErrorKind};
+use super::error::{PluginError, PluginErrorKind, Refusal};
 use super::explain::{self, Call};
 use super::host::ticks;
 use super::state::State;
@@ -33,7 +35,7 @@ impl<G> Instance<G> {
     ) -> Result<Instance<G>, PluginError> {
         let name = component.name();
         let root_name = root.map(|root| root.display().to_string());
-        let state = State::new(name, root, limits).map_err(|error| {
+        let state = State::new(name, root, limits, component.logged()).map_err(|error| {
             let root = root_name.as_deref().unwrap_or_default();
             let message = format!("the data folder `{root}` cannot be opened: {}", error.root_cause());
             PluginError::new(name, "open", PluginErrorKind::Host, message)
@@ -89,7 +91,7 @@ impl<G> Instance<G> {
         self.store.data_mut().begin_call(limit);
         self.store.set_epoch_deadline(ticks(limit));
         let begun = Time::now();
-        let result = enter(&self.guest, &mut self.store);
+        let result = catch(|| enter(&self.guest, &mut self.store));
         let overslept = self.store.data().sleeps.cut && begun.elapsed() >= limit;
         let stderr = self.forward_console();
         let state = self.store.data();
@@ -136,12 +138,20 @@ impl<G> Instance<G> {
     fn forward_console(&self) -> String {
         let state = self.store.data();
         let (stdout, stderr) = (state.stdout.take(), state.stderr.take());
-        for line in stdout.lines() {
-            tracing::info!(plugin = self.name, "{}", super::error::tame(line));
-        }
-        for line in stderr.lines() {
-            tracing::debug!(plugin = self.name, "{}", super::error::tame(line));
+        for (text, level) in [(&stdout, Level::INFO), (&stderr, Level::DEBUG)] {
+            text.lines().for_each(|line| state.logged.log(&self.name, level, line, &state.limits));
         }
         stderr
     }
+}
+
+/// A panic on the host's side of an import is a fault of the host, and ends this call alone.
+fn catch<R>(enter: impl FnOnce() -> wasmtime::Result<R>) -> wasmtime::Result<R> {
+    panic::catch_unwind(AssertUnwindSafe(enter)).unwrap_or_else(|panicked| {
+        let message = panicked.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Refusal::host(format!(
+            "an operation panicked in the host, which is a fault of pstrain's: {message}"
+        )))
+    })
 }

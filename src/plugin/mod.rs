@@ -15,6 +15,7 @@
 //!   not bounded: a pipe or a dead network drive in the data folder can hold it up. `runner` gives up waiting then.
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
 
+mod apart;
 pub mod author;
 mod bindings;
 mod builtin;
@@ -29,11 +30,13 @@ mod error;
 mod explain;
 mod host;
 mod instance;
+mod logged;
 mod loss;
 mod raw_loss;
 mod state;
 mod tensors;
 
+pub use apart::{COMPILED, outcome};
 pub use builtin::builtin_names;
 pub use component::{Component, World};
 pub use dataset::{Dataset, DatasetInfo, Field};

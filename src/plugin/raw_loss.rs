@@ -7,6 +7,7 @@ use super::component::Component;
 use super::dtype::{dtype_of, is_floating, kind_name};
 use super::error::{PluginError, PluginErrorKind};
 use super::instance::Instance;
+use super::tensors::saturated;
 use crate::job::PluginLimits;
 
 pub struct RawLoss(Instance<Guest>);
@@ -48,11 +49,14 @@ impl RawLoss {
         let Computed { loss, gradients, metrics } = self.0.call("compute", limits.time, |guest, store| {
             guest.call_compute(store, &sent_outputs, &sent_targets, want_gradient, want_metrics)
         })?;
+        let kind = value_kind(&widened);
+        // A loss that float32 has not is infinite, and the job says what becomes of such a step.
+        let loss = saturated(loss, kind);
         let scalar = if want_gradient {
             differentiable(loss, &gradients, &widened)
         } else {
             let device = outputs.first().map_or(Device::Cpu, Tensor::device);
-            Tensor::f_scalar_tensor(loss, (value_kind(&widened), device)).map_err(|error| error.to_string())
+            Tensor::f_scalar_tensor(loss, (kind, device)).map_err(|error| error.to_string())
         };
         let scalar = scalar.map_err(|message| self.0.error("compute", PluginErrorKind::BadData, message))?;
         Ok((scalar, metrics))

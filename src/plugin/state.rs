@@ -1,6 +1,7 @@
 //! What the host keeps for one instance of a plug-in.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::component::ResourceTable;
@@ -10,11 +11,15 @@ use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use super::clock::Sleeps;
 use super::console::Console;
 use super::emit::Batch;
+use super::logged::Logged;
 use super::tensors::Budget;
 use crate::job::PluginLimits;
 
 /// Messages that one call may send to the host's log.
 const MOST_MESSAGES: u32 = 100;
+
+/// Of an element of a table, whatever it refers to.
+const ELEMENT_BYTES: usize = 16;
 
 /// The data of one store.
 pub struct State {
@@ -25,6 +30,9 @@ pub struct State {
     pub stdout: Console,
     pub stderr: Console,
     pub sleeps: Sleeps,
+    /// Shared by all instances of the plug-in.
+    pub logged: Arc<Logged>,
+    pub limits: PluginLimits,
     /// Messages that this call may still send to the log.
     pub messages_left: u32,
     /// The batch that is being handed over.
@@ -38,7 +46,12 @@ impl State {
     ///
     /// # Errors
     /// If `root` cannot be opened as a folder.
-    pub fn new(name: &str, root: Option<&Path>, limits: &PluginLimits) -> wasmtime::Result<State> {
+    pub fn new(
+        name: &str,
+        root: Option<&Path>,
+        limits: &PluginLimits,
+        logged: Arc<Logged>,
+    ) -> wasmtime::Result<State> {
         let (stdout, stderr) = (Console::default(), Console::default());
         // No network, environment, arguments or input: that is WASI's default, stated nowhere else.
         let mut wasi = WasiCtxBuilder::new();
@@ -60,9 +73,11 @@ impl State {
             stdout,
             stderr,
             sleeps: Sleeps { longest: limits.open_time, cut: false },
+            logged,
+            limits: *limits,
             messages_left: MOST_MESSAGES,
             batch: Batch::default(),
-            budget: Budget::new(limits.memory_bytes),
+            budget: Budget::new(limits),
         })
     }
 
@@ -80,13 +95,13 @@ impl WasiView for State {
     }
 }
 
-/// Bounds an instance's memory, and remembers what it refused: the guest itself only sees a failed allocation.
+/// Bounds an instance's memories and tables, and remembers what it refused: the guest itself only sees a failed allocation.
 pub struct Limiter {
     inner: StoreLimits,
     limit_bytes: usize,
-    /// Bytes of all memories together.
+    /// Bytes of all memories and tables together.
     pub used_bytes: usize,
-    /// The size that a memory would have had.
+    /// The size that they would have had.
     pub refused: Option<u64>,
 }
 
@@ -98,6 +113,16 @@ impl Limiter {
         let limit_bytes = usize::try_from(limit_bytes).unwrap_or(usize::MAX);
         Limiter { inner: inner.build(), limit_bytes, used_bytes: 0, refused: None }
     }
+
+    /// What would be used if something grew from `current` to `desired` bytes; None if that is too much.
+    fn room_for(&mut self, current: usize, desired: usize) -> Option<usize> {
+        let used = self.used_bytes.saturating_sub(current).saturating_add(desired);
+        if used > self.limit_bytes {
+            self.refused = Some(used as u64);
+            return None;
+        }
+        Some(used)
+    }
 }
 
 impl ResourceLimiter for Limiter {
@@ -107,11 +132,7 @@ impl ResourceLimiter for Limiter {
         desired: usize,
         max: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let used = self.used_bytes.saturating_sub(current).saturating_add(desired);
-        if used > self.limit_bytes {
-            self.refused = Some(used as u64);
-            return Ok(false);
-        }
+        let Some(used) = self.room_for(current, desired) else { return Ok(false) };
         let granted = self.inner.memory_growing(current, desired, max)?;
         if granted {
             self.used_bytes = used;
@@ -125,7 +146,13 @@ impl ResourceLimiter for Limiter {
         desired: usize,
         max: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        self.inner.table_growing(current, desired, max)
+        let bytes = |elements: usize| elements.saturating_mul(ELEMENT_BYTES);
+        let Some(used) = self.room_for(bytes(current), bytes(desired)) else { return Ok(false) };
+        let granted = self.inner.table_growing(current, desired, max)?;
+        if granted {
+            self.used_bytes = used;
+        }
+        Ok(granted)
     }
 
     fn instances(&self) -> usize {

@@ -137,7 +137,7 @@ fn listed(root: &Path) -> String {
 /// with. `root`: the folder that data are read from.
 pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobError> {
     let wrong = |what: &str, error: anyhow::Error| JobError::new(format!("{what}: {error:#}"));
-    let host = match Host::new(None) {
+    let host = match Host::apart(&training.plugin_limits) {
         Ok(host) => host,
         Err(error) => return vec![wrong("plug-ins", error.into())],
     };

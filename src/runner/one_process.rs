@@ -86,7 +86,7 @@ impl OneProcess {
 /// # Errors
 /// When the data cannot be read or a step fails.
 pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64) -> Result<TrainerReport> {
-    let host = Host::new(None)?;
+    let host = Host::apart(&job.plugin_limits)?;
     let mut all = OneProcess::new(job, &host, devices)?;
     threads::share_cores(1, job.macs());
     walk(job, root, &host, steps, |batch| all.step(batch.data, batch.step))
@@ -97,7 +97,7 @@ pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64)
 /// # Errors
 /// When the data fails.
 pub fn measure_data(job: &Training, root: &Path, steps: u64) -> Result<TrainerReport> {
-    walk(job, root, &Host::new(None)?, steps, |_| Ok(0.0))
+    walk(job, root, &Host::apart(&job.plugin_limits)?, steps, |_| Ok(0.0))
 }
 
 /// `step` gives the loss of a batch of the first trainer's.

@@ -64,7 +64,7 @@ impl Trainer<'_> {
     /// The training loop. `given`: references to the remote modules, which are asked for otherwise.
     fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
-        let host = Host::new(None)?;
+        let host = Host::apart(&self.job.plugin_limits)?;
         let split = Split::open(&host, self.job, self.root, &self.job.data.train)
             .context("the training data")
             .map_err(BadJob)?;

@@ -7,6 +7,8 @@
 
 /// The layers of the source: what may use what.
 mod floors;
+/// Attacks, generated: plug-ins, files, strangers.
+mod hostile;
 /// Job files: where values come from, and what is said of wrong ones.
 mod job;
 /// Modules, optimizers and files of weights, against PyTorch's figures.

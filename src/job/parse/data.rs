@@ -82,14 +82,48 @@ const OPEN_TIME_MS: Key<Integer> = key("open_time_ms", integer(1..=DAY_MS))
     .default("60000")
     .doc("Time for opening: reading headers, building indexes.");
 // A guest has 32-bit addresses; a batch travels in one message.
-const MEMORY_MB: Key<Integer> = key("memory_mb", integer(1..=4096)).default("512").doc("Memory, in MiB.");
+const MEMORY_MB: Key<Integer> = key("memory_mb", integer(1..=4096)).default("512").doc(
+    "Memory and tables, in MiB; and what the tensor operations of one call of a loss may make, beside 64 times the loss's \
+     inputs.",
+);
 const BATCH_MB: Key<Integer> =
     key("batch_mb", integer(1..=4096)).default("256").doc("What one batch may hand over, in MiB.");
 // A few are taken from the start: the data folder and the standard streams.
 const MAX_FILES: Key<Integer> = key("max_files", integer(16..=1 << 20))
     .default("4096")
     .doc("Files, streams and tensors that are open at one time.");
-pub static LIMITS: &[&dyn AnyKey] = &[&TIME_MS, &OPEN_TIME_MS, &MEMORY_MB, &BATCH_MB, &MAX_FILES];
+const WORK_MB: Key<Integer> = key("work_mb", integer(1..=1 << 30)).default("8192").doc(
+    "What the tensor operations of one call of a loss may read and write, their backward included, in MiB, beside 512 times \
+     the loss's inputs.",
+);
+const COMPILE_TIME_MS: Key<Integer> = key("compile_time_ms", integer(1..=DAY_MS)).default("20000").doc(
+    "Time for compiling a file the first time: for each 4 MiB of it, begun.",
+);
+const COMPILE_MEMORY_MB: Key<Integer> = key("compile_memory_mb", integer(16..=1 << 20)).default("1024").doc(
+    "Memory for compiling a file, in MiB: for each 4 MiB of it, begun.",
+);
+const MAX_SAMPLES: Key<Integer> = key("max_samples", integer(1..=1 << 48))
+    .default("10000000000")
+    .doc("Samples that a dataset may say it has.");
+const LOG_LINES: Key<Integer> = key("log_lines", integer(0..=i64::MAX))
+    .default("10000")
+    .doc("Lines that a plug-in may put into a rank's log in a run; what comes then is dropped.");
+const LOG_KB: Key<Integer> = key("log_kb", integer(0..=1 << 40))
+    .default("1024")
+    .doc("What these lines may have together, in KiB.");
+pub static LIMITS: &[&dyn AnyKey] = &[
+    &TIME_MS,
+    &OPEN_TIME_MS,
+    &MEMORY_MB,
+    &WORK_MB,
+    &BATCH_MB,
+    &MAX_FILES,
+    &MAX_SAMPLES,
+    &COMPILE_TIME_MS,
+    &COMPILE_MEMORY_MB,
+    &LOG_LINES,
+    &LOG_KB,
+];
 
 #[derive(Clone, Copy, PartialEq)]
 enum Partitions {
@@ -274,13 +308,22 @@ pub(super) fn read_loss(t: Table<'_>) -> Option<Loss> {
 pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {
     const MB: u64 = 1 << 20;
     let (time, open_time) = (t.read(&TIME_MS), t.read(&OPEN_TIME_MS));
-    let (memory, batch, files) = (t.read(&MEMORY_MB), t.read(&BATCH_MB), t.read(&MAX_FILES));
+    let (memory, work, batch) = (t.read(&MEMORY_MB), t.read(&WORK_MB), t.read(&BATCH_MB));
+    let (files, samples) = (t.read(&MAX_FILES), t.read(&MAX_SAMPLES));
+    let (compile_time, compile_memory) = (t.read(&COMPILE_TIME_MS), t.read(&COMPILE_MEMORY_MB));
+    let (log_lines, log_kb) = (t.read(&LOG_LINES), t.read(&LOG_KB));
     Some(PluginLimits {
         time: Duration::from_millis(time? as u64),
         open_time: Duration::from_millis(open_time? as u64),
         memory_bytes: memory? as u64 * MB,
+        work_bytes: work? as u64 * MB,
         batch_bytes: batch? as u64 * MB,
         max_files: files? as usize,
+        compile_time: Duration::from_millis(compile_time? as u64),
+        compile_memory_bytes: compile_memory? as u64 * MB,
+        max_samples: samples? as u64,
+        log_lines: log_lines? as u64,
+        log_bytes: log_kb? as u64 * 1024,
     })
 }
 

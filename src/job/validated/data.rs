@@ -71,9 +71,21 @@ pub struct PluginLimits {
     pub time: Duration,
     /// Of opening: reading headers, building indexes.
     pub open_time: Duration,
+    /// Of an instance: its memories and tables. Of a loss's tensor operations: what they make, beside a part that grows
+    /// with the loss's inputs.
     pub memory_bytes: u64,
+    /// What the tensor operations of one call may read and write, their backward included, beside such a part.
+    pub work_bytes: u64,
     /// Bytes that one batch may hand over.
     pub batch_bytes: u64,
     /// Files, streams and tensors that an instance holds at one time.
     pub max_files: usize,
+    /// Of compiling a plug-in of 4 MiB or less; a larger one may take more in proportion.
+    pub compile_time: Duration,
+    pub compile_memory_bytes: u64,
+    /// Samples that a dataset may say it has.
+    pub max_samples: u64,
+    /// What all instances of one plug-in on a rank may put into the log.
+    pub log_lines: u64,
+    pub log_bytes: u64,
 }

@@ -1,20 +1,30 @@
 //! Tensors for guests: handles in the store's table, operations by libtorch, and a bound on what they allocate.
 //!
-//! `ops.rs` has one line or two for each operation of the WIT; what they share is here.
+//! `ops.rs` has one line or two for each operation of the WIT; what they share is here. No argument of a guest may make
+//! `tch` panic: `numbers.rs` says why it could, and `wild.rs` tries them all.
 
+#[cfg(test)]
+mod bounds;
 mod budget;
+mod cost;
+mod numbers;
 mod ops;
+#[cfg(test)]
+mod wild;
 
 use c10d::torch_message;
 use tch::{TchError, Tensor};
-use wasmtime::component::Resource;
+use wasmtime::component::{Resource, ResourceTable};
 
 use super::bindings::log::{self, Level};
 use super::bindings::{tensors, types};
 use super::dtype::describe;
-use super::error::{Refusal, tame};
+use super::error::Refusal;
 use super::state::State;
 pub use budget::Budget;
+use cost::{Cost, Operand, Passes};
+pub use numbers::saturated;
+use numbers::sized;
 
 type Handle = Resource<Tensor>;
 type Made = wasmtime::Result<Handle>;
@@ -28,20 +38,35 @@ impl log::Host for State {
             return Ok(());
         }
         self.messages_left -= 1;
-        let (plugin, message) = (&self.name, tame(&message));
-        match level {
-            Level::Debug => tracing::debug!(plugin, "{message}"),
-            Level::Info => tracing::info!(plugin, "{message}"),
-            Level::Warn => tracing::warn!(plugin, "{message}"),
-            Level::Error => tracing::error!(plugin, "{message}"),
-        }
+        let level = match level {
+            Level::Debug => tracing::Level::DEBUG,
+            Level::Info => tracing::Level::INFO,
+            Level::Warn => tracing::Level::WARN,
+            Level::Error => tracing::Level::ERROR,
+        };
+        self.logged.log(&self.name, level, &message, &self.limits);
         Ok(())
     }
 }
 
 impl State {
-    fn tensor(&self, handle: &Handle) -> wasmtime::Result<&Tensor> {
-        self.table.get(handle).map_err(|error| Refusal::operation(format!("a tensor's handle: {error}")))
+    /// Counts an operation against the budget, does it and keeps its result.
+    fn make<const N: usize>(
+        &mut self,
+        op: &str,
+        operands: [&Handle; N],
+        cost: impl FnOnce([&Operand; N]) -> wasmtime::Result<Cost>,
+        f: impl FnOnce([&Tensor; N]) -> Result<Tensor, TchError>,
+    ) -> Made {
+        let mut tensors = Vec::with_capacity(N);
+        for handle in operands {
+            tensors.push(tensor(&self.table, handle)?);
+        }
+        let tensors: [&Tensor; N] = tensors.try_into().expect("one for each handle");
+        let operands = tensors.map(Operand::from);
+        self.budget.take(op, cost(operands.each_ref())?)?;
+        let result = f(tensors).map_err(|error| refused(op, &tensors, &error))?;
+        self.keep(result)
     }
 
     fn keep(&mut self, tensor: Tensor) -> Made {
@@ -50,33 +75,68 @@ impl State {
 
     /// An operation whose result shares the operand's storage.
     fn view(&mut self, op: &str, a: Handle, f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>) -> Made {
-        let operand = self.tensor(&a)?;
-        let result = f(operand).map_err(|error| refused(op, &[operand], &error))?;
-        self.keep(result)
+        self.make(op, [&a], |[a]| Ok(cost::view(a)), |[a]| f(a))
     }
 
-    /// An operation whose result is not larger than its operand.
-    fn one(&mut self, op: &str, a: Handle, f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>) -> Made {
-        let operand = self.tensor(&a)?;
-        let result = f(operand).map_err(|error| refused(op, &[operand], &error))?;
-        self.budget.spend(op, &result)?;
-        self.keep(result)
+    /// An operation element by element.
+    fn one(
+        &mut self,
+        op: &str,
+        a: Handle,
+        passes: Passes,
+        f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
+    ) -> Made {
+        self.make(op, [&a], |[a]| Ok(cost::unary(a, passes)), |[a]| f(a))
     }
 
     /// An operation of two tensors that broadcast against one another.
     fn two(
         &mut self,
         op: &str,
-        a: Handle,
-        b: Handle,
+        [a, b]: [Handle; 2],
+        passes: Passes,
         f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor, TchError>,
     ) -> Made {
-        let (left, right) = (self.tensor(&a)?, self.tensor(&b)?);
-        self.budget.admit_broadcast(op, left, right)?;
-        let result = f(left, right).map_err(|error| refused(op, &[left, right], &error))?;
-        self.budget.spend(op, &result)?;
-        self.keep(result)
+        let cost = |[a, b]: [&Operand; 2]| Ok(cost::broadcasting(&[a, b], together(op, a, b)?, passes));
+        self.make(op, [&a, &b], cost, |[a, b]| f(a, b))
     }
+
+    /// As `two`, with a boolean result.
+    fn compare(
+        &mut self,
+        op: &str,
+        [a, b]: [Handle; 2],
+        f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor, TchError>,
+    ) -> Made {
+        let cost = |[a, b]: [&Operand; 2]| Ok(cost::comparison(&[a, b], together(op, a, b)?));
+        self.make(op, [&a, &b], cost, |[a, b]| f(a, b))
+    }
+
+    /// A reduction over `dims`, all of them if there is none.
+    fn reduce(
+        &mut self,
+        op: &str,
+        a: Handle,
+        passes: Passes,
+        dims: &[i64],
+        keep: bool,
+        f: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
+    ) -> Made {
+        let cost = |[a]: [&Operand; 1]| Ok(cost::reduction(a, cost::reduced(&a.shape, dims, keep), passes));
+        self.make(op, [&a], cost, |[a]| f(a))
+    }
+}
+
+fn tensor<'a>(table: &'a ResourceTable, handle: &Handle) -> wasmtime::Result<&'a Tensor> {
+    table.get(handle).map_err(|error| Refusal::operation(format!("a tensor's handle: {error}")))
+}
+
+/// Elements of the shape that two operands broadcast to.
+fn together(op: &str, a: &Operand, b: &Operand) -> wasmtime::Result<u64> {
+    if a.shape == b.shape || b.shape.is_empty() {
+        return Ok(a.elements);
+    }
+    sized(op, &cost::broadcast(&a.shape, &b.shape))
 }
 
 /// libtorch's message in short, with what the operation was given.

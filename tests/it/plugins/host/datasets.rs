@@ -65,7 +65,10 @@ fn batches_stay_as_they_were_when_the_guest_goes_on() {
 #[test]
 fn a_dataset_cannot_describe_itself_impossibly() {
     assert_snapshot!(open_error("empty"), @"plug-in `evil`: `open` handed over bad data: it has no samples");
-    assert_snapshot!(open_error("endless-data"), @"plug-in `evil`: `open` handed over bad data: it claims to have 18446744073709551615 samples");
+    assert_snapshot!(open_error("endless-data"), @r"
+    plug-in `evil`: `open` handed over bad data: it claims to have 18,446,744,073,709,551,615 samples; the limit is 1,099,511,627,776
+      hint: if it has that many, raise `plugins.max_samples`
+    ");
     assert_snapshot!(open_error("no-fields"), @"plug-in `evil`: `open` handed over bad data: it has 0 fields; 1 to 64 are possible");
     assert_snapshot!(open_error("same-names"), @"plug-in `evil`: `open` handed over bad data: two fields are named `x`");
     assert_snapshot!(open_error("odd-name"), @"plug-in `evil`: `open` handed over bad data: a field is named `�[31mred`; 1 to 64 printable characters are possible");

@@ -107,11 +107,14 @@ fn handles_that_are_never_dropped_come_to_an_end() {
 
 #[test]
 fn a_guest_cannot_make_libtorch_fill_the_machine() {
-    assert_snapshot!(compute_error("explode"), @"plug-in `evil`: `compute`: an operation was refused: mul: a result of 32 GiB, after 514.1 KiB in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
-    assert_snapshot!(compute_error("full"), @"plug-in `evil`: `compute`: an operation was refused: full: a result of 16777216 TiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
+    assert_snapshot!(compute_error("explode"), @r"
+    plug-in `evil`: `compute`: an operation was refused: mul: it makes 48 GiB, after 525.1 KiB in this call; the limit is 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)
+      hint: make smaller tensors; if it needs more, raise `plugins.memory_mb`
+    ");
+    assert_snapshot!(compute_error("full"), @"plug-in `evil`: `compute`: an operation was refused: full: [1099511627776, 1099511627776] is not a valid shape: its sizes multiplied are over 2^48");
     let x = Tensor::ones([2, 3], tch::kind::FLOAT_CPU);
     let error = loss("one-hot").compute(&[x], &[Tensor::from_slice(&[0i64, 1])], false).unwrap_err();
-    assert_snapshot!(told(&error), @"plug-in `evil`: `compute`: an operation was refused: one_hot: a result of 16384 TiB, after 0 bytes in this call, is over the limit, 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)");
+    assert_snapshot!(told(&error), @"plug-in `evil`: `compute`: an operation was refused: one_hot: [2, 1125899906842624] is not a valid shape: its sizes multiplied are over 2^48");
 }
 
 #[test]

@@ -21,8 +21,14 @@ const LIMITS: PluginLimits = PluginLimits {
     time: Duration::from_secs(20),
     open_time: Duration::from_secs(20),
     memory_bytes: 64 << 20,
+    work_bytes: 4 << 30,
     batch_bytes: 4 << 20,
     max_files: 4096,
+    compile_time: Duration::from_secs(20),
+    compile_memory_bytes: 1 << 30,
+    max_samples: 1 << 40,
+    log_lines: 10_000,
+    log_bytes: 1 << 20,
 };
 /// For guests that never come back.
 const SHORT: PluginLimits = PluginLimits { time: Duration::from_millis(200), ..LIMITS };

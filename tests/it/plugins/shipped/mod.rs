@@ -16,8 +16,14 @@ const LIMITS: PluginLimits = PluginLimits {
     time: Duration::from_secs(10),
     open_time: Duration::from_secs(60),
     memory_bytes: 512 << 20,
+    work_bytes: 8 << 30,
     batch_bytes: 256 << 20,
     max_files: 4096,
+    compile_time: Duration::from_secs(20),
+    compile_memory_bytes: 1 << 30,
+    max_samples: 10_000_000_000,
+    log_lines: 10_000,
+    log_bytes: 1 << 20,
 };
 
 static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(None).expect("this machine runs WebAssembly"));
