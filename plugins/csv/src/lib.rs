@@ -98,6 +98,12 @@ fn target_of(config: &Config) -> Result<(Option<Target>, Vec<u64>)> {
     };
     ensure!(!columns.is_empty(), "`target` is an empty list\nhint: leave the key out if there is no target");
     let classes = config.target_classes.clone();
+    for (at, class) in classes.iter().flatten().enumerate() {
+        ensure!(
+            !classes.iter().flatten().take(at).any(|before| before == class),
+            "`target_classes` has `{class}` twice: each class has one number"
+        );
+    }
     ensure!(
         classes.is_none() || config.target_dtype != Some(Number::Float32),
         "`target_classes` give class numbers, which are int64: `target_dtype` cannot be float32"
@@ -112,6 +118,7 @@ export_dataset!(Csv);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use pstrain_plugin::testing::{self, Emitted};
 
     const HOUSES: &str =
@@ -214,6 +221,74 @@ mod tests {
         assert!(error("1.5,2\n3,4\n", "").starts_with("the first line of `"));
         assert_eq!(all("0,1\n3,4\n", "")[0].values::<f32>(), [3.0, 4.0]);
         assert_eq!(all("1.5,2\n3,4\n", r#", "header": true"#)[0].values::<f32>(), [3.0, 4.0]);
+    }
+
+    #[test]
+    fn no_column_and_no_class_counts_twice() {
+        let twice = |more| open("a,b,b,c\n1,2,3,4\n", more).err().unwrap().to_string();
+        let ends = |told: String, end: &str| assert!(told.ends_with(end), "{told}");
+        ends(twice(r#", "features": ["a", 0]"#), "`features` names column `a` twice");
+        ends(twice(r#", "features": ["a"], "target": [3, "c"]"#), "`target` names column `c` twice");
+        ends(
+            twice(r#", "features": ["a", "c"], "target": 3"#),
+            "column `c` is one of `features` and of `target`: the model would see what it is to predict\n\
+             hint: leave it out of `features`; a model that gives back its input takes data.target = \"features\"",
+        );
+        ends(
+            twice(r#", "target": "b""#),
+            "has two columns `b`, 1 and 2, counted from 0\nhint: give the position of the one that is meant",
+        );
+        let classes = r#", "target": "a", "target_classes": ["x", "y", "x"]"#;
+        ends(twice(classes), "`target_classes` has `x` twice: each class has one number");
+    }
+
+    fn cell() -> impl Strategy<Value = String> {
+        prop_oneof!["-?[0-9]{1,3}(\\.[0-9])?", "[a-c \"',;]{0,3}", Just(String::new()), "\\PC{0,4}"]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the bytes and the keys are, the file is read or refused.
+        #[test]
+        fn any_file_is_read_or_refused(
+            rows in prop::collection::vec(prop::collection::vec(cell(), 0..4), 0..5),
+            noise in prop::collection::vec(any::<u8>(), 0..8),
+            features in prop::option::of(prop::collection::vec(0..5usize, 0..3)),
+            target in prop::option::of(0..5usize),
+            header: Option<bool>,
+            whole: bool,
+        ) {
+            let text: Vec<String> = rows.iter().map(|row| row.join(",")).collect();
+            let bytes = [text.join("\n").into_bytes(), noise].concat();
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("any.csv");
+            std::fs::write(&path, bytes).unwrap();
+            let mut keys = serde_json::json!({ "file": path, "features": features, "target": target, "header": header });
+            if whole {
+                keys["feature_dtype"] = "int64".into();
+            }
+            match testing::open::<Csv>(&keys.to_string()) {
+                Ok(mut dataset) => {
+                    let last = dataset.len() - 1;
+                    let fields = testing::batch(&mut dataset, &[0, last]).unwrap();
+                    prop_assert_eq!(fields.len(), 1 + usize::from(target.is_some()));
+                    prop_assert_eq!(fields[0].shape[0], 2);
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty()),
+            }
+        }
+
+        /// What is written is what is read.
+        #[test]
+        fn numbers_come_back(rows in prop::collection::vec(prop::array::uniform3(-1e6f32..1e6), 1..20)) {
+            let lines = rows.iter().map(|[a, b, c]| format!("{a},{b},{c}\n"));
+            let text: String = std::iter::once("x,y,z\n".to_owned()).chain(lines).collect();
+            let fields = all(&text, r#", "target": "y""#);
+            let features: Vec<f32> = rows.iter().flat_map(|[a, _, c]| [*a, *c]).collect();
+            prop_assert_eq!(fields[0].values::<f32>(), features);
+            prop_assert_eq!(fields[1].values::<f32>(), rows.iter().map(|[_, b, _]| *b).collect::<Vec<f32>>());
+        }
     }
 
     #[test]

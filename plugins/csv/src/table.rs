@@ -2,6 +2,7 @@
 
 use pstrain_plugin::{Batch, DType, Error, Result, anyhow, bail, ensure};
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::fmt;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
@@ -170,6 +171,7 @@ fn parse(name: &str, reader: &mut csv::Reader<impl Read>, layout: &Layout) -> Re
     if features.is_empty() {
         return Err(anyhow!("`{name}` has no columns for `features`").into());
     }
+    columns.check_apart(&features, &targets)?;
     let mut table = Table {
         rows: 0,
         columns: features.len(),
@@ -263,13 +265,40 @@ impl Columns<'_> {
                          hint: give positions, counted from 0, or `header = true`"
                     );
                 };
-                header.iter().position(|name| name == column).ok_or_else(|| {
+                let mut found = (0..header.len()).filter(|&at| &header[at] == column);
+                let first = found.next().ok_or_else(|| {
                     let names: Vec<&str> = header.iter().take(20).collect();
                     let more = if header.len() > names.len() { "..." } else { "" };
                     anyhow!("`{name}` has no column `{column}`; it has `{}`{more}", names.join("`, `"))
-                })
+                })?;
+                match found.next() {
+                    None => Ok(first),
+                    Some(second) => bail!(
+                        "`{name}` has two columns `{column}`, {first} and {second}, counted from 0\n\
+                         hint: give the position of the one that is meant"
+                    ),
+                }
             }
         }
+    }
+
+    /// What a model is to predict it must not see, and no column counts twice.
+    fn check_apart(&self, features: &[usize], targets: &[usize]) -> Result<()> {
+        for (key, columns) in [("features", features), ("target", targets)] {
+            let mut seen = HashSet::new();
+            if let Some(&twice) = columns.iter().find(|column| !seen.insert(*column)) {
+                bail!("`{key}` names column {} twice", self.call(twice));
+            }
+        }
+        let seen: HashSet<usize> = features.iter().copied().collect();
+        if let Some(&both) = targets.iter().find(|column| seen.contains(column)) {
+            bail!(
+                "column {} is one of `features` and of `target`: the model would see what it is to predict\n\
+                 hint: leave it out of `features`; a model that gives back its input takes data.target = \"features\"",
+                self.call(both)
+            );
+        }
+        Ok(())
     }
 
     /// How an error names a column.

@@ -251,6 +251,7 @@ fn with_hint(error: Error, name: &str) -> Error {
 pub mod tests {
     use super::*;
     use flate2::{Compression, write::GzEncoder};
+    use proptest::prelude::*;
     use std::io::Write;
     use std::path::Path;
 
@@ -366,6 +367,62 @@ pub mod tests {
     fn a_header_that_lies_about_its_size_does_not_take_the_memory() {
         let error = open("x.gz", &gzip(&idx(0x0e, &[u32::MAX, u32::MAX >> 4], &[0]))).unwrap_err();
         assert!(error.contains("more than the plug-in's memory"), "{error}");
+    }
+
+    /// All samples of a file that opens can be read.
+    fn read_all(file: &mut IdxFile) {
+        let size = file.shape().iter().product::<u64>() as usize * file.dtype().size();
+        for index in 0..file.samples() {
+            file.read(index, &mut vec![0; size]).unwrap();
+        }
+        assert!(file.read(file.samples(), &mut vec![0; size]).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the bytes are, they are read or refused; `at` and `byte` spoil one of a good file.
+        #[test]
+        fn any_file_is_read_or_refused(
+            dims in prop::collection::vec(0..5u32, 0..4),
+            kind in prop::sample::select(vec![0x08u8, 0x09, 0x0b, 0x0c, 0x0d, 0x0e, 0x0a]),
+            elements in prop::collection::vec(any::<u8>(), 0..40),
+            at: prop::sample::Index,
+            byte: u8,
+            cut: prop::sample::Index,
+            packed: bool,
+        ) {
+            let mut bytes = idx(kind, &dims, &elements);
+            if packed {
+                bytes = gzip(&bytes);
+            }
+            let length = bytes.len();
+            bytes[at.index(length)] = byte;
+            bytes.truncate(cut.index(2 * length) + 1);
+            match open("x", &bytes) {
+                Ok(mut file) => read_all(&mut file),
+                Err(error) => prop_assert!(error.contains("`x`"), "{error}"),
+            }
+        }
+
+        /// What is written is what is read, from memory and from the disk.
+        #[test]
+        fn whole_numbers_come_back(numbers in prop::collection::vec(any::<i32>(), 1..20), packed: bool) {
+            let elements: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+            let bytes = idx(0x0c, &[numbers.len() as u32, 1], &elements);
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x").display().to_string();
+            std::fs::write(&path, if packed { gzip(&bytes) } else { bytes }).unwrap();
+            for in_memory in [0, IN_MEMORY] {
+                let mut file = IdxFile::open_keeping(&path, in_memory).unwrap();
+                let read = |index: usize| {
+                    let mut number = [0];
+                    file.read_integers(index as u64, &mut number).map(|()| number[0])
+                };
+                let found: Vec<i64> = (0..numbers.len()).map(read).collect::<Result<_>>().unwrap();
+                prop_assert_eq!(found, numbers.iter().map(|&number| i64::from(number)).collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]
