@@ -109,11 +109,7 @@ mod tests {
         let few = PluginLimits { log_lines: 3, ..PluginLimits::default() };
         let told = lines(&few, (0..1000).map(|n| n.to_string()));
         assert_eq!(told.len(), 4, "{told:?}");
-        assert!(
-            told[3].contains("3 lines or 1 MiB (`plugins.log_lines`, `plugins.log_kb`)"),
-            "{}",
-            told[3]
-        );
+        assert!(told[3].contains("3 lines or 1 MiB (`plugins.log_lines`, `plugins.log_kb`)"), "{}", told[3]);
 
         let short = PluginLimits { log_bytes: 10_000, ..PluginLimits::default() };
         let told = lines(&short, (0..1000).map(|_| "x".repeat(4000)));

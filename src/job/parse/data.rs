@@ -96,21 +96,20 @@ const WORK_MB: Key<Integer> = key("work_mb", integer(1..=1 << 30)).default("8192
     "What the tensor operations of one call of a loss may read and write, their backward included, in MiB, beside 512 times \
      the loss's inputs.",
 );
-const COMPILE_TIME_MS: Key<Integer> = key("compile_time_ms", integer(1..=DAY_MS)).default("20000").doc(
-    "Time for compiling a file the first time: for each 4 MiB of it, begun.",
-);
-const COMPILE_MEMORY_MB: Key<Integer> = key("compile_memory_mb", integer(16..=1 << 20)).default("1024").doc(
-    "Memory for compiling a file, in MiB: for each 4 MiB of it, begun.",
-);
+const COMPILE_TIME_MS: Key<Integer> = key("compile_time_ms", integer(1..=DAY_MS))
+    .default("20000")
+    .doc("Time for compiling a file the first time: for each 4 MiB of it, begun.");
+const COMPILE_MEMORY_MB: Key<Integer> = key("compile_memory_mb", integer(16..=1 << 20))
+    .default("1024")
+    .doc("Memory for compiling a file, in MiB: for each 4 MiB of it, begun.");
 const MAX_SAMPLES: Key<Integer> = key("max_samples", integer(1..=1 << 48))
     .default("10000000000")
     .doc("Samples that a dataset may say it has.");
 const LOG_LINES: Key<Integer> = key("log_lines", integer(0..=i64::MAX))
     .default("10000")
     .doc("Lines that a plug-in may put into a rank's log in a run; what comes then is dropped.");
-const LOG_KB: Key<Integer> = key("log_kb", integer(0..=1 << 40))
-    .default("1024")
-    .doc("What these lines may have together, in KiB.");
+const LOG_KB: Key<Integer> =
+    key("log_kb", integer(0..=1 << 40)).default("1024").doc("What these lines may have together, in KiB.");
 pub static LIMITS: &[&dyn AnyKey] = &[
     &TIME_MS,
     &OPEN_TIME_MS,

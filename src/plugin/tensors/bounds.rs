@@ -11,6 +11,8 @@ use crate::plugin::bindings::tensors::HostTensor;
 use crate::plugin::state::State;
 
 type Handle = Resource<Tensor>;
+/// An operation on the call's input.
+type Op = dyn Fn(&mut State, u32) -> Made;
 
 fn limits() -> PluginLimits {
     let whole = PluginLimits { max_files: 1 << 20, ..PluginLimits::default() };
@@ -58,7 +60,7 @@ fn a_backward_of_all_that_is_allowed_comes_to_an_end() {
     // 16 MB, as the scores of 1,024 samples over 4,096 classes.
     let input = Tensor::ones([1024, 4096], tch::kind::FLOAT_CPU).set_requires_grad(true);
     let rows = Tensor::arange(1024, tch::kind::INT64_CPU);
-    let cases: [(&str, Box<dyn Fn(&mut State, u32) -> Made>); 8] = [
+    let cases: [(&str, Box<Op>); 8] = [
         ("narrow", Box::new(|s, a| s.narrow(borrowed(a), 0, 0, 1))),
         ("select", Box::new(|s, a| s.select(borrowed(a), 1, 7))),
         ("transpose", Box::new(|s, a| s.transpose(borrowed(a), 0, 1))),

@@ -98,12 +98,12 @@ mod tests {
     fn numbers_outside_of_a_dtype_are_refused_and_infinities_kept() {
         let fits = |value, kind| fitting("full", value, kind).is_ok();
         assert!(fits(f64::INFINITY, Kind::Half) && fits(f64::NAN, Kind::Float) && fits(-1e300, Kind::Double));
-        assert!(fits(255.9, Kind::Uint8) && fits(-9.223372036854775e18, Kind::Int64));
+        assert!(fits(255.9, Kind::Uint8) && fits(i64::MIN as f64, Kind::Int64));
         for (value, kind) in [
             (1e300, Kind::Float),
             (65505.0, Kind::Half),
             (f64::NAN, Kind::Int64),
-            (9.223372036854775807e18, Kind::Int64),
+            (i64::MAX as f64, Kind::Int64),
             (-1.0, Kind::Uint8),
             (f64::INFINITY, Kind::Int),
         ] {

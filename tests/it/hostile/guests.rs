@@ -64,7 +64,7 @@ fn run(form: Form, module: &[u8], root: &Path) -> Result<(), PluginError> {
 /// The kind of its end, and how long it took.
 fn attempt(seed: u64, root: &Path) -> (String, Duration) {
     let form = [Form::Loss, Form::Loss, Form::RawLoss, Form::Dataset][(seed % 4) as usize];
-    let with_wasi = form == Form::Dataset || seed % 3 == 0;
+    let with_wasi = form == Form::Dataset || seed.is_multiple_of(3);
     let module = random(seed, form, with_wasi);
     let began = Instant::now();
     let ended = run(form, &module, root);
