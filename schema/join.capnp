@@ -10,9 +10,10 @@
 #
 # Then the same connection speaks Cap'n Proto RPC (peer.capnp), each side offering a `Peer`.
 #
-# A message here is at most 8 KiB (World: 1 MiB), and each is waited for a bounded time. Whoever joins proves that it knows the
-# job's token without sending it: `proof` is an HMAC-SHA-256 under a key made from the token. Between ranks other than
-# 0 the key is `World.secret`.
+# A message here is at most 8 KiB in one segment (World: 1 MiB), and each is waited for a bounded time: a Hello for two seconds
+# from the moment that the connection stands. Whoever joins proves that it knows the job's token without sending it: `proof`
+# is an HMAC-SHA-256 under a key made from the token by Argon2id. Between ranks other than 0 the key is made from that one and
+# `World.secret`. Without a token each side asks the system whether the other is a process of its own user.
 
 struct Challenge {
   magic @0 :UInt64;     # 0x7073747261696e31: says that this is pstrain at all
@@ -60,6 +61,10 @@ struct Answer {
 struct Refusal {
   reason @0 :Reason;
   message @1 :Text;     # for a person: what was expected and what came
+
+  proof @2 :Data;
+  # In an Answer to a connector that has proven itself, 32 bytes: HMAC(key, "refused", connector's nonce, acceptor's nonce,
+  # message). Else null: a connector does not believe it further than that somebody said so.
 }
 
 enum Reason {
@@ -71,6 +76,7 @@ enum Reason {
   rankTaken @5;
   notExpected @6;  # this rank takes no (more) connections from that one
   timeout @7;      # not all ranks came in time
+  otherUser @8;    # there is no token, and it is of another user
 }
 
 struct World {

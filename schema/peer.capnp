@@ -16,8 +16,8 @@ interface Peer {
   retain @2 (id :Value.ObjectId) -> (reference :Value.Reference);
   # A reference of the caller's own to an object that lives here. Fails with `gone` when it does not.
 
-  heartbeat @3 (doing :Text) -> ();
-  # Sent at least every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
+  heartbeat @3 (doing :Text, standing :Standing) -> ();
+  # `standing` is for rank 0, and null elsewhere. Sent at least every `heartbeat`. A rank from which nothing at all came for `lost_after` is lost. `doing`: what the sender
   # is busy with, at most 256 bytes, for the report about a lost rank; soon after it has changed one is sent at once.
 
   barrier @4 (name :Text) -> (failure :Value.Failure);
@@ -41,6 +41,24 @@ interface Peer {
   sendBy @7 (transport :UInt32) -> ();
   # From now on the callee sends tensors that do not fit into a message by this transport, one of those that both sides
   # take, by its bit in `transports` of join.capnp.
+}
+
+struct Standing {
+  # Whether a rank moves on, and what it stands at.
+  progress @0 :UInt64;  # grows as it does
+  at @1 :At;
+  rank @2 :UInt32;      # whom it calls, or for whom it serves
+  method @3 :Text;      # of the call, or the barrier's name; at most 256 bytes
+  forMs @4 :UInt64;     # how long it has stood there
+  inGroup @5 :Bool;     # it may wait for others in a process group, too
+}
+
+enum At {
+  working @0;    # at work of its own, as far as the mesh knows
+  calling @1;    # a call of its own is not answered
+  barrier @2;    # at a barrier
+  serving @3;    # a call of another rank is served, and waits for something
+  computing @4;  # a call of another rank is served, and computes
 }
 
 struct Request {
@@ -69,4 +87,5 @@ enum Cause {
   disconnected @0;  # its connection broke
   silent @1;        # nothing came from it for `lost_after`
   aborted @2;       # it ended the job itself
+  stalled @3;       # nothing moved in the job, and the others wait for it
 }

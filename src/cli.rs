@@ -28,6 +28,7 @@ use clap::Parser as _;
 
 use args::{Cli, Command};
 
+use crate::rpc::Token;
 use crate::runner::libtorch;
 
 /// Runs the command that the process was started with.
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),
+        Command::Token => stdout::line(Token::suggestion()).map(|()| exit::DONE).map_err(Into::into),
         Command::Data(command) => data::command(command, look),
     };
     let code = match done {

@@ -1,4 +1,6 @@
-//! Numbers as people read them: sizes, counts, times, hashes.
+//! Numbers as people read them: sizes, counts, times, hashes; and what others wrote, so that a terminal does not obey it.
+
+use std::borrow::Cow;
 
 /// `12 bytes`, `1.5 KiB`, `64.0 KiB`, `4 MiB`: limits are whole numbers of MiB, and what is smaller was measured.
 pub fn bytes(bytes: u64) -> String {
@@ -58,9 +60,64 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What others wrote, on one line: characters that a terminal would obey, or that hide or turn around what stands beside
+/// them, stand there as escapes.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
+/// The same of a text of several lines: only these and tabs stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_plain = |c: char| !is_obeyed(c) || stays(c);
+    if text.chars().all(is_plain) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_plain(c) {
+            true => shown.push(c),
+            false => shown.extend(c.escape_default()),
+        }
+    }
+    shown.into()
+}
+
+/// Control characters, separators of lines, marks of direction and what has no width.
+fn is_obeyed(c: char) -> bool {
+    let unseen = ['\u{ad}', '\u{61c}', '\u{180e}', '\u{feff}'];
+    let ranges =
+        ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{fff9}'..='\u{fffb}'];
+    c.is_control()
+        || unseen.contains(&c)
+        || ranges.iter().any(|range| range.contains(&c))
+        || ('\u{e0000}'..='\u{e007f}').contains(&c)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let evil = "\u{1b}]0;owned\u{7}a\u{9b}2J\r\nb\tc \u{202e}txt.exe";
+        assert_eq!(one_line(evil), r"\u{1b}]0;owned\u{7}a\u{9b}2J\r\nb\tc \u{202e}txt.exe");
+        assert_eq!(printable(evil), "\\u{1b}]0;owned\\u{7}a\\u{9b}2J\\r\nb\tc \\u{202e}txt.exe");
+        assert!(matches!(one_line("größe 3 µm, 名前"), Cow::Borrowed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_obeyed_is_left(text in any::<String>()) {
+            prop_assert!(!one_line(&text).chars().any(|c| c.is_control()));
+            prop_assert!(!printable(&text).chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
+        }
+    }
 
     #[test]
     fn sizes_have_the_unit_that_fits_and_no_needless_digits() {

@@ -1,9 +1,9 @@
-//! What this process does when, for `--profile`: spans of time, by thread. Where nobody records, a span costs one look at
-//! a flag.
+//! What this process does when, for `--profile`: spans of time, by thread; and that it does anything, for whoever watches
+//! over it. Where nobody records, a span costs one look at a flag and one count.
 
 use std::cell::Cell;
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +51,7 @@ pub struct Recording {
 const MOST_SPANS: usize = 1 << 20;
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
+static BEATS: AtomicU64 = AtomicU64::new(0);
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 static RECORDED: Mutex<Recording> =
     Mutex::new(Recording { threads: Vec::new(), spans: Vec::new(), left_out: 0 });
@@ -64,6 +65,16 @@ thread_local! {
 pub fn start() {
     let _ = BEGUN.set(Instant::now());
     RECORDING.store(true, Ordering::Relaxed);
+}
+
+/// This process has moved on: a piece of work is done that others like it follow.
+pub fn beat() {
+    BEATS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often it has. Each span counts, but for those of waiting.
+pub fn beats() -> u64 {
+    BEATS.load(Ordering::Relaxed)
 }
 
 /// Microseconds since [`start`]; 0 before.
@@ -82,6 +93,9 @@ pub fn stop() -> Recording {
 pub struct Span(Option<(Activity, Instant)>);
 
 pub fn span(activity: Activity) -> Span {
+    if activity != Activity::Wait {
+        beat();
+    }
     Span(RECORDING.load(Ordering::Relaxed).then(|| (activity, Instant::now())))
 }
 

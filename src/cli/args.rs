@@ -55,7 +55,8 @@ Every rank is a process of its own, on this machine or on several:
   pstrain run jobs/mnist_ps.toml --world-size 2 --rank 0 --master-addr 10.0.0.1
   pstrain run jobs/mnist_ps.toml --world-size 2 --rank 1 --master-addr 10.0.0.1
 
-Ranks on other machines need the same PSTRAIN_TOKEN everywhere; without one, rank 0 listens on this machine only.
+Ranks on other machines need the same PSTRAIN_TOKEN everywhere (`pstrain token` prints one); without one, rank 0 listens on
+this machine only, to processes of its own user.
 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the names that mpirun and srun set are understood, too.
 
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
@@ -93,6 +94,11 @@ A line `#:schema ./pstrain.schema.json` at the top of a job tells taplo, and VS 
     /// Make, build and check plug-ins of your own
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Print a join token that nobody guesses, for PSTRAIN_TOKEN on all ranks
+    #[command(after_help = "\
+Make it once, and set the same one wherever a rank runs:
+  export PSTRAIN_TOKEN=$(pstrain token)")]
+    Token,
     /// Fetch data sets
     #[command(subcommand)]
     Data(DataCommand),

@@ -10,7 +10,7 @@ use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArg
 use super::exit::{DONE, Failure};
 use super::{job, logs, spawn, stdout};
 use crate::job::{Job, Resolved, Training};
-use crate::rpc::{Mesh, MeshConfig, Transports};
+use crate::rpc::{Mesh, MeshConfig, Token, Transports};
 use crate::runner::launch::{self, Forked};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
 use crate::topology::{Rank, WorldSize};
@@ -86,6 +86,7 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let listen = launch::bind_master("127.0.0.1", 0)?;
     let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
     let names = vec!["caller".to_owned(), "callee".to_owned()];
+    let token = Token::random();
     let local = match launch::fork_ranks(names.clone(), Some(listen))? {
         Forked::Parent(supervisor) => {
             return spawn::supervise(supervisor, names, Duration::from_secs(5), look);
@@ -96,8 +97,8 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     tch::set_num_threads(1);
     let usual = MeshConfig::new(local.rank, WorldSize(2), master.to_string());
     let transports = args.transport.map_or(usual.transports, Transports::only);
-    let mesh = Mesh::join(MeshConfig { listen: local.listen, transports, ..usual }, call_times::methods())
-        .map_err(anyhow::Error::from)?;
+    let config = MeshConfig { listen: local.listen, transports, token: Some(token), ..usual };
+    let mesh = Mesh::join(config, call_times::methods()).map_err(anyhow::Error::from)?;
     if local.rank == Rank(0) {
         let sizes: Vec<u64> = args.sizes.iter().map(|size| size.0).collect();
         let times = call_times::measure(&mesh, &sizes)?;

@@ -1,5 +1,6 @@
 //! How a command ends when it does not succeed.
 
+use crate::human::printable;
 use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError, RefusalReason};
 use crate::runner::rank::RankError;
@@ -19,10 +20,10 @@ impl Failure {
         Failure { code: USAGE, message: Some(format!("error: {message}")) }
     }
 
-    /// Says it, and returns the exit code.
+    /// Says it, and returns the exit code. What others wrote may stand in it: names in files, refusals, errors of other ranks.
     pub fn report(self) -> u8 {
         if let Some(message) = self.message {
-            eprintln!("{}", message.trim_end());
+            eprintln!("{}", printable(message.trim_end()));
         }
         self.code
     }
@@ -63,9 +64,11 @@ fn code_of_join(error: &JoinError) -> u8 {
         | JoinError::PeerLeft { .. }
         // Rank 0 gave up waiting for others, and told this rank.
         | JoinError::Refused { reason: RefusalReason::Timeout, .. }
-        | JoinError::Unconnected => LOST,
+        | JoinError::Unconnected { .. } => LOST,
         JoinError::Config(_)
         | JoinError::Refused { .. }
+        | JoinError::RefusedUnproven { .. }
+        | JoinError::OtherUser { .. }
         | JoinError::Unproven { .. }
         | JoinError::NoToken { .. }
         | JoinError::NotPstrain { .. } => USAGE,
@@ -91,6 +94,6 @@ mod tests {
         assert_eq!(refused(RefusalReason::Timeout), LOST);
         assert_eq!(refused(RefusalReason::Token), USAGE);
         assert_eq!(refused(RefusalReason::Job), USAGE);
-        assert_eq!(code_of_join(&JoinError::Unconnected), LOST);
+        assert_eq!(code_of_join(&JoinError::Unconnected { missing: Vec::new() }), LOST);
     }
 }

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::stdout;
+use crate::human::printable;
 use crate::job::{
     self, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training,
     Work,
@@ -144,7 +145,7 @@ fn script_sizes(
         return Ok(BTreeMap::new());
     }
     if let Some(error) = no_libtorch {
-        eprintln!("warning: {error}");
+        eprintln!("warning: {}", printable(&error.to_string()));
         return Ok(BTreeMap::new());
     }
     let name = args.job.display().to_string();
@@ -182,7 +183,7 @@ pub fn init(path: &Path) -> Result<u8, Failure> {
 pub fn schema(reference: bool) -> Result<u8, Failure> {
     match reference {
         true => stdout::line(job::reference().trim_end())?,
-        false => stdout::line(format_args!("{:#}", job::schema()))?,
+        false => stdout::as_it_is(format_args!("{:#}", job::schema()))?,
     }
     Ok(DONE)
 }

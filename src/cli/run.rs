@@ -7,9 +7,11 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::args::{OutputArgs, RunArgs};
-use super::exit::{DONE, Failure, LOST};
+use super::exit::{DONE, Failure, LOST, USAGE};
 use super::{job, logs, stdout};
 use crate::job::{Init, Resolved};
+use crate::rpc::Token;
+use crate::runner::inputs::BadJob;
 use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
@@ -29,13 +31,16 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
 
+    let token = token()?;
     let folder =
         (rank == Rank(0)).then(|| make_folder(&resolved, Some(&args.job), &args.output)).transpose()?;
-    let token = token();
     let agent = Agent::from_environment(|name| std::env::var(name).ok());
     // Kept until the end: the last to leave a file deletes it.
-    let mut meeting = rendezvous::meet(&job.cluster, rank, token.is_some(), agent)
-        .map_err(|error| Failure { code: LOST, message: Some(format!("error: {error:#}")) })?;
+    let mut meeting =
+        rendezvous::meet(&job.cluster, rank, token.is_some(), agent).map_err(|error| Failure {
+            code: if error.is::<BadJob>() { USAGE } else { LOST },
+            message: Some(format!("error: {error:#}")),
+        })?;
     let report = run_rank(RankStart {
         job,
         agreement,
@@ -100,7 +105,14 @@ pub fn make_folder(
 }
 
 /// The join token. It is not a key of the job: it would end up in run folders.
-pub fn token() -> Option<String> {
+fn token() -> Result<Option<Token>, Failure> {
+    given_token()
+        .map(Token::new)
+        .transpose()
+        .map_err(|weak| Failure::usage(format_args!("PSTRAIN_TOKEN: {weak}")))
+}
+
+pub fn given_token() -> Option<String> {
     std::env::var("PSTRAIN_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
@@ -113,7 +125,7 @@ pub fn print_report(
 ) -> Result<(), Failure> {
     let (Some(report), Some(folder)) = (report, folder) else { return Ok(()) };
     if as_json {
-        return Ok(stdout::line(json(&report, folder, resolved)?)?);
+        return Ok(stdout::as_it_is(json(&report, folder, resolved)?)?);
     }
     match report {
         Report::Trained(summary) => stdout::line(EndTable { summary: &summary, folder: folder.path() })?,

@@ -7,9 +7,9 @@ use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, Failure};
-use super::run::{kept_in, make_folder, print_report, token};
+use super::run::{given_token, kept_in, make_folder, print_report};
 use super::{job, logs};
-use crate::rpc::{Cause, JoinError};
+use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, rank_name, run_rank};
@@ -27,7 +27,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let listen = launch::bind_master(&job.cluster.master_addr, port)?;
     // Where it really listens: the system chooses for port 0, and a name may have several addresses.
     let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
-    if token().is_none() && !master.ip().is_loopback() {
+    if given_token().is_none() && !master.ip().is_loopback() {
         return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
     }
     let folder = make_folder(&resolved, args.job.as_deref(), &args.output)?;
@@ -35,6 +35,8 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         say_what_is_trained(&job.name);
     }
 
+    // All ranks are forked from here, so nobody else need know it.
+    let token = Token::random();
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
     let local = match launch::fork_ranks(names.clone(), Some(listen))? {
@@ -59,7 +61,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         local_rank: Some(rank.0),
         master: master.to_string(),
         listen,
-        token: token(),
+        token: Some(token),
         data_root,
         folder: (rank == Rank(0)).then(|| folder.clone()),
         reporter: Reporter::to_parent(progress),

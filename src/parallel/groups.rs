@@ -70,6 +70,7 @@ impl Groups {
             place.with_context(|| format!("rank {} is not a member of group `{name}`", mesh.rank()))?;
         // From here on a failure may come of a rank that is lost.
         self.joined.store(true, Ordering::Relaxed);
+        mesh.joins_group();
         let abort = Abort::default();
         end_with(mesh, abort.clone())?;
         let (store, backend) = self.store(mesh, name, members[0])?;

@@ -33,6 +33,7 @@ pub use types::job_keys::JobKeys;
 pub use types::join_error::{JoinError, RefusalReason};
 pub use types::peer::Peer;
 pub use types::rref::{ObjectId, Objects, RRef};
+pub use types::token::{Token, WeakToken};
 pub use types::transport::{Transport, Transports};
 pub use types::value::{ContextId, Message, SentTensor, Value};
 pub use types::waiting::Waiting;

@@ -16,7 +16,7 @@ pub(crate) mod peer_capnp {
 }
 
 /// Ranks talk to each other only when theirs are equal.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Opens each handshake message: "pstrain1".
 pub(crate) const MAGIC: u64 = 0x7073_7472_6169_6e31;

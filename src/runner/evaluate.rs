@@ -13,6 +13,7 @@ use super::samples::Split;
 use super::step::Stepper;
 use crate::job::Training;
 use crate::plugin::Host;
+use crate::profile::beat;
 
 /// `None` when the job has no test data.
 ///
@@ -45,6 +46,7 @@ pub fn evaluate(
             }
         }
         seen += samples.count;
+        beat();
         reporter.report(Update::Evaluating { done: seen, total });
     }
     metrics.values_mut().for_each(|sum| *sum /= seen as f64);

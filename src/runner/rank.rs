@@ -21,7 +21,8 @@ use super::signals::{self, Signals};
 use super::training::TrainingRank;
 use crate::job::{Collectives, Job, Payload, Work};
 use crate::parallel::Groups;
-use crate::rpc::{Cause, JoinError, LostRank, Mesh, MeshConfig, Methods, Transport, Transports};
+use crate::profile;
+use crate::rpc::{Cause, JoinError, LostRank, Mesh, MeshConfig, Methods, Token, Transport, Transports};
 use crate::topology::Rank;
 
 /// What a rank starts with.
@@ -36,7 +37,7 @@ pub struct RankStart<'a> {
     pub master: String,
     /// Rank 0's socket, if it is bound already.
     pub listen: Option<TcpListener>,
-    pub token: Option<String>,
+    pub token: Option<Token>,
     /// The data folder.
     pub data_root: PathBuf,
     /// The coordinator's.
@@ -252,6 +253,8 @@ fn mesh_config(start: &mut RankStart) -> MeshConfig {
         join_timeout: cluster.join_timeout,
         heartbeat: cluster.heartbeat,
         lost_after: cluster.lost_after,
+        stalled_after: cluster.stalled_after,
+        progress: profile::beats,
         transports: transports(cluster.payload),
         ..MeshConfig::new(start.rank, cluster.world_size, start.master.clone())
     }

@@ -5,13 +5,17 @@
 //! port and tells it there. A file holds the same store. The mesh then works as ever, token and all: the store tells
 //! an address and nothing else.
 
+use std::io::{self, Read as _};
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
+use std::{fs, thread};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use c10d::{Store, TcpOptions};
 use nix::unistd::gethostname;
 
+use super::inputs::BadJob;
 use crate::job::{Cluster, Init};
 use crate::topology::Rank;
 
@@ -48,6 +52,7 @@ impl Agent {
 pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> Result<Meeting> {
     let store = match (&cluster.init, agent) {
         (Init::File(path), _) => {
+            look_at(path).map_err(BadJob)?;
             let store = Store::file(path, cluster.world_size.0)?;
             (store.prefix("pstrain")?, format!("the file `{}`", path.display()))
         }
@@ -75,6 +80,58 @@ pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> R
     })
 }
 
+/// A file that ranks meet in has a few short entries.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Another rank may be writing an entry.
+const LOOKS: u32 = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
+/// Whether ranks can meet in the file at `path`: c10d would read anything else for minutes.
+///
+/// # Errors
+/// It is something else.
+fn look_at(path: &Path) -> Result<()> {
+    let refused = |what: String| {
+        Err(anyhow!(
+            "`cluster.init`: ranks cannot meet in `{}`: {what}\n  hint: name a file that is not there yet, in a folder that all \
+             ranks can write to",
+            path.display()
+        ))
+    };
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return refused(error.to_string()),
+    };
+    if !found.is_file() {
+        return refused("it is not a regular file".into());
+    }
+    for look in 1.. {
+        let mut bytes = Vec::new();
+        let read = fs::File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) if bytes.len() as u64 <= MOST_BYTES && is_store(&bytes) => break,
+            // The last of an earlier run's ranks has deleted it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return refused(error.to_string()),
+            Ok(_) if look == LOOKS => return refused("there is something else in it".into()),
+            Ok(_) => thread::sleep(BETWEEN_LOOKS),
+        }
+    }
+    Ok(())
+}
+
+/// Whether these bytes are what c10d's FileStore writes: the length of each key and of each value, and then it.
+fn is_store(mut bytes: &[u8]) -> bool {
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let len = u32::from_ne_bytes(*len) as usize;
+        let Some((_, rest)) = rest.split_at_checked(len) else { return false };
+        bytes = rest;
+    }
+    bytes.is_empty()
+}
+
 const MASTER: &str = "rank 0";
 
 fn through(store: Store, rank: Rank, far: bool, limit: Duration) -> Result<Meeting> {
@@ -98,6 +155,33 @@ fn through(store: Store, rank: Rank, far: bool, limit: Duration) -> Result<Meeti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_with_something_else_in_it_is_refused_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        look_at(&at("new")).expect("not there yet");
+        fs::write(at("empty"), "").expect("a file");
+        look_at(&at("empty")).expect("nothing in it");
+        let texts = ["a", "some words of an ordinary file\n", "\u{8}\0\0\0short"];
+        for (number, text) in texts.into_iter().enumerate() {
+            let path = at(&number.to_string());
+            fs::write(&path, text).expect("a file");
+            let error = look_at(&path).expect_err("something else").to_string();
+            assert!(error.contains("there is something else in it"), "{error}");
+        }
+        let error = look_at(folder.path()).expect_err("a folder").to_string();
+        assert!(error.contains("it is not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_ranks_have_met_in_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meet");
+        let store = Store::file(&path, 2).expect("a store");
+        store.set("key", b"value").expect("written");
+        look_at(&path).expect("one that ranks meet in");
+    }
 
     #[test]
     fn only_a_torchrun_that_keeps_the_store_is_asked() {

@@ -13,6 +13,7 @@ use crate::job::shards::Cut;
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::model::{Region, TensorFile};
 use crate::parallel::{Extent, Piece, StateSnapshot};
+use crate::profile::beat;
 
 /// The states of all modules, each with the snapshots of those who own parts of it.
 pub struct States(Vec<(ModuleSpec, Vec<StateSnapshot>)>);
@@ -145,6 +146,7 @@ fn write_tensor(
             for piece in part.snapshot.pieces(part.entry) {
                 let Piece { values, .. } = piece?;
                 names.iter().try_for_each(|name| file.append(name, &values))?;
+                beat();
             }
         }
         return Ok(());
@@ -155,6 +157,7 @@ fn write_tensor(
         file.append(&ids, &Tensor::f_from_slice(of)?)?;
         let rows = Tensor::f_from_slice(rows)?;
         names.iter().try_for_each(|name| file.append(name, &rows))?;
+        beat();
         Ok(())
     })
 }

@@ -74,6 +74,10 @@ const LOST_AFTER_MS: Key<Integer> = key("lost_after_ms", integer(1..=DAY_MS))
     .default("5000")
     .doc("A rank that is silent for this long is lost; at least two heartbeats.");
 
+const STALLED_AFTER_MS: Key<Integer> = key("stalled_after_ms", integer(0..=DAY_MS))
+    .default("600000")
+    .doc("A job in which a rank shows no progress for this long is ended, with what it stands at; 0: never. More than a step takes.");
+
 pub static KEYS: &[&dyn AnyKey] = &[
     &WORLD_SIZE,
     &RANK,
@@ -89,6 +93,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &COLLECTIVE_TIMEOUT_MS,
     &HEARTBEAT_MS,
     &LOST_AFTER_MS,
+    &STALLED_AFTER_MS,
 ];
 
 pub const ROLES: Key<ByHand> = key("roles", by_hand(roles_kind))
@@ -112,7 +117,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
 
     let cluster = || {
         let (init, master_addr, master_port) = init?;
-        let [rpc_timeout, join_timeout, collective_timeout, heartbeat, lost_after] = times?;
+        let ([rpc_timeout, join_timeout, collective_timeout, heartbeat, lost_after], stalled_after) = times?;
         Some(Cluster {
             world_size: world_size?,
             init,
@@ -126,6 +131,7 @@ pub(super) fn read(t: Table<'_>, roles: Option<Item<'_>>) -> Read {
             collective_timeout,
             heartbeat,
             lost_after,
+            stalled_after,
         })
     };
     Read { cluster: cluster(), roles, rank, local_rank: local_rank.map(|rank| rank as u32) }
@@ -149,18 +155,25 @@ fn backend(t: &Table<'_>, num_gpus: Option<i64>) -> Option<Backend> {
     None
 }
 
-fn times(t: &Table<'_>) -> Option<[Duration; 5]> {
+/// The last: none, never.
+fn times(t: &Table<'_>) -> Option<([Duration; 5], Option<Duration>)> {
     let ms = |key| t.read(key).map(|ms| Duration::from_millis(ms as u64));
     let (rpc, join, collective) = (ms(&RPC_TIMEOUT_MS), ms(&JOIN_TIMEOUT_MS), ms(&COLLECTIVE_TIMEOUT_MS));
-    let (heartbeat, lost) = (ms(&HEARTBEAT_MS), ms(&LOST_AFTER_MS));
-    let (heartbeat, lost) = (heartbeat?, lost?);
+    let (heartbeat, lost, stalled) = (ms(&HEARTBEAT_MS), ms(&LOST_AFTER_MS), ms(&STALLED_AFTER_MS));
+    let (heartbeat, lost, stalled) = (heartbeat?, lost?, stalled?);
     if lost < heartbeat * 2 {
         let problem = format!("is less than two heartbeats of {} ms", heartbeat.as_millis());
         let hint = format!("use at least {}, or a shorter heartbeat_ms", heartbeat.as_millis() * 2);
         t.item(&LOST_AFTER_MS)?.wrong(problem, hint);
         return None;
     }
-    Some([rpc?, join?, collective?, heartbeat, lost])
+    if !stalled.is_zero() && stalled < heartbeat * 2 {
+        let problem = format!("is less than two heartbeats of {} ms", heartbeat.as_millis());
+        let hint = format!("use at least {}, or 0 for never", heartbeat.as_millis() * 2);
+        t.item(&STALLED_AFTER_MS)?.wrong(problem, hint);
+        return None;
+    }
+    Some(([rpc?, join?, collective?, heartbeat, lost], Some(stalled).filter(|stalled| !stalled.is_zero())))
 }
 
 /// A rank, which is one process's own and no part of the job that all share.

@@ -61,6 +61,8 @@ pub struct Cluster {
     pub heartbeat: Duration,
     /// A rank silent for this long is lost.
     pub lost_after: Duration,
+    /// A rank without progress for this long ends the job. None: never.
+    pub stalled_after: Option<Duration>,
 }
 
 /// How the ranks find one another.

@@ -8,8 +8,7 @@ use tokio::net::{TcpListener, lookup_host};
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::JoinError;
 
-/// The address at which rank 0 listens: loopback when the master is called so, else every interface, and that only
-/// with a token.
+/// The address at which rank 0 listens: the master's, and no other. Beyond loopback only with a token.
 pub(super) fn bind_address(
     master: &[SocketAddr],
     token: bool,
@@ -22,13 +21,10 @@ pub(super) fn bind_address(
             "`{called}` has no address\n  hint: give the master's address as host:port"
         )));
     };
-    if master.iter().all(|address| address.ip().is_loopback()) {
-        return Ok(*chosen);
-    }
-    if !token {
+    if !token && !master.iter().all(|address| address.ip().is_loopback()) {
         return Err(JoinError::NoToken { address: called.into() });
     }
-    Ok(everywhere(*chosen))
+    Ok(*chosen)
 }
 
 fn everywhere(address: SocketAddr) -> SocketAddr {
@@ -56,16 +52,34 @@ pub(super) async fn listen_at_master(config: &mut MeshConfig) -> Result<TcpListe
     }
     let addresses: Vec<_> = lookup_host(&master).await.map_err(failed)?.collect();
     let address = bind_address(&addresses, config.token.is_some(), &master)?;
-    TcpListener::bind(address).await.map_err(failed)
+    match TcpListener::bind(address).await {
+        // Something between this machine and the others translates addresses: the master's is not on any interface here.
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && config.token.is_some() => {
+            TcpListener::bind(everywhere(address)).await.map_err(failed)
+        }
+        bound => bound.map_err(failed),
+    }
 }
 
-/// A socket for the ranks above this one, which has reached rank 0 from `own`: on that interface, or with a token on
-/// all, since another rank may have to come by another way.
-pub(super) async fn listen_beside(own: IpAddr, token: bool) -> io::Result<(TcpListener, String)> {
+/// A socket for the ranks above this one, which has reached rank 0 at `master` from `own`: on that interface. Who came by
+/// loopback to a master that others may reach from elsewhere listens everywhere, if there is a token.
+pub(super) async fn listen_beside(
+    own: IpAddr,
+    master: &str,
+    token: bool,
+) -> io::Result<(TcpListener, String)> {
     let any_port = SocketAddr::new(own, 0);
-    let listener = TcpListener::bind(if token { everywhere(any_port) } else { any_port }).await?;
+    let is_far = token && own.is_loopback() && !is_called_loopback(master);
+    let listener = TcpListener::bind(if is_far { everywhere(any_port) } else { any_port }).await?;
     let address = SocketAddr::new(own, listener.local_addr()?.port());
     Ok((listener, address.to_string()))
+}
+
+/// Whether `host:port` means this machine on every machine. (A machine's own name may stand for loopback only there.)
+fn is_called_loopback(master: &str) -> bool {
+    let host = master.rsplit_once(':').map_or(master, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The address of a rank that reached rank 0 by loopback, for one that did not and so reached it at `master`.
@@ -95,9 +109,26 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_every_interface_is_listened_at_unless_the_master_is_loopback() {
-        assert_eq!(bind_address(&[at("10.0.0.1:7")], true, "node:7").expect("far"), at("0.0.0.0:7"));
+    fn with_a_token_too_only_the_masters_interface_is_listened_at() {
+        assert_eq!(bind_address(&[at("10.0.0.1:7")], true, "node:7").expect("far"), at("10.0.0.1:7"));
         assert_eq!(bind_address(&[at("127.0.0.1:7")], true, "localhost:7").expect("near"), at("127.0.0.1:7"));
+    }
+
+    #[tokio::test]
+    async fn the_other_ranks_listen_where_they_reached_rank_0() {
+        let own = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        for (master, token, everywhere) in [
+            ("127.0.0.1:7", true, false),
+            ("localhost:7", true, false),
+            ("[::1]:7", true, false),
+            ("node1:7", true, true),
+            ("node1:7", false, false),
+        ] {
+            let (listener, address) = listen_beside(own, master, token).await.expect("a free port");
+            let at = listener.local_addr().expect("bound");
+            assert_eq!(at.ip().is_unspecified(), everywhere, "{master} {token}");
+            assert_eq!(address, format!("127.0.0.1:{}", at.port()));
+        }
     }
 
     #[test]

@@ -2,19 +2,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_local;
-use tokio::time::{interval_at, timeout_at};
+use tokio::time::{interval_at, sleep_until, timeout_at};
 
 use super::address;
 use super::handshake::{self, Introduction, Refusal};
 use super::secret::{Key, nonce};
+use super::unauthenticated::{Counted, accept_all};
 use super::world::{Joined, SAY_EVERY, World, fits, introduction, listener};
-use crate::rpc::transport::socket::{Listener, Socket, UnixName};
+use crate::rpc::transport::socket::{Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::join_error::{JoinError, RefusalReason};
@@ -23,8 +24,8 @@ use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wire::join_capnp::world;
 use crate::topology::Rank;
 
-/// Connections that have not proven anything yet.
-const MAX_UNAUTHENTICATED: usize = 64;
+/// Refused connections that are logged; the rest is counted.
+const REFUSALS_LOGGED: u32 = 20;
 
 /// What the connections of newcomers share.
 struct Lobby {
@@ -32,10 +33,12 @@ struct Lobby {
     key: Key,
     /// Who is in: each waits in its own task, and gives its connection back when asked.
     present: RefCell<BTreeMap<Rank, Present>>,
-    unauthenticated: Cell<usize>,
+    /// Who was in and is gone, and since when.
+    gone: RefCell<BTreeMap<Rank, Instant>>,
+    refused: Cell<u32>,
     /// Nobody comes in any more.
     closed: Cell<bool>,
-    /// Told whenever `present` grows.
+    /// Told whenever `present` or `gone` changes.
     notify: mpsc::UnboundedSender<()>,
 }
 
@@ -49,59 +52,37 @@ pub(super) async fn gather(
     deadline: Instant,
     waiting: mpsc::UnboundedSender<Waiting>,
 ) -> Result<World, JoinError> {
+    let key = Key::from_token(config.token.as_ref());
     let tcp = address::listen_at_master(&mut config).await?;
     let listener = listener(&config, tcp);
     let (notify, mut notifications) = mpsc::unbounded_channel();
-    let lobby = Rc::new(Lobby::new(config, notify));
-    // To the end of the job: who comes too late shall hear why.
-    spawn_local(accept_connections(lobby.clone(), listener));
-    let others = lobby.config.world_size.0 as usize - 1;
-    let complete = timeout_at(deadline.into(), async {
-        let mut say = interval_at((Instant::now() + SAY_EVERY).into(), SAY_EVERY);
-        while lobby.present.borrow().len() < others {
-            tokio::select! {
-                _ = notifications.recv() => {}
-                _ = say.tick() => {
-                    let _ = waiting.send(Waiting::For(lobby.missing()));
-                }
-            }
-        }
+    let lobby = Rc::new(Lobby::new(config, key, notify));
+    let newcomers = lobby.clone();
+    let accepting = accept_all(listener, Vec::new(), move |socket, nearer, counted| {
+        admit_connection(newcomers.clone(), socket, nearer, counted)
     });
-    let complete = complete.await;
+    let complete = timeout_at(deadline.into(), lobby.complete(&mut notifications, &waiting)).await;
     lobby.closed.set(true);
+    // Who comes now is not answered any more.
+    drop(accepting);
     match complete {
-        Ok(()) => lobby.open().await,
-        Err(_) => Err(lobby.give_up().await),
+        Ok(Ok(())) => lobby.open().await,
+        Ok(Err(left)) => Err(lobby.give_up(left).await),
+        Err(_) => Err(lobby.give_up(lobby.incomplete()).await),
     }
 }
 
-async fn accept_connections(lobby: Rc<Lobby>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok((socket, nearer)) => {
-                // More than that: somebody floods the port, and is not even answered.
-                if lobby.unauthenticated.get() < MAX_UNAUTHENTICATED {
-                    lobby.unauthenticated.set(lobby.unauthenticated.get() + 1);
-                    spawn_local(admit_connection(lobby.clone(), socket, nearer));
-                }
-            }
-            // Out of file descriptors, or the connection is gone already: neither lasts.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
-        }
-    }
-}
-
-async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixName>) {
+async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixName>, counted: Counted) {
     let (ask, asked) = oneshot::channel();
     let (mut taken, mut named) = (None, None);
     let admitted = handshake::accept(socket, nearer, &lobby.key, lobby.config.transports, |came| {
+        drop(counted);
         named = Some(format!("rank {} ({:?})", came.rank, came.name));
         lobby.admit(came, ask)?;
         taken = Some(came.rank);
         Ok(())
     })
     .await;
-    lobby.unauthenticated.set(lobby.unauthenticated.get() - 1);
     match admitted {
         Ok((stream, came)) => {
             tracing::debug!(rank = %came.rank, name = %came.name, "joined");
@@ -110,7 +91,7 @@ async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixN
         }
         Err(handshake::Failure::Refused(refused)) => {
             // Who has not proven the token may call itself anything.
-            tracing::warn!("refused {}: {}", named.as_deref().unwrap_or("a connection"), refused.message);
+            lobby.log_refusal(named.as_deref().unwrap_or("a connection"), &refused.message);
         }
         Err(failure) => {
             tracing::debug!(?failure, "a connection that is not a rank");
@@ -123,14 +104,78 @@ async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixN
 }
 
 impl Lobby {
-    fn new(config: MeshConfig, notify: mpsc::UnboundedSender<()>) -> Lobby {
+    fn new(config: MeshConfig, key: Key, notify: mpsc::UnboundedSender<()>) -> Lobby {
         Lobby {
-            key: Key::from_token(config.token.as_deref()),
             config,
+            key,
             present: RefCell::default(),
-            unauthenticated: Cell::new(0),
+            gone: RefCell::default(),
+            refused: Cell::new(0),
             closed: Cell::new(false),
             notify,
+        }
+    }
+
+    /// Waits until all have come, and says meanwhile for whom.
+    ///
+    /// # Errors
+    /// One has come, left, and did not come back.
+    async fn complete(
+        &self,
+        notifications: &mut mpsc::UnboundedReceiver<()>,
+        waiting: &mpsc::UnboundedSender<Waiting>,
+    ) -> Result<(), JoinError> {
+        let others = self.config.world_size.0 as usize - 1;
+        let mut say = interval_at((Instant::now() + SAY_EVERY).into(), SAY_EVERY);
+        while self.present.borrow().len() < others {
+            let given_up = self.first_given_up();
+            let gives_up = async {
+                match given_up {
+                    Some((rank, when)) => {
+                        sleep_until(when.into()).await;
+                        rank
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = notifications.recv() => {}
+                _ = say.tick() => {
+                    let _ = waiting.send(Waiting::For(self.missing()));
+                }
+                rank = gives_up => return Err(self.left(rank)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Of those that have gone the first, and when it is not waited for any more.
+    fn first_given_up(&self) -> Option<(Rank, Instant)> {
+        let gone = self.gone.borrow();
+        let first = gone.iter().min_by_key(|(_, since)| **since);
+        first.map(|(rank, since)| (*rank, *since + self.config.lost_after))
+    }
+
+    fn left(&self, rank: Rank) -> JoinError {
+        let within = self.config.lost_after;
+        let why = format!(
+            "it had come to rank 0, and its connection closed; it did not come back within {within:?}"
+        );
+        JoinError::PeerLeft { rank, why }
+    }
+
+    fn incomplete(&self) -> JoinError {
+        JoinError::Missing { missing: self.missing(), waited: self.config.join_timeout }
+    }
+
+    fn log_refusal(&self, who: &str, why: &str) {
+        let before = self.refused.replace(self.refused.get().saturating_add(1));
+        match before {
+            0..REFUSALS_LOGGED => tracing::warn!("refused {who}: {why}"),
+            REFUSALS_LOGGED => {
+                tracing::warn!("more connections are refused, which is not said of each any more")
+            }
+            _ => {}
         }
     }
 
@@ -146,6 +191,7 @@ impl Lobby {
             let message = format!("rank {} has come already", came.rank);
             return Err(Refusal::new(RefusalReason::RankTaken, message));
         }
+        self.gone.borrow_mut().remove(&came.rank);
         present.insert(came.rank, Present { came: came.clone(), ask });
         Ok(())
     }
@@ -168,6 +214,8 @@ impl Lobby {
             () = stream.activity() => {
                 tracing::debug!(%rank, "left before the world was complete");
                 self.present.borrow_mut().remove(&rank);
+                self.gone.borrow_mut().insert(rank, Instant::now());
+                let _ = self.notify.send(());
             }
         }
     }
@@ -189,36 +237,52 @@ impl Lobby {
         let mut members = vec![me];
         members.extend(present.iter().map(|(came, _)| came.clone().into_peer()));
         let secret = nonce();
-        let mut joined = Vec::new();
+        let (mut joined, mut untold, mut left) = (Vec::new(), Vec::new(), None);
         for (came, stream) in present {
             let rank = came.rank;
-            let left = |why: String| JoinError::PeerLeft { rank, why };
-            let mut stream = stream.ok_or_else(|| left("its connection broke".into()))?;
+            let Some(mut stream) = stream else {
+                left = Some((rank, "its connection broke".to_owned()));
+                continue;
+            };
+            if left.is_some() {
+                untold.push(stream);
+                continue;
+            }
             let ends = stream.ends().ok();
             let sent =
                 handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
-            sent.await.map_err(|failure| left(format!("{failure:?}")))?;
-            joined.push(Joined { rank, stream, accepted: true, transports: came.transports });
-        }
-        Ok(World { members, joined })
-    }
-
-    /// Tells those who have come who has not.
-    async fn give_up(&self) -> JoinError {
-        let missing = self.missing();
-        let present = self.collect().await;
-        let error = JoinError::Missing { missing, waited: self.config.join_timeout };
-        let text = error.to_string();
-        let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());
-        for (_, stream) in present {
-            if let Some(mut stream) = stream {
-                let _ = handshake::send::<world::Owned>(&mut stream, |to| {
-                    handshake::write_refusal(to.init_refused(), &refused);
-                })
-                .await;
+            match sent.await {
+                Ok(()) => joined.push(Joined { rank, stream, accepted: true, transports: came.transports }),
+                Err(failure) => left = Some((rank, format!("{failure:?}"))),
             }
         }
+        match left {
+            None => Ok(World { members, joined, others: Box::pin(ready(Ok(Vec::new()))) }),
+            // Who has been told who is there sees its connection close.
+            Some((rank, why)) => {
+                let error = JoinError::PeerLeft { rank, why };
+                refuse(untold, &error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells those who have come why nothing comes of it.
+    async fn give_up(&self, error: JoinError) -> JoinError {
+        let present = self.collect().await;
+        refuse(present.into_iter().filter_map(|(_, stream)| stream).collect(), &error).await;
         error
+    }
+}
+
+async fn refuse(streams: Vec<Stream>, error: &JoinError) {
+    let text = error.to_string();
+    let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());
+    for mut stream in streams {
+        let sent = handshake::send::<world::Owned>(&mut stream, |to| {
+            handshake::write_refusal(to.init_refused(), &refused);
+        });
+        let _ = sent.await;
     }
 }
 
@@ -243,6 +307,7 @@ fn write_world(to: world::Builder<'_>, members: &[Peer], ends: Option<(IpAddr, I
 #[cfg(test)]
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::spawn_local;
 
     use super::*;
     use crate::rpc::types::transport::Transports;
@@ -255,9 +320,8 @@ mod tests {
             tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
         let far = accepted.0.into_std()?;
         let twin = far.try_clone()?;
-        lobby.unauthenticated.set(1);
-        let admitted =
-            spawn_local(admit_connection(lobby.clone(), Socket::Tcp(TcpStream::from_std(far)?), None));
+        let far = Socket::Tcp(TcpStream::from_std(far)?);
+        let admitted = spawn_local(admit_connection(lobby.clone(), far, None, Counted::alone()));
         near.peek(&mut [0]).await?;
         if cut {
             // What it says still comes, but it cannot be answered.
@@ -277,7 +341,7 @@ mod tests {
     async fn a_rank_that_could_not_be_answered_can_come_again() {
         let config = MeshConfig::new(Rank(0), WorldSize(2), "127.0.0.1:0");
         let (notify, _notifications) = mpsc::unbounded_channel();
-        let lobby = Rc::new(Lobby::new(config, notify));
+        let lobby = Rc::new(Lobby::new(config, Key::from_token(None), notify));
         tokio::task::LocalSet::new()
             .run_until(async {
                 assert!(matches!(come(&lobby, true).await, Err(handshake::Failure::Io(_))));

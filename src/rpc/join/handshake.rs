@@ -7,7 +7,8 @@ use capnp::message::{Builder, HeapAllocator, Reader, ReaderOptions};
 use capnp::serialize::{self, OwnedSegments};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::secret::{Key, Nonce, nonce, same};
+use super::secret::{Key, Mac, Nonce, nonce, same};
+use crate::human::one_line;
 use crate::rpc::transport::socket::{Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::job_keys::JobKeys;
@@ -20,8 +21,16 @@ use crate::topology::{Rank, WorldSize};
 /// For one message of the other side.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// From the moment that a connection stands until it has proven the token. A rank needs milliseconds, and comes again if it
+/// was too slow.
+const PROOF_LIMIT: Duration = Duration::from_secs(2);
+
 /// Of a message before its sender has proven anything.
 const MAX_FRAME_BYTES: usize = 8 << 10;
+
+/// What Cap'n Proto's framing begins with, where there is one segment: one less than how many there are, and its words.
+const FRAMING_BYTES: usize = 8;
+const WORD_BYTES: usize = 8;
 
 /// Who a connector says it is.
 #[derive(Clone, Debug)]
@@ -44,11 +53,13 @@ pub(crate) struct Introduction {
 pub(crate) struct Refusal {
     pub reason: RefusalReason,
     pub message: String,
+    /// Whoever says it knows the token.
+    pub is_proven: bool,
 }
 
 impl Refusal {
     pub fn new(reason: RefusalReason, message: impl Into<String>) -> Refusal {
-        Refusal { reason, message: message.into() }
+        Refusal { reason, message: message.into(), is_proven: false }
     }
 }
 
@@ -59,6 +70,8 @@ pub(crate) enum Failure {
     NotPstrain,
     /// It does not know the token.
     Unproven,
+    /// There is no token, and it is of another user.
+    OtherUser,
     Refused(Refusal),
     /// The connection broke, or nothing came.
     Io(io::Error),
@@ -111,37 +124,50 @@ pub(crate) async fn accept(
 ) -> Result<(Stream, Introduction), Failure> {
     let mut stream = Stream::over(socket);
     let own = nonce();
-    send::<challenge::Owned>(&mut stream, |mut to| {
-        to.set_magic(wire::MAGIC);
-        to.set_version(wire::VERSION);
-        to.set_nonce(&own);
-        if let Some(UnixName(name)) = &nearer {
-            to.set_unix(name);
-        }
+    let frame = within(PROOF_LIMIT, async {
+        send::<challenge::Owned>(&mut stream, |mut to| {
+            to.set_magic(wire::MAGIC);
+            to.set_version(wire::VERSION);
+            to.set_nonce(&own);
+            if let Some(UnixName(name)) = &nearer {
+                to.set_unix(name);
+            }
+        })
+        .await?;
+        receive_unproven(&mut stream).await
     })
     .await?;
-    let frame = receive(&mut stream, MAX_FRAME_BYTES).await?;
-    let verdict = judge(&frame, key, &own).and_then(|(mut came, nonce)| {
-        came.transports = came.transports & own_transports;
-        admit(&came).map_err(Failure::Refused)?;
-        Ok((came, nonce))
-    });
-    match verdict {
-        Ok((came, nonce)) => {
-            let proof = accepted(key, &nonce, &own, came.transports);
-            send::<answer::Owned>(&mut stream, |to| {
-                let mut to = to.init_accepted();
-                to.set_proof(&proof);
-                to.set_transports(came.transports.0);
-            })
-            .await?;
-            Ok((stream, came))
-        }
+    let (mut came, nonce) = match judge(&frame, key, &own) {
+        Ok(came) => came,
         Err(Failure::Refused(refused)) => {
-            refuse(&mut stream, &refused).await?;
-            Err(Failure::Refused(refused))
+            refuse(&mut stream, &refused, None).await?;
+            return Err(Failure::Refused(refused));
         }
-        Err(failure) => Err(failure),
+        Err(failure) => return Err(failure),
+    };
+    came.transports = came.transports & own_transports;
+    if let Err(refused) = of_this_user(&stream, key).and_then(|()| admit(&came)) {
+        refuse(&mut stream, &refused, Some(refusal_proof(key, &nonce, &own, &refused.message))).await?;
+        return Err(Failure::Refused(refused));
+    }
+    let proof = accepted(key, &nonce, &own, came.transports);
+    send::<answer::Owned>(&mut stream, |to| {
+        let mut to = to.init_accepted();
+        to.set_proof(&proof);
+        to.set_transports(came.transports.0);
+    })
+    .await?;
+    Ok((stream, came))
+}
+
+/// Without a token the system says who is on the other side.
+fn of_this_user(stream: &Stream, key: &Key) -> Result<(), Refusal> {
+    match key.is_public() && !stream.is_own() {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            RefusalReason::OtherUser,
+            "it is not known to be of the same user, and there is no token",
+        )),
     }
 }
 
@@ -162,14 +188,14 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
         )));
     }
     let nonce: Nonce = exactly(hello.get_nonce()?)?;
-    let came = Introduction {
+    let mut came = Introduction {
         rank: Rank(hello.get_rank()),
         world_size: WorldSize(hello.get_world_size()),
         job_hash: exactly(hello.get_job_hash()?)?,
         job_keys: job_keys(hello.get_job_keys()?)?,
-        name: text(hello.get_name()?, MAX_NAME_BYTES)?,
-        role: text(hello.get_role()?, MAX_NAME_BYTES)?,
-        address: text(hello.get_address()?, MAX_NAME_BYTES)?,
+        name: raw_text(hello.get_name()?, MAX_NAME_BYTES)?.into(),
+        role: raw_text(hello.get_role()?, MAX_NAME_BYTES)?.into(),
+        address: raw_text(hello.get_address()?, MAX_NAME_BYTES)?.into(),
         transports: Transports(hello.get_transports()),
     };
     if !same(&came.mac(key, own, &nonce), hello.get_proof()?) {
@@ -178,11 +204,21 @@ fn judge(frame: &Frame, key: &Key, own: &Nonce) -> Result<(Introduction, Nonce),
             "its join token is not the one of this job",
         )));
     }
+    for text in [&mut came.name, &mut came.role, &mut came.address] {
+        *text = one_line(text).into_owned();
+    }
     Ok((came, nonce))
 }
 
-pub(crate) async fn refuse(stream: &mut Stream, refused: &Refusal) -> Result<(), Failure> {
-    send::<answer::Owned>(stream, |to| write_refusal(to.init_refused(), refused)).await
+async fn refuse(stream: &mut Stream, refused: &Refusal, proof: Option<Mac>) -> Result<(), Failure> {
+    send::<answer::Owned>(stream, |to| {
+        let mut to = to.init_refused();
+        write_refusal(to.reborrow(), refused);
+        if let Some(proof) = &proof {
+            to.set_proof(proof);
+        }
+    })
+    .await
 }
 
 /// What the acceptor says first.
@@ -192,7 +228,7 @@ struct Challenge {
 }
 
 async fn challenge(stream: &mut Stream) -> Result<Challenge, Failure> {
-    let frame = receive(stream, MAX_FRAME_BYTES).await?;
+    let frame = within(PATIENCE, receive_unproven(stream)).await?;
     let challenge: challenge::Reader<'_> = frame.get_root()?;
     if challenge.get_magic() != wire::MAGIC {
         return Err(Failure::NotPstrain);
@@ -219,28 +255,23 @@ pub(crate) async fn introduce(
             Err(error) => tracing::debug!("a rank of this machine is reached by TCP only: {error}"),
         }
     }
+    if key.is_public() && !stream.is_own() {
+        return Err(Failure::OtherUser);
+    }
     let (own, theirs) = (nonce(), challenged.nonce);
     let proof = me.mac(key, &theirs, &own);
     // Even to another version: its answer says so in its own log too.
-    send::<hello::Owned>(&mut stream, |mut to| {
-        to.set_magic(wire::MAGIC);
-        to.set_version(wire::VERSION);
-        to.set_nonce(&own);
-        to.set_rank(me.rank.0);
-        to.set_world_size(me.world_size.0);
-        to.set_job_hash(&me.job_hash);
-        to.set_job_keys(&me.job_keys);
-        to.set_name(me.name.as_str());
-        to.set_role(me.role.as_str());
-        to.set_address(me.address.as_str());
-        to.set_transports(me.transports.0);
-        to.set_proof(&proof);
-    })
-    .await?;
-    let frame = receive(&mut stream, MAX_FRAME_BYTES).await?;
+    send::<hello::Owned>(&mut stream, |to| write_hello(to, me, &own, &proof)).await?;
+    let frame = within(PATIENCE, receive_unproven(&mut stream)).await?;
     let answer: answer::Reader<'_> = frame.get_root()?;
     match answer.which()? {
-        answer::Refused(refused) => Err(Failure::Refused(read_refusal(refused?)?)),
+        answer::Refused(from) => {
+            let from = from?;
+            let mut refused = read_refusal(from)?;
+            let proof = refusal_proof(key, &own, &theirs, from.get_message()?.to_str().unwrap_or_default());
+            refused.is_proven = same(&proof, from.get_proof()?);
+            Err(Failure::Refused(refused))
+        }
         answer::Accepted(answer) => {
             let transports = Transports(answer.get_transports());
             let expected = accepted(key, &own, &theirs, transports);
@@ -250,6 +281,30 @@ pub(crate) async fn introduce(
             }
         }
     }
+}
+
+fn write_hello(mut to: hello::Builder<'_>, me: &Introduction, nonce: &Nonce, proof: &Mac) {
+    to.set_magic(wire::MAGIC);
+    to.set_version(wire::VERSION);
+    to.set_nonce(nonce);
+    to.set_rank(me.rank.0);
+    to.set_world_size(me.world_size.0);
+    to.set_job_hash(&me.job_hash);
+    to.set_job_keys(&me.job_keys);
+    to.set_name(me.name.as_str());
+    to.set_role(me.role.as_str());
+    to.set_address(me.address.as_str());
+    to.set_transports(me.transports.0);
+    to.set_proof(proof);
+}
+
+/// What shows that who refuses knows the token.
+fn refusal_proof(key: &Key, connector: &Nonce, acceptor: &Nonce, message: &str) -> Mac {
+    key.mac(&[b"refused", connector, acceptor, sent_message(message).as_bytes()])
+}
+
+fn sent_message(message: &str) -> &str {
+    wire::clip(message, MAX_TEXT_BYTES / 2)
 }
 
 fn accepted(key: &Key, connector: &Nonce, acceptor: &Nonce, transports: Transports) -> [u8; 32] {
@@ -267,8 +322,9 @@ pub(super) fn write_refusal(mut to: refusal::Builder<'_>, refused: &Refusal) {
         RefusalReason::RankTaken => Wire::RankTaken,
         RefusalReason::NotExpected => Wire::NotExpected,
         RefusalReason::Timeout => Wire::Timeout,
+        RefusalReason::OtherUser => Wire::OtherUser,
     });
-    to.set_message(wire::clip(&refused.message, MAX_TEXT_BYTES / 2));
+    to.set_message(sent_message(&refused.message));
 }
 
 pub(super) fn read_refusal(from: refusal::Reader<'_>) -> Result<Refusal, Failure> {
@@ -282,13 +338,19 @@ pub(super) fn read_refusal(from: refusal::Reader<'_>) -> Result<Refusal, Failure
         Wire::RankTaken => RefusalReason::RankTaken,
         Wire::NotExpected => RefusalReason::NotExpected,
         Wire::Timeout => RefusalReason::Timeout,
+        Wire::OtherUser => RefusalReason::OtherUser,
     };
-    Ok(Refusal { reason, message: text(from.get_message()?, MAX_TEXT_BYTES)? })
+    Ok(Refusal::new(reason, text(from.get_message()?, MAX_TEXT_BYTES)?))
 }
 
+/// A text of the other side, which a terminal may show.
 pub(super) fn text(from: capnp::text::Reader<'_>, limit: usize) -> Result<String, Failure> {
+    Ok(one_line(raw_text(from, limit)?).into_owned())
+}
+
+fn raw_text(from: capnp::text::Reader<'_>, limit: usize) -> Result<&str, Failure> {
     match from.len() <= limit {
-        true => from.to_string().map_err(|_| Failure::NotPstrain),
+        true => from.to_str().map_err(|_| Failure::NotPstrain),
         false => Err(Failure::NotPstrain),
     }
 }
@@ -320,21 +382,44 @@ where
     Ok(())
 }
 
-pub(super) async fn receive(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
-    within(PATIENCE, receive_frame(stream, limit)).await
-}
-
-/// Without a limit of its own on the time.
-pub(super) async fn receive_frame(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len).await?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > limit {
+/// A message of who has proven nothing: the first byte that does not fit ends the connection, and nothing larger than the
+/// message itself is allocated.
+async fn receive_unproven(stream: &mut Stream) -> Result<Frame, Failure> {
+    let len = receive_len(stream, MAX_FRAME_BYTES).await?;
+    let mut framing = [0; FRAMING_BYTES];
+    stream.read_exact(&mut framing).await?;
+    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| framing[at + byte])) as usize;
+    if word(0) != 0 || word(4).saturating_mul(WORD_BYTES) != len - FRAMING_BYTES {
         return Err(Failure::NotPstrain);
     }
+    let mut body = framing.to_vec();
+    body.resize(len, 0);
+    stream.read_exact(&mut body[FRAMING_BYTES..]).await?;
+    read(&body)
+}
+
+/// A message of who knows the token, without a limit on the time.
+pub(super) async fn receive_frame(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
+    let len = receive_len(stream, limit).await?;
     let mut body = vec![0; len];
     stream.read_exact(&mut body).await?;
-    Ok(serialize::read_message(&mut body.as_slice(), ReaderOptions::new())?)
+    read(&body)
+}
+
+async fn receive_len(stream: &mut Stream, limit: usize) -> Result<usize, Failure> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).await?;
+    match u32::from_le_bytes(len) as usize {
+        len if (FRAMING_BYTES..=limit).contains(&len) && len.is_multiple_of(WORD_BYTES) => Ok(len),
+        _ => Err(Failure::NotPstrain),
+    }
+}
+
+/// What the framing announces is allocated before it is read: no more than came, and some for what is read twice.
+fn read(body: &[u8]) -> Result<Frame, Failure> {
+    let mut options = ReaderOptions::new();
+    options.traversal_limit_in_words(Some(2 * body.len() / WORD_BYTES));
+    Ok(serialize::read_message(&mut &*body, options)?)
 }
 
 async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
@@ -345,6 +430,53 @@ where
         Ok(done) => Ok(done?),
         Err(_) => {
             Err(Failure::Io(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rpc::join::world::introduction;
+    use crate::rpc::types::config::MeshConfig;
+    use crate::rpc::types::token::Token;
+
+    fn hello(key: &Key, own: &Nonce) -> Vec<u8> {
+        let me = introduction(&MeshConfig::new(Rank(1), WorldSize(2), "node1:1"), "node2:2".into());
+        let nonce = nonce();
+        let mut message = Builder::new(HeapAllocator::new());
+        write_hello(message.init_root(), &me, &nonce, &me.mac(key, own, &nonce));
+        serialize::write_message_to_words(&message)
+    }
+
+    #[test]
+    fn a_frame_takes_no_more_memory_than_came() {
+        // One segment of 8 Mi words, of which none follows.
+        let announced = [0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let refused = read(&announced).map(drop).expect_err("more than came");
+        assert!(matches!(refused, Failure::NotPstrain), "{refused:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_hello_that_was_changed_proves_nothing(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..8),
+        ) {
+            let (key, own) = (Key::from_token(Some(&Token::random())), nonce());
+            let honest = hello(&key, &own);
+            let mut bytes = honest.clone();
+            for (at, change) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] ^= change;
+            }
+            let known = judge(&read(&honest).expect("read"), &key, &own).expect("honest").0;
+            let came = read(&bytes).and_then(|frame| judge(&frame, &key, &own));
+            // Bytes that nobody reads may be anything.
+            if let Ok((came, _)) = came {
+                prop_assert_eq!((came.rank, came.name, came.address), (known.rank, known.name, known.address));
+            }
         }
     }
 }

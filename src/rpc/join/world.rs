@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::LocalBoxFuture;
 use tokio::net::TcpListener;
 
 use super::handshake::{Introduction, Refusal};
@@ -10,7 +11,7 @@ use crate::human::hex;
 use crate::rpc::transport::socket::{Listener, UnixName};
 use crate::rpc::transport::stream::Stream;
 use crate::rpc::types::config::MeshConfig;
-use crate::rpc::types::join_error::RefusalReason;
+use crate::rpc::types::join_error::{JoinError, RefusalReason};
 use crate::rpc::types::peer::Peer;
 use crate::rpc::types::transport::Transports;
 use crate::topology::Rank;
@@ -25,8 +26,10 @@ pub(super) const MAX_WORLD_BYTES: usize = 1 << 20;
 pub(crate) struct World {
     /// By rank.
     pub members: Vec<Peer>,
-    /// A connection to each other rank.
+    /// Connections that stand: at rank 0 to each other rank, elsewhere to rank 0.
     pub joined: Vec<Joined>,
+    /// Makes those to all the others.
+    pub others: LocalBoxFuture<'static, Result<Vec<Joined>, JoinError>>,
 }
 
 pub(crate) struct Joined {

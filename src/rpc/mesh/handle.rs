@@ -190,6 +190,12 @@ impl Mesh {
         self.0.shared.set_doing(what);
     }
 
+    /// From now on this rank may wait for others without a call: in a collective of a process group. Then it is not to blame
+    /// for standing still while others move.
+    pub fn joins_group(&self) {
+        self.0.shared.progress.in_group.store(true, Ordering::Relaxed);
+    }
+
     /// Ends the job on all ranks: their calls fail, and their [`lost`](Mesh::lost) names this rank and `reason`.
     /// Returns when they have been told, at most about a second later.
     pub fn abort(&self, reason: &str) {

@@ -1,7 +1,7 @@
 //! What all threads of a rank see of its mesh.
 
 use std::mem;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub rpc_timeout: Duration,
     pub heartbeat: Duration,
     pub lost_after: Duration,
+    pub stalled_after: Option<Duration>,
+    pub progress: Progress,
     pub max_payload_bytes: u64,
     pub objects: Objects,
     pub reaper: Reaper,
@@ -59,6 +61,31 @@ pub(crate) struct Counters {
     waiting: Arc<AtomicUsize>,
 }
 
+/// Whether a rank moves on.
+pub(crate) struct Progress {
+    /// By what it asks and answers. Written by whoever does.
+    beats: AtomicU64,
+    /// Beside that.
+    of_process: fn() -> u64,
+    /// It may wait for others where the mesh does not see it. Written by who joins a process group.
+    pub in_group: AtomicBool,
+}
+
+impl Progress {
+    fn new(of_process: fn() -> u64) -> Progress {
+        Progress { beats: AtomicU64::new(0), of_process, in_group: AtomicBool::new(false) }
+    }
+
+    pub fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Grows as the rank moves on.
+    pub fn count(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed).wrapping_add((self.of_process)())
+    }
+}
+
 impl Shared {
     pub fn new(config: &MeshConfig, reaper: Reaper) -> Shared {
         Shared {
@@ -67,6 +94,8 @@ impl Shared {
             rpc_timeout: config.rpc_timeout,
             heartbeat: config.heartbeat,
             lost_after: config.lost_after,
+            stalled_after: config.stalled_after,
+            progress: Progress::new(config.progress),
             max_payload_bytes: config.max_payload_bytes,
             objects: Objects::new(config.rank),
             reaper,
@@ -103,6 +132,7 @@ impl Shared {
         current.clear();
         current.push_str(doing);
         self.doing_changes.fetch_add(1, Ordering::Release);
+        self.progress.beat();
     }
 
     pub fn doing_changes(&self) -> u64 {

@@ -14,6 +14,7 @@ pub(crate) fn write_ending(mut to: ending::Builder<'_>, lost: &LostRank) {
         Cause::Disconnected => schema::Cause::Disconnected,
         Cause::Silent => schema::Cause::Silent,
         Cause::Aborted => schema::Cause::Aborted,
+        Cause::Stalled => schema::Cause::Stalled,
     });
     to.set_rank(lost.rank.0);
     to.set_doing(lost.doing.as_str());
@@ -40,6 +41,7 @@ pub(crate) fn read_ending(
             schema::Cause::Disconnected => Cause::Disconnected,
             schema::Cause::Silent => Cause::Silent,
             schema::Cause::Aborted => Cause::Aborted,
+            schema::Cause::Stalled => Cause::Stalled,
         },
     })
 }

@@ -1,6 +1,7 @@
 //! Errors, as they travel.
 
 use super::limits::{bad, too_large};
+use crate::human::printable;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::value_capnp::{FailureKind as Wire, failure};
 use crate::rpc::wire::{self, MAX_TEXT_BYTES};
@@ -40,10 +41,11 @@ pub(crate) fn read_failure(from: failure::Reader<'_>) -> Result<CallError, CallE
     Ok(CallError::of_kind(kind, read_text(from.get_message()?, MAX_TEXT_BYTES)?))
 }
 
-/// A text of at most `limit` bytes.
+/// A text of at most `limit` bytes, which a terminal may show.
 pub(crate) fn read_text(from: capnp::text::Reader<'_>, limit: usize) -> Result<String, CallError> {
     if from.len() > limit {
         return Err(too_large(format_args!("a text of {} bytes, the limit is {limit}", from.len())));
     }
-    from.to_string().map_err(|_| bad("a text that is not UTF-8"))
+    let text = from.to_str().map_err(|_| bad("a text that is not UTF-8"))?;
+    Ok(printable(text).into_owned())
 }

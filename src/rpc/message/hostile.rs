@@ -1,6 +1,7 @@
 //! Messages that no honest rank sends.
 
 use capnp::message::{Builder, HeapAllocator, ReaderOptions};
+use proptest::prelude::*;
 
 use super::read::read_message;
 use crate::rpc::transport::direction::Receiving;
@@ -196,4 +197,92 @@ fn a_text_that_is_no_utf8_is_refused_when_it_is_complete() {
     );
     let error = block_on(complete).expect("may block").err().expect("refused");
     assert!(error.message.contains("UTF-8"), "{error}");
+}
+
+/// A message with a value of each kind, as bytes of a socket.
+fn every_kind() -> Vec<u8> {
+    let mut builder = Builder::new(HeapAllocator::new());
+    {
+        let mut to: message::Builder<'_> = builder.init_root();
+        to.reborrow().init_context().set_number(7);
+        let mut values = to.init_values(7);
+        values.reborrow().get(0).set_int(-3);
+        values.reborrow().get(1).set_float(0.5);
+        let mut text = values.reborrow().get(2).init_text();
+        text.set_len(5);
+        text.init_payload().init_inline().set_data(b"hello");
+        let mut tensor = values.reborrow().get(3).init_tensor();
+        tensor.set_dtype(DType::Float32);
+        tensor.set_shape(&[2, 3]).expect("a list");
+        tensor.set_len(24);
+        tensor.init_payload().init_inline().set_data(&[1; 24]);
+        let mut list = values.reborrow().get(4).init_list(2);
+        list.reborrow().get(0).set_bool(true);
+        list.get(1).init_list(1).get(0).set_int(1);
+        let mut sparse = values.reborrow().get(5).init_sparse();
+        sparse.set_shape(&[4, 2]).expect("a list");
+        let mut indices = sparse.reborrow().init_indices();
+        indices.set_dtype(DType::Int64);
+        indices.set_shape(&[1, 2]).expect("a list");
+        indices.set_len(16);
+        indices.init_payload().init_inline().set_data(&[0; 16]);
+        let mut entries = sparse.init_values();
+        entries.set_dtype(DType::Float32);
+        entries.set_shape(&[2, 2]).expect("a list");
+        entries.set_len(16);
+        entries.init_payload().init_inline().set_data(&[0; 16]);
+        let mut reference = values.get(6).init_ref();
+        reference.set_owner(1);
+        reference.init_id().set_number(9);
+    }
+    capnp::serialize::write_message_to_words(&builder)
+}
+
+/// What comes of bytes that may be anything: a message, or an error.
+fn read_bytes(bytes: &[u8]) {
+    let Ok(reader) = capnp::serialize::read_message(&mut &*bytes, limits()) else { return };
+    let Ok(root) = reader.get_root::<message::Reader<'_>>() else { return };
+    let Ok(partial) = read_message(root, LIMIT, &Receiving::default()) else { return };
+    let quota = ReceiveQuota::new(LIMIT);
+    let adopt = async |_| Err(CallError::failed("there are no objects here"));
+    let complete = partial.complete(&quota.reads, adopt, |_| Err(CallError::failed("nothing is pinned")));
+    if let Ok(mut received) = block_on(complete).expect("may block") {
+        let _ = received.read_on();
+    }
+}
+
+fn limits() -> ReaderOptions {
+    let mut options = ReaderOptions::new();
+    options.traversal_limit_in_words(Some(1 << 16));
+    options
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_are_too_much_for_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        read_bytes(&bytes);
+    }
+
+    #[test]
+    fn no_change_of_a_message_is_too_much_for_the_reader(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = every_kind();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        read_bytes(&bytes);
+    }
+}
+
+#[test]
+fn the_message_that_is_changed_is_read_as_it_is() {
+    let bytes = every_kind();
+    let reader = capnp::serialize::read_message(&mut &*bytes, limits()).expect("well framed");
+    read_message(reader.get_root().expect("a struct"), LIMIT, &Receiving::default()).expect("honest");
 }

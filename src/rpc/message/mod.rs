@@ -18,4 +18,5 @@ pub(crate) mod read;
 pub(crate) mod received;
 pub(crate) mod reference;
 mod sparse;
+pub(crate) mod standing;
 pub(crate) mod write;

@@ -36,6 +36,14 @@ impl Net {
 
     /// This rank comes to a barrier, and waits.
     pub(super) async fn arrive(&self, name: &str) -> Result<(), CallError> {
+        self.stands.at_barrier(name);
+        let outcome = self.arrive_and_wait(name).await;
+        self.stands.left_barrier(name);
+        self.shared.progress.beat();
+        outcome
+    }
+
+    async fn arrive_and_wait(&self, name: &str) -> Result<(), CallError> {
         if name.len() > MAX_NAME_BYTES {
             let message = format_args!("a barrier's name has at most {MAX_NAME_BYTES} bytes");
             return Err(CallError::of_kind(CallErrorKind::TooLarge, message));

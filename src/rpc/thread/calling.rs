@@ -81,7 +81,9 @@ impl Net {
             let _ = reply.send(Err(self.shared.end_error(to, method)));
             return None;
         }
-        let number = self.calls.add(Waiting { to, method: method.into(), reply, permit });
+        let since = Instant::now();
+        let number = self.calls.add(Waiting { to, method: method.into(), reply, permit, since });
+        self.shared.progress.beat();
         // Ending, and the reason not out yet: it will be told with the others.
         (!self.membership.is_over()).then_some(number)
     }
@@ -96,10 +98,11 @@ impl Net {
 
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         // Not there any more: the mesh has ended, and it has been answered with the reason.
-        let Some(Waiting { to, method, reply, permit }) = self.calls.take(number) else {
+        let Some(Waiting { to, method, reply, permit, .. }) = self.calls.take(number) else {
             return;
         };
         drop(permit);
+        self.shared.progress.beat();
         let _ = reply.send(answer.map_err(|error| error.at(to, &method)));
         self.calls.was_answered();
     }

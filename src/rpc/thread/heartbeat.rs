@@ -7,7 +7,9 @@ use tokio::task::spawn_local;
 
 use super::link::Link;
 use super::net::Net;
+use crate::rpc::message::standing::write_standing;
 use crate::rpc::types::end::Cause;
+use crate::topology::Rank;
 
 /// What to make of a rank's silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,7 @@ pub(super) async fn keep_watch(net: Rc<Net>) {
                 net.silent(&link, silent_for).await;
             }
         }
+        net.watch_progress(now).await;
     }
 }
 
@@ -94,6 +97,9 @@ fn beat(net: &Rc<Net>, link: &Rc<Link>) {
     link.announced.set(net.shared.doing_changes());
     let mut beat = link.peer.heartbeat_request();
     beat.get().set_doing(net.shared.doing());
+    if link.rank == Rank(0) {
+        write_standing(beat.get().init_standing(), &net.standing(Instant::now()));
+    }
     let (sent, link) = (beat.send().promise, link.clone());
     spawn_local(async move {
         // A broken connection is noticed where it is read.

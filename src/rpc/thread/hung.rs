@@ -1,4 +1,4 @@
-//! A rank whose RPC thread hangs, as it does in a process that was stopped.
+//! A rank whose RPC thread hangs, as it does in a process that was stopped; and ranks that live and do not move on.
 
 use std::net::TcpListener;
 use std::sync::mpsc;
@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::rpc::wait::park::park_on;
-use crate::rpc::{Cause, LostRank, Mesh, MeshConfig, Methods};
+use crate::rpc::{Cause, LostRank, Mesh, MeshConfig, Message, Methods};
 use crate::topology::{Rank, WorldSize};
 
 const LOST_AFTER: Duration = Duration::from_secs(2);
@@ -17,6 +17,16 @@ fn world(size: u32) -> Vec<Mesh> {
 }
 
 fn world_with(size: u32, heartbeat: Duration, lost_after: Duration) -> Vec<Mesh> {
+    world_watched(size, heartbeat, lost_after, None, Methods::new)
+}
+
+fn world_watched(
+    size: u32,
+    heartbeat: Duration,
+    lost_after: Duration,
+    stalled_after: Option<Duration>,
+    methods: impl Fn() -> Methods,
+) -> Vec<Mesh> {
     let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("bound").to_string();
     let mut socket = Some(socket);
@@ -25,8 +35,9 @@ fn world_with(size: u32, heartbeat: Duration, lost_after: Duration) -> Vec<Mesh>
             let mut config = MeshConfig::new(Rank(rank), WorldSize(size), address.clone());
             config.listen = socket.take();
             (config.heartbeat, config.lost_after) = (heartbeat, lost_after);
-            let (done, wait) = mpsc::channel();
-            thread::spawn(move || done.send(Mesh::join(config, Methods::new())));
+            config.stalled_after = stalled_after;
+            let (methods, (done, wait)) = (methods(), mpsc::channel());
+            thread::spawn(move || done.send(Mesh::join(config, methods)));
             wait
         })
         .collect();
@@ -103,4 +114,75 @@ fn a_rank_that_hangs_for_less_than_that_goes_on_and_blames_nobody() {
     }
     assert_eq!(meshes[0].lost().wait(Some(LOST_AFTER)), None);
     assert!(meshes.iter().all(|mesh| mesh.lost().now().is_none()));
+}
+
+const STALLED_AFTER: Duration = Duration::from_millis(1500);
+
+/// `wait` answers never, `compute` does not return, and `pass` asks rank 2 for what never comes.
+fn endless() -> Methods {
+    let mut methods = Methods::new();
+    methods.add("wait", async |_| std::future::pending().await);
+    methods.add("compute", async |_| {
+        let (_kept, never) = mpsc::channel::<()>();
+        let _ = never.recv_timeout(LIMIT);
+        Ok(Message::default())
+    });
+    methods.add("pass", async |incoming| {
+        incoming.mesh.call_within(Rank(2), "wait", Message::default(), LIMIT * 2).await
+    });
+    methods
+}
+
+/// Rank 0 asks rank 1 for something, while rank 2 waits at a barrier; how the mesh ends.
+fn ends_of(method: &str) -> LostRank {
+    let meshes = world_watched(3, Duration::from_millis(100), LOST_AFTER, Some(STALLED_AFTER), endless);
+    let _barrier = meshes[2].barrier("never");
+    let _answer = meshes[0].call_within(Rank(1), method, Message::default(), LIMIT * 2);
+    let ends: Vec<_> = meshes.iter().map(lost).collect();
+    assert!(ends.iter().all(|end| end.cause == Cause::Stalled && end.rank == ends[0].rank), "{ends:?}");
+    ends[0].clone()
+}
+
+#[test]
+fn an_answer_that_never_comes_ends_the_job_with_the_call() {
+    let end = ends_of("wait");
+    assert_eq!(end.rank, Rank(1));
+    let text = end.to_string();
+    assert!(text.contains("rank 1 (`rank1`) stands still while starting: no sign of progress for"), "{text}");
+    assert!(
+        text.contains("it serves `wait` of rank 0 for") && text.contains("rank 1 to answer `wait`"),
+        "{text}"
+    );
+    assert!(text.contains("rank 2 waits") && text.contains("at barrier `never`"), "{text}");
+}
+
+#[test]
+fn a_handler_that_computes_for_ever_is_named() {
+    let end = ends_of("compute");
+    assert_eq!(end.rank, Rank(1));
+    assert!(end.why.contains("it computes `compute` of rank 0 for"), "{}", end.why);
+}
+
+#[test]
+fn of_calls_behind_one_another_the_last_is_named() {
+    let end = ends_of("pass");
+    assert_eq!(end.rank, Rank(2), "{end}");
+    assert!(end.why.contains("it serves `wait` of rank 1 for"), "{}", end.why);
+}
+
+#[test]
+fn a_job_that_moves_is_left_alone() {
+    let methods = || {
+        let mut methods = endless();
+        methods.add("echo", async |incoming| Ok(incoming.message));
+        methods
+    };
+    let meshes = world_watched(3, Duration::from_millis(100), LOST_AFTER, Some(STALLED_AFTER), methods);
+    let _barriers = [meshes[1].barrier("never"), meshes[2].barrier("never")];
+    let began = Instant::now();
+    while began.elapsed() < STALLED_AFTER * 2 {
+        let answer = meshes[0].call(Rank(1), "echo", Message::default());
+        park_on(answer, Some(LIMIT)).expect("in time").expect("an answer");
+        assert_eq!(meshes[0].lost().wait(Some(STALLED_AFTER / 10)), None);
+    }
 }

@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
-use super::outbox::{Inlet, Outbox};
+use super::outbox::{Inlet, MOST_BYTES, Outbox};
+use super::questions::Counting;
 use crate::rpc::join::secret::Nonce;
 use crate::rpc::join::world::Joined;
 use crate::rpc::message::write::MessageWriter;
@@ -92,7 +93,7 @@ impl Link {
         let read = Watched { inner: read.compat(), last_received: last_received.clone(), gone: gone.clone() };
         let write =
             Watched { inner: write.compat_write(), last_received: last_received.clone(), gone: gone.clone() };
-        let outbox = Outbox::new();
+        let outbox = Outbox::new(MOST_BYTES);
         let leaving = outbox.clone();
         // What goes wrong is noticed by `write`.
         let writer = spawn_local(async move { leaving.empty_into(write).await });
@@ -106,7 +107,7 @@ impl Link {
             own,
             reader_options(),
         );
-        let mut system = RpcSystem::new(Box::new(network), Some(offered.client));
+        let mut system = RpcSystem::new(Box::new(Counting::new(network)), Some(offered.client));
         let peer = system.bootstrap(other);
         let disconnector = system.get_disconnector();
         let task = spawn_local(async move {

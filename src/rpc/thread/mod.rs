@@ -1,7 +1,7 @@
 //! The RPC thread: owns the connections and their capabilities, and does nothing that takes long.
 //!
 //! [`start`] is its life; [`net`] what it knows, by owner ([`state`]); then what it does: calls out ([`calling`]) and in
-//! ([`server`], [`serving`]), objects and their references ([`objects`]), barriers, heartbeats, the choice of transports
+//! ([`server`], [`serving`]), objects and their references ([`objects`]), barriers, heartbeats, progress ([`stalled`]), the choice of transports
 //! ([`negotiate`]), and the end ([`ending`]).
 //!
 //! N-1: everything in here runs on that one thread, on a current-thread runtime; other threads send
@@ -24,8 +24,10 @@ mod negotiate;
 mod net;
 mod objects;
 mod outbox;
+mod questions;
 mod server;
 mod serving;
+mod stalled;
 mod start;
 mod state;
 mod worker;

@@ -11,7 +11,9 @@ use super::state::calls::Calls;
 use super::state::membership::Membership;
 use super::state::pins::Pins;
 use super::state::references::References;
+use super::state::served::Served;
 use super::state::service::Service;
+use super::state::stands::Stands;
 use super::worker::Done;
 use crate::rpc::mesh::handle::Inner;
 use crate::rpc::mesh::methods::Methods;
@@ -25,6 +27,8 @@ pub(crate) struct Net {
     pub(super) membership: Membership,
     pub(super) service: Service,
     pub(super) calls: Calls,
+    pub(super) served: Served,
+    pub(super) stands: Stands,
     pub(super) references: References,
     pub(super) pins: Pins,
     /// Rank 0's book.
@@ -48,6 +52,8 @@ impl Net {
             membership: Membership::new(members),
             service: Service::new(methods, done),
             calls: Calls::default(),
+            served: Served::default(),
+            stands: Stands::default(),
             references: References::default(),
             pins: Pins::default(),
             barriers,

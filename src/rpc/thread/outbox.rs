@@ -6,22 +6,25 @@ use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use futures::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
-/// The writer of messages waits while so many bytes are to go out.
-const FULL_BYTES: usize = 1 << 20;
+use crate::human::exact_bytes;
+use crate::rpc::wire::{CALLS_IN_FLIGHT, INLINE_BYTES};
+
+/// What a peer may leave unread. An honest one, however slow: the calls to it and the answers to its own, with all that they
+/// carry in themselves, and some for what is around that.
+pub(super) const MOST_BYTES: usize = 2 * CALLS_IN_FLIGHT * (INLINE_BYTES + INLINE_BYTES / 4);
 
 /// A buffer that grew larger than that is not kept.
 const KEPT_BYTES: usize = 256 << 10;
 
-#[derive(Default)]
 pub(super) struct Outbox {
+    /// Everything that waits: the RPC system keeps nothing back.
     bytes: RefCell<Vec<u8>>,
-    /// Of the writer, where it waits for space.
-    waiting: Cell<Option<Waker>>,
+    most_bytes: usize,
     filled: Notify,
     /// Nothing is left, or nothing will be written any more.
     idle: Cell<bool>,
@@ -32,10 +35,14 @@ pub(super) struct Outbox {
 pub(super) struct Inlet(pub Rc<Outbox>);
 
 impl Outbox {
-    pub fn new() -> Rc<Outbox> {
-        let outbox = Outbox::default();
-        outbox.idle.set(true);
-        Rc::new(outbox)
+    pub fn new(most_bytes: usize) -> Rc<Outbox> {
+        Rc::new(Outbox {
+            bytes: RefCell::default(),
+            most_bytes,
+            filled: Notify::new(),
+            idle: Cell::new(true),
+            emptied: Notify::new(),
+        })
     }
 
     /// Writes to the socket what comes, until that fails.
@@ -48,7 +55,6 @@ impl Outbox {
                 self.filled.notified().await;
             }
             mem::swap(&mut leaving, &mut *self.bytes.borrow_mut());
-            self.waiting.take().into_iter().for_each(Waker::wake);
             if let Err(error) = socket.write_all(&leaving).await {
                 self.idle.set(true);
                 self.emptied.notify_waiters();
@@ -68,12 +74,14 @@ impl Outbox {
 }
 
 impl AsyncWrite for Inlet {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    /// # Errors
+    /// The peer reads too little of what is sent to it.
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let outbox = &self.0;
         let mut bytes = outbox.bytes.borrow_mut();
-        if bytes.len() >= FULL_BYTES {
-            outbox.waiting.set(Some(context.waker().clone()));
-            return Poll::Pending;
+        if bytes.len() + from.len() > outbox.most_bytes {
+            let why = format!("it does not read: {} wait for it", exact_bytes(bytes.len() as u64));
+            return Poll::Ready(Err(io::Error::other(why)));
         }
         bytes.extend_from_slice(from);
         outbox.idle.set(false);
@@ -123,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_there_at_once_leaves_in_one_write() {
         on_one_thread(async {
-            let (outbox, writes) = (Outbox::new(), Rc::default());
+            let (outbox, writes) = (Outbox::new(MOST_BYTES), Rc::default());
             let (own, socket) = (outbox.clone(), Socket(Rc::clone(&writes)));
             let task = tokio::task::spawn_local(async move { own.empty_into(socket).await });
             let mut inlet = Inlet(outbox.clone());
@@ -138,25 +146,24 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_takes_nothing_stops_the_writer() {
+    fn a_peer_that_reads_nothing_takes_bounded_memory() {
         on_one_thread(async {
             let (near, far) = tokio::io::duplex(16);
-            let outbox = Outbox::new();
+            let outbox = Outbox::new(1 << 20);
             let own = outbox.clone();
             let task = tokio::task::spawn_local(async move { own.empty_into(near.compat_write()).await });
-            let filling = async {
-                let mut inlet = Inlet(outbox.clone());
-                for _ in 0..100 {
-                    inlet.write_all(&[1; 64 << 10]).await.expect("room at last");
-                    inlet.flush().await.expect("never waits");
+            let mut inlet = Inlet(outbox.clone());
+            let mut written = Ok(());
+            for _ in 0..100 {
+                written = inlet.write_all(&[1; 64 << 10]).await;
+                inlet.flush().await.expect("never waits");
+                tokio::task::yield_now().await;
+                assert!(outbox.bytes.borrow().len() <= 1 << 20);
+                if written.is_err() {
+                    break;
                 }
-            };
-            // Each time all that can go on does so, on this one thread.
-            let filled = tokio::select! {
-                () = filling => true,
-                () = async { for _ in 0..1000 { tokio::task::yield_now().await } } => false,
-            };
-            assert!(!filled && outbox.bytes.borrow().len() <= FULL_BYTES + (64 << 10));
+            }
+            assert!(written.expect_err("too much").to_string().starts_with("it does not read: "));
             drop(far.compat());
             task.await.expect("no panic").expect_err("nobody reads");
             outbox.emptied().await;

@@ -16,6 +16,7 @@ use crate::rpc::message::failure::{read_text, write_failure};
 use crate::rpc::message::partial::PartialMessage;
 use crate::rpc::message::received::Outcome;
 use crate::rpc::message::reference::{ReferenceServer, read_object_id};
+use crate::rpc::message::standing::read_standing;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::wire::peer_capnp::{peer, request};
@@ -176,8 +177,13 @@ impl peer::Server for PeerServer {
         params: peer::HeartbeatParams,
         _: peer::HeartbeatResults,
     ) -> Result<(), capnp::Error> {
-        let doing = read_text(params.get()?.get_doing()?, MAX_NAME_BYTES).map_err(refused)?;
-        if let Ok(link) = self.net()?.membership.link(self.from) {
+        let (net, params) = (self.net()?, params.get()?);
+        let doing = read_text(params.get_doing()?, MAX_NAME_BYTES).map_err(refused)?;
+        if params.has_standing() {
+            let standing = read_standing(params.get_standing()?).map_err(refused)?;
+            net.stands.note(self.from, standing, Instant::now());
+        }
+        if let Ok(link) = net.membership.link(self.from) {
             *link.doing.borrow_mut() = (doing, Instant::now());
         }
         Ok(())

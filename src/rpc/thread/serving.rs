@@ -100,6 +100,8 @@ impl Net {
             return future::pending().await;
         };
         let handler = handler?;
+        let (_served, computes) = self.served.begin(from, method);
+        self.shared.progress.beat();
         let (answer, outcome) = oneshot::channel();
         let job = Job {
             handler,
@@ -114,6 +116,7 @@ impl Net {
             answer,
             permit,
             share,
+            computes,
         };
         self.service.give(from, job)?;
         match outcome.await {

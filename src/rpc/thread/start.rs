@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{timeout, timeout_at};
 
 use super::barrier::JOINED;
+use super::ending::REASON_LIMIT;
 use super::heartbeat::{announce_doing, keep_watch};
 use super::link::Link;
 use super::net::Net;
 use super::server::PeerServer;
 use crate::rpc::join;
-use crate::rpc::join::world::Joined;
+use crate::rpc::join::world::{Joined, World};
 use crate::rpc::mesh::handle::Mesh;
 use crate::rpc::mesh::methods::Methods;
 use crate::rpc::mesh::shared::Shared;
@@ -25,6 +27,7 @@ use crate::rpc::types::join_error::JoinError;
 use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wait::park::{park_on, this_thread_serves};
 use crate::rpc::wait::spin;
+use crate::topology::Rank;
 
 /// From the moment that all ranks have come to rank 0 until each has reached all the others.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -96,9 +99,11 @@ async fn run(
         Ok(world) => world,
         Err(error) => return drop(started.send(Err(error))),
     };
-    let mesh = Mesh::new(shared.clone(), commands, world.members.clone());
-    let net = Net::new(shared, Arc::downgrade(mesh.inner()), world.members, methods, done);
-    for joined in world.joined {
+    let World { members, joined, others } = world;
+    let mesh = Mesh::new(shared.clone(), commands, members.clone());
+    let net = Net::new(shared, Arc::downgrade(mesh.inner()), members, methods, done);
+    // Whoever is connected is heard from here on: should a rank be lost, all learn which.
+    for joined in joined {
         net.connect(joined);
     }
     spawn_local(keep_watch(net.clone()));
@@ -106,18 +111,12 @@ async fn run(
     spawn_local(net.clone().handle_commands(queue));
     spawn_local(net.clone().deliver_outcomes(outcomes));
     spawn_local(spin::keep_spinning());
-    // No rank calls another before all connections stand, and know how tensors travel on them.
-    let ready = async {
-        net.choose_transports().await;
-        net.arrive(JOINED).await
-    };
-    let joined = tokio::time::timeout_at((deadline + CONNECT_LIMIT).into(), ready).await;
-    let outcome = match joined {
-        Ok(Ok(())) => Ok(mesh),
-        Ok(Err(_)) | Err(_) => {
-            // With its last handle gone this rank leaves, and tells the others.
+    let outcome = match net.connect_to_all(others, deadline + CONNECT_LIMIT).await {
+        Ok(()) => Ok(mesh),
+        Err(error) => {
+            // With its last handle gone this rank leaves, too.
             drop(mesh);
-            Err(net.join_error().await)
+            Err(error)
         }
     };
     // Nobody to take it: then it is dropped, to the same effect.
@@ -142,14 +141,57 @@ impl Net {
         });
     }
 
-    /// Why the mesh ended before it began.
-    async fn join_error(&self) -> JoinError {
-        let mut end = self.shared.end.subscribe();
-        match end.wait_for(Option::is_some).await.ok().as_deref() {
-            Some(Some(End::Lost(LostRank { rank, why, .. }))) if *rank != self.rank() => {
-                JoinError::PeerLeft { rank: *rank, why: why.clone() }
+    /// Returns when all ranks are connected to one another, and each has told rank 0 so: no rank calls another before all
+    /// connections stand, and know how tensors travel on them.
+    async fn connect_to_all(
+        self: &Rc<Net>,
+        others: impl Future<Output = Result<Vec<Joined>, JoinError>>,
+        deadline: Instant,
+    ) -> Result<(), JoinError> {
+        let connected = async {
+            for joined in others.await.map_err(Some)? {
+                self.connect(joined);
             }
-            _ => JoinError::Unconnected,
+            self.choose_transports().await;
+            self.arrive(JOINED).await.map_err(|_| None)
+        };
+        let mut end = self.shared.end.subscribe();
+        let outcome = tokio::select! {
+            connected = timeout_at(deadline.into(), connected) => {
+                connected.unwrap_or_else(|_| Err(Some(self.unconnected())))
+            }
+            _ = end.wait_for(Option::is_some) => Err(None),
+        };
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(own) => Err(self.join_error(own).await),
+        }
+    }
+
+    fn unconnected(&self) -> JoinError {
+        let missing = match self.rank() {
+            Rank(0) => self.barriers.borrow().missing(JOINED),
+            _ => Vec::new(),
+        };
+        JoinError::Unconnected { missing }
+    }
+
+    /// Why the mesh ended before it began: as another rank says, or of this one's `own`, which the others are told.
+    async fn join_error(self: &Rc<Net>, own: Option<JoinError>) -> JoinError {
+        let why = own.as_ref().map(|own| own.to_string().lines().next().unwrap_or_default().to_owned());
+        let why = why.unwrap_or_else(|| "it lost its connection to rank 0 while it joined".into());
+        // Somebody else's reason is on its way, perhaps.
+        if own.is_none() {
+            let mut end = self.shared.end.subscribe();
+            let _ = timeout(REASON_LIMIT, end.wait_for(Option::is_some)).await;
+        }
+        self.end(self.aborted(why)).await;
+        let end = self.shared.end.borrow().clone();
+        match (own, end) {
+            (_, Some(End::Lost(LostRank { rank, why, .. }))) if rank != self.rank() => {
+                JoinError::PeerLeft { rank, why }
+            }
+            (own, _) => own.unwrap_or_else(|| self.unconnected()),
         }
     }
 }

@@ -5,8 +5,11 @@
 //! RW-3: what a handler panics with becomes the error of its call, and the thread goes on.
 
 use std::any::Any;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use futures::FutureExt;
@@ -35,6 +38,8 @@ pub(crate) struct Job {
     pub permit: Option<Permit>,
     /// Given back then too, if the handler has not done so before (RT-5 in `transport/quota.rs`).
     pub share: Option<MemoryPermit>,
+    /// Whether its handler runs now. Written by the thread that serves it, read by the RPC thread.
+    pub computes: Arc<AtomicBool>,
 }
 
 /// A job's outcome and whom it is for. It goes by way of the RPC thread's queue, which wakes that thread once for all that
@@ -95,7 +100,7 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Job>, done: mpsc::UnboundedSen
 }
 
 async fn run(job: Job) -> Done {
-    let Job { handler, mut incoming, mut arrived, shared, answer, permit, share } = job;
+    let Job { handler, mut incoming, mut arrived, shared, answer, permit, share, computes } = job;
     let caller = incoming.from;
     let of_mesh = shared.clone();
     let call = AssertUnwindSafe(async move {
@@ -111,7 +116,7 @@ async fn run(job: Job) -> Done {
         };
         handler(incoming).await
     });
-    let outcome = match quota::with_permit(share, call.catch_unwind()).await {
+    let outcome = match noting(&computes, quota::with_permit(share, call.catch_unwind())).await {
         Ok(outcome) => outcome,
         Err(panic) => Err(CallError::of_kind(
             CallErrorKind::Panicked,
@@ -122,6 +127,18 @@ async fn run(job: Job) -> Done {
     let outcome = outcome.and_then(|message| shared.prepare(caller, message));
     drop(permit);
     Done { answer, outcome }
+}
+
+/// Notes when `work` runs and when it waits.
+async fn noting<T>(runs: &AtomicBool, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        runs.store(true, Ordering::Relaxed);
+        let polled = work.as_mut().poll(context);
+        runs.store(false, Ordering::Relaxed);
+        polled
+    })
+    .await
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

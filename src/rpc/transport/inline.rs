@@ -14,6 +14,7 @@ use tokio::task::spawn_local;
 use super::memory::{ReceiveBuffer, SendBuffer};
 use super::reaper::{PinnedBuffer, Reaper};
 use super::shm::{Segment, Slot};
+use crate::profile::beat;
 use crate::rpc::types::error::{CallError, CallErrorKind};
 use crate::rpc::wire::value_capnp::source;
 use crate::rpc::wire::{CHUNK_BYTES, MAX_CHUNK_BYTES, READS_IN_FLIGHT};
@@ -113,6 +114,7 @@ async fn read_piece(
     request.get().set_offset(offset as u64);
     request.get().set_len(len as u32);
     let response = request.send().promise.await?;
+    beat();
     let data = response.get()?.get_data()?;
     if data.len() != len || !buffer.borrow_mut().write(offset, data) {
         return Err(CallError::of_kind(
@@ -141,6 +143,7 @@ async fn read_shared(
         Ok::<Slot, capnp::Error>(slot)
     });
     let slot = answered.await.map_err(CallError::failed)??;
+    beat();
     let at = Segment::offset(slot.number).expect("one of its own");
     match slot.segment.memory.take(at, &mut buffer.borrow_mut(), offset, len) {
         true => Ok(()),

@@ -16,6 +16,8 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 use tch::{Device, Kind, TchError, Tensor};
 
+use crate::profile::beat;
+
 /// Memory that a payload is read from. It owns its bytes, so they stay in place while it lives.
 pub(crate) enum SendBuffer {
     /// Contiguous, on the CPU.
@@ -284,7 +286,10 @@ fn all(len: usize, some: impl Fn(usize) -> isize) -> io::Result<()> {
     while done < len {
         match usize::try_from(some(done)) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(moved) => done += moved,
+            Ok(moved) => {
+                done += moved;
+                beat();
+            }
             Err(_) => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => {}
                 error => return Err(error),

@@ -14,3 +14,4 @@ pub(crate) mod reaper;
 pub(crate) mod shm;
 pub(crate) mod socket;
 pub(crate) mod stream;
+mod user;

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::timeout;
 
+use super::user;
 use crate::human::hex;
 
 /// Loss is the only sign of congestion that it knows (RFC 5681). Every Linux has it, and lets everybody choose it unless
@@ -39,7 +40,7 @@ pub(in crate::rpc) struct Listener {
 }
 
 /// Of a Unix socket in the abstract namespace of this machine (of its network namespace: unix(7)). Whoever is there can see
-/// it, and connect, as by loopback.
+/// it; both ends talk to processes of their own user only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rpc) struct UnixName(pub [u8; 16]);
 
@@ -70,6 +71,7 @@ impl Listener {
         Listener { tcp, unix: unix.and_then(bind) }
     }
 
+    #[cfg(test)]
     pub fn tcp(&self) -> &TcpListener {
         &self.tcp
     }
@@ -83,7 +85,7 @@ impl Listener {
                 let nearer = stream.is_near().then_some(*name);
                 Ok((stream, nearer))
             }
-            stream = unix.accept() => Ok((Socket::Unix(stream?.0), None)),
+            stream = accept_own(unix) => Ok((Socket::Unix(stream?), None)),
         }
     }
 
@@ -95,6 +97,17 @@ impl Listener {
     }
 }
 
+/// The next connection of a process of this user; whoever else finds the socket is not even answered.
+async fn accept_own(listener: &UnixListener) -> io::Result<UnixStream> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        if stream.peer_cred().is_ok_and(|peer| user::is_own(peer.uid())) {
+            return Ok(stream);
+        }
+        tracing::debug!("another user of this machine connected to the Unix socket");
+    }
+}
+
 impl Socket {
     /// `address`: host:port.
     pub async fn connect(address: &str) -> io::Result<Socket> {
@@ -103,8 +116,28 @@ impl Socket {
         Ok(Socket::Tcp(stream))
     }
 
+    /// # Errors
+    /// Nobody is there, or somebody of another user.
     pub async fn connect_near(name: UnixName) -> io::Result<Socket> {
-        Ok(Socket::Unix(timeout(CONNECT_LIMIT, UnixStream::connect(name.to_string())).await??))
+        let stream = timeout(CONNECT_LIMIT, UnixStream::connect(name.to_string())).await??;
+        match user::is_own(stream.peer_cred()?.uid()) {
+            true => Ok(Socket::Unix(stream)),
+            false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is of another user")),
+        }
+    }
+
+    /// Whether the process at the other end is on this machine and of this process's user.
+    pub fn is_own(&self) -> bool {
+        match self {
+            Socket::Tcp(stream) => {
+                let ends = stream.peer_addr().ok().zip(stream.local_addr().ok());
+                ends.is_some_and(|(peer, own)| {
+                    same_host(peer.ip(), own.ip()) && user::is_own_by_tcp(peer, own)
+                })
+            }
+            // Of another user it would not have come this far.
+            Socket::Unix(_) => true,
+        }
     }
 
     /// Addresses: the peer's and this rank's. Those of a Unix socket are loopback.

@@ -30,6 +30,11 @@ impl Stream {
         self.socket.ends()
     }
 
+    /// Whether the other end is a process of this one's user, on this machine.
+    pub fn is_own(&self) -> bool {
+        self.socket.is_own()
+    }
+
     /// Waits until something comes, which is lost, or the peer is gone.
     pub async fn activity(&self) {
         self.socket.activity().await;

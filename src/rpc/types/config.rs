@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::job_keys::JobKeys;
 use super::join_error::JoinError;
+use super::token::Token;
 use super::transport::Transports;
 use crate::rpc::wire;
 use crate::topology::{Rank, WorldSize};
@@ -19,7 +20,7 @@ pub struct MeshConfig {
     /// `host:port` at which rank 0 listens.
     pub master: String,
     /// Secret that all ranks share. Without one, rank 0 listens on loopback only.
-    pub token: Option<String>,
+    pub token: Option<Token>,
     /// SHA-256 of the job as resolved; ranks with different jobs do not meet.
     pub job_hash: [u8; 32],
     /// Its keys, to say which differ.
@@ -34,6 +35,10 @@ pub struct MeshConfig {
     pub heartbeat: Duration,
     /// A rank silent for this long is lost.
     pub lost_after: Duration,
+    /// A job in which nothing has moved for so long is ended, with the rank that holds it up. None: never.
+    pub stalled_after: Option<Duration>,
+    /// How often this process has moved on beside its calls: any number that grows as it does.
+    pub progress: fn() -> u64,
     /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
     /// of all replies of one peer that are fetched at a time. (Small ones come on top, see RT-2 in `transport/quota.rs`.)
     pub max_payload_bytes: u64,
@@ -58,6 +63,8 @@ impl MeshConfig {
             join_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_millis(500),
             lost_after: Duration::from_secs(5),
+            stalled_after: None,
+            progress: || 0,
             max_payload_bytes: 4 << 30,
             transports: Transports::ALL,
         }
@@ -100,7 +107,7 @@ impl fmt::Debug for MeshConfig {
             .field("name", &self.name)
             .field("role", &self.role)
             .field("master", &self.master)
-            .field("token", &self.token.as_ref().map(|_| "..."))
+            .field("token", &self.token)
             .finish_non_exhaustive()
     }
 }

@@ -16,6 +16,8 @@ pub enum Cause {
     Disconnected,
     /// Nothing came from a rank for `lost_after`: it hangs, or the network does.
     Silent,
+    /// Nothing moved in the job for `stalled_after`, and it is this rank that the others wait for.
+    Stalled,
     /// A rank ended the job by [`abort`](crate::rpc::Mesh::abort).
     Aborted,
 }
@@ -37,7 +39,7 @@ impl LostRank {
     pub(crate) fn call_error(&self, rank: Rank, method: &str) -> CallError {
         let kind = match self.cause {
             Cause::Aborted => CallErrorKind::Aborted,
-            Cause::Disconnected | Cause::Silent => CallErrorKind::Lost,
+            Cause::Disconnected | Cause::Silent | Cause::Stalled => CallErrorKind::Lost,
         };
         CallError::new(kind, rank, method, self)
     }
@@ -49,6 +51,7 @@ impl fmt::Display for LostRank {
         let what = match cause {
             Cause::Aborted => "ended the job",
             Cause::Disconnected | Cause::Silent => "was lost",
+            Cause::Stalled => "stands still",
         };
         write!(f, "rank {rank} (`{name}`) {what} while {doing}: {why}")?;
         match said_before {

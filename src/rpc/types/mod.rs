@@ -11,6 +11,8 @@ pub(crate) mod peer;
 pub(crate) mod permit;
 pub(crate) mod release;
 pub(crate) mod rref;
+pub(crate) mod standing;
+pub(crate) mod token;
 pub(crate) mod transport;
 pub(crate) mod value;
 pub(crate) mod waiting;

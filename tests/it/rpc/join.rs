@@ -8,8 +8,14 @@ use std::time::{Duration, Instant};
 use crate::support::{
     LIMIT, config, echo, join_later, later, listener, message, one, shut_down, within, world_with,
 };
-use pstrain::rpc::{JobKeys, JoinError, Mesh, MeshConfig, Methods, RefusalReason, Waiting};
+use pstrain::rpc::{JobKeys, JoinError, Mesh, MeshConfig, Methods, RefusalReason, Token, Waiting};
 use pstrain::topology::{Rank, WorldSize};
+
+const SECRET: &str = "correct horse battery";
+
+fn token(text: &str) -> Token {
+    Token::new(text).expect("good enough")
+}
 
 type Joining = mpsc::Receiver<Result<Mesh, JoinError>>;
 
@@ -24,11 +30,11 @@ fn waiting_rank0(adjust: impl FnOnce(&mut MeshConfig)) -> (Joining, SocketAddr) 
 
 /// Rank 1 as changed is refused; the proper one gets in all the same.
 #[track_caller]
-fn refused(token: Option<&str>, change: impl FnOnce(&mut MeshConfig)) -> JoinError {
-    let (rank0, address) = waiting_rank0(|rank0| rank0.token = token.map(str::to_owned));
+fn refused(token: Option<Token>, change: impl FnOnce(&mut MeshConfig)) -> JoinError {
+    let (rank0, address) = waiting_rank0(|rank0| rank0.token = token.clone());
     let proper = || {
         let mut rank1 = config(1, 2, address);
-        rank1.token = token.map(str::to_owned);
+        rank1.token = token.clone();
         rank1
     };
     let mut wrong = proper();
@@ -44,23 +50,28 @@ fn refused(token: Option<&str>, change: impl FnOnce(&mut MeshConfig)) -> JoinErr
 #[track_caller]
 fn reason(error: &JoinError) -> RefusalReason {
     match error {
-        JoinError::Refused { reason, .. } => *reason,
+        JoinError::Refused { reason, .. } | JoinError::RefusedUnproven { reason, .. } => *reason,
         other => panic!("another error: {other}"),
     }
 }
 
 #[test]
 fn a_wrong_token_is_refused() {
-    for wrong in [Some("guess"), None] {
-        let error = refused(Some("hunter2"), |rank1| rank1.token = wrong.map(str::to_owned));
+    for wrong in [Some(token("a guess that is as long")), None] {
+        let error = refused(Some(token(SECRET)), |rank1| rank1.token = wrong.clone());
         assert_eq!(reason(&error), RefusalReason::Token);
         let text = error.to_string();
         assert!(
-            text.contains("PSTRAIN_TOKEN") && !text.contains("hunter2") && !text.contains("guess"),
+            text.contains("PSTRAIN_TOKEN") && !text.contains(SECRET) && !text.contains("guess"),
+            "{text}"
+        );
+        // Whoever says so has proven nothing, either.
+        assert!(
+            text.contains("did not prove that it knows the join token; it says: its join token"),
             "{text}"
         );
     }
-    let unasked = refused(None, |rank1| rank1.token = Some("hunter2".into()));
+    let unasked = refused(None, |rank1| rank1.token = Some(token(SECRET)));
     assert_eq!(reason(&unasked), RefusalReason::Token);
 }
 
@@ -149,9 +160,11 @@ fn of_two_ranks_of_one_number_the_second_is_refused() {
     assert!(error.to_string().contains("rank 1 has come already"), "{error}");
     let rank2 = within(join_later(config(2, 3, address), Methods::new())).expect("let in");
     let rank1 = other.recv_timeout(crate::support::LIMIT).expect("in time").expect("let in");
-    // Too late for a third one, which is told the same.
-    let late = within(join_later(config(1, 3, address), Methods::new())).map(|_| ()).expect_err("late");
-    assert_eq!(reason(&late), RefusalReason::RankTaken);
+    // Too late for a third one: nobody listens any more.
+    let mut late = config(1, 3, address);
+    late.join_timeout = Duration::from_millis(300);
+    let late = within(join_later(late, Methods::new())).map(|_| ()).expect_err("late");
+    assert!(late.to_string().contains("a job that all ranks have joined listens no more"), "{late}");
     shut_down(vec![within(rank0).expect("complete"), rank1, rank2]);
 }
 
@@ -240,7 +253,7 @@ fn loop_until_let_in(rank1: impl Fn() -> MeshConfig, rank2: impl Fn() -> MeshCon
 
 #[test]
 fn what_is_no_rank_does_not_disturb_the_others() {
-    let (rank0, address) = waiting_rank0(|rank0| rank0.token = Some("hunter2".into()));
+    let (rank0, address) = waiting_rank0(|rank0| rank0.token = Some(token(SECRET)));
     let mut strangers = Vec::new();
     let floods: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -255,7 +268,7 @@ fn what_is_no_rank_does_not_disturb_the_others() {
         strangers.push(stranger);
     }
     let mut rank1 = config(1, 2, address);
-    rank1.token = Some("hunter2".into());
+    rank1.token = Some(token(SECRET));
     let rank1 = within(join_later(rank1, echo())).expect("let in");
     let rank0 = within(rank0).expect("complete");
     assert_eq!(one(rank0.call(Rank(1), "echo", message([5.into()]))).into_int(), Ok(5));
@@ -286,7 +299,7 @@ fn another_service_at_the_masters_address_is_recognised() {
 
 #[test]
 fn a_world_with_a_token_works_like_one_without() {
-    let meshes = world_with(3, |_| echo(), |config| config.token = Some("hunter2".into()));
+    let meshes = world_with(3, |_| echo(), |config| config.token = Some(token(SECRET)));
     for mesh in &meshes {
         assert_eq!(one(mesh.call(Rank(2), "echo", message([5.into()]))).into_int(), Ok(5));
     }
@@ -304,6 +317,6 @@ fn a_world_of_one_rank_calls_itself() {
 #[test]
 fn the_token_is_in_no_debug_output() {
     let mut config = config(0, 1, "127.0.0.1:1".parse().expect("an address"));
-    config.token = Some("hunter2".into());
-    assert!(!format!("{config:?}").contains("hunter2"));
+    config.token = Some(token(SECRET));
+    assert!(!format!("{config:?}").contains(SECRET));
 }

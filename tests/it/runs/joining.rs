@@ -49,10 +49,26 @@ fn rejected(configure: impl Fn(&mut Command, &str)) -> String {
 #[test]
 fn a_wrong_token_is_refused() {
     let said = rejected(|command, rank| {
-        command.env("PSTRAIN_TOKEN", format!("secret of {rank}"));
+        command.env("PSTRAIN_TOKEN", format!("secret of rank {rank} alone"));
     });
     assert!(said.contains("PSTRAIN_TOKEN"), "{said}");
     assert!(!said.contains("secret of"), "the token is never shown: {said}");
+}
+
+#[test]
+fn a_token_that_would_be_guessed_is_refused_with_how_to_make_a_good_one() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let output =
+        finish(pstrain(folder.path()).args(["run", "job.toml", "--rank", "0"]).env("PSTRAIN_TOKEN", "x"));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: PSTRAIN_TOKEN: the join token has 1 character, and needs at least 16 lest it be guessed
+      hint: `pstrain token` prints one that nobody guesses; set it on all ranks: export PSTRAIN_TOKEN=...
+    ");
+    let made = finish(pstrain(folder.path()).arg("token"));
+    assert_code(&made, 0);
+    assert_eq!(stdout(&made).trim_end().len(), 64, "{}", stdout(&made));
 }
 
 #[test]
@@ -72,6 +88,21 @@ fn a_different_plugin_of_the_same_name_is_refused() {
         command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
     });
     assert!(said.contains("it runs job "), "{said}");
+}
+
+#[test]
+fn a_file_with_something_else_in_it_is_no_place_to_meet() {
+    let folder = tempfile::tempdir().unwrap();
+    digits_job(folder.path());
+    let path = folder.path().join("notes.txt");
+    fs::write(&path, "some words of an ordinary file\n").unwrap();
+    let init = format!("cluster.init=\"file://{}\"", path.display());
+    let began = std::time::Instant::now();
+    let output = finish(pstrain(folder.path()).args(["run", "job.toml", "--rank", "0", "--set", &init]));
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("there is something else in it"), "{}", stderr(&output));
+    assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
+    assert_eq!(fs::read(&path).unwrap(), b"some words of an ordinary file\n");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::time::Instant;
 
 use tokio::sync::Notify;
 
@@ -23,6 +24,7 @@ pub(in crate::rpc::thread) struct Waiting {
     pub reply: Reply,
     /// None: it is not a call, and shutting down does not wait for it.
     pub permit: Option<Permit>,
+    pub since: Instant,
 }
 
 impl Calls {
@@ -41,6 +43,14 @@ impl Calls {
     /// To be called when what was taken has been answered.
     pub fn was_answered(&self) {
         self.answered.notify_waiters();
+    }
+
+    /// The call to another rank that waits for longest.
+    pub fn oldest(&self, own: Rank) -> Option<(Rank, String, Instant)> {
+        let waiting = self.waiting.borrow();
+        let calls = waiting.values().filter(|waiting| waiting.permit.is_some() && waiting.to != own);
+        let oldest = calls.min_by_key(|waiting| waiting.since);
+        oldest.map(|waiting| (waiting.to, waiting.method.clone(), waiting.since))
     }
 
     /// What waits when the mesh ends.

@@ -5,4 +5,6 @@ pub(super) mod calls;
 pub(super) mod membership;
 pub(super) mod pins;
 pub(super) mod references;
+pub(super) mod served;
 pub(super) mod service;
+pub(super) mod stands;
