@@ -28,5 +28,6 @@ mod runs;
 
 /// Running the program, and reading what it leaves.
 mod program;
+
 /// Worlds of several ranks in this process.
 mod support;

@@ -5,7 +5,17 @@
 
 /// Plug-ins made of random calls.
 mod guests;
+/// Handshakes that somebody has changed.
+mod handshakes;
 /// WebAssembly modules, byte by byte.
 mod modules;
+/// Somebody between two ranks.
+mod proxy;
+/// Connections of ranks that somebody changes.
+mod sessions;
+/// Connections of those who do not belong to the job.
+mod strangers;
 /// Plug-ins made to take too much of one thing.
 mod takers;
+/// What others wrote, on the way to a terminal.
+mod terminal;
