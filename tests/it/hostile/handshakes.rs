@@ -120,7 +120,7 @@ fn no_mutated_handshake_holds_rank_0_up() {
                     let mut random = ChaCha8Rng::seed_from_u64(number as u64);
                     let mut bytes = template.clone();
                     // Some are whole, and the proof is that of another connection.
-                    if number % 16 > 0 {
+                    if !number.is_multiple_of(16) {
                         mutate(&mut bytes, &mut random);
                     }
                     // Few wait until they are sent away: that takes two seconds each.
@@ -192,8 +192,7 @@ fn answers(token: &Token) -> Vec<u8> {
     for rank in [join_later(rank0, Methods::new()), join_later(rank1, Methods::new())] {
         within(rank).map(drop).expect_err("nobody else comes");
     }
-    let said = said.lock().expect("no panic").clone();
-    said
+    said.lock().expect("no panic").clone()
 }
 
 fn joins_somebody_who_says(bytes: Vec<u8>, token: &Token) -> JoinError {
