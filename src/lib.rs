@@ -1,12 +1,13 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], `cache`, `profile`, `human` < `config` < `layers`, `optimizers` < [`job`]
+//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `human` < `config` < `layers`, `optimizers` < [`job`]
 //! < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
 
 pub mod autograd;
 mod cache;
 pub mod cli;
 mod config;
+mod files;
 mod human;
 pub mod job;
 pub mod layers;

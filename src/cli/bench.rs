@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::args::{BenchCollectivesArgs, BenchCommand, BenchRpcArgs, BenchStepArgs};
 use super::exit::{DONE, Failure};
 use super::{job, logs, spawn, stdout};
+use crate::files;
 use crate::job::{Job, Resolved, Training};
 use crate::rpc::{Mesh, MeshConfig, Token, Transports};
 use crate::runner::launch::{self, Forked};
@@ -111,7 +112,8 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
 fn collectives(args: &BenchCollectivesArgs, look: logs::Wanted) -> Result<u8, Failure> {
     libtorch::ensure().map_err(Failure::usage)?;
     // The ranks meet in a file: there is no port to be chosen, and nobody else to come.
-    let folder = tempfile::tempdir().context("no folder for the ranks to meet in")?;
+    let folder =
+        files::temporary_folder(&std::env::temp_dir()).context("no folder for the ranks to meet in")?;
     let names: Vec<String> = (0..args.world_size).map(|rank| format!("rank{rank}")).collect();
     let local = match launch::fork_ranks(names.clone(), None)? {
         Forked::Parent(supervisor) => {

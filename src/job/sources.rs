@@ -90,10 +90,12 @@ fn is_of_one_rank(name: &str) -> bool {
 pub const PREFIX: &str = "PSTRAIN_";
 
 /// Variables that begin so and are no keys of a job.
-pub const NOT_KEYS: [&str; 6] = [
+pub const NOT_KEYS: [&str; 8] = [
     "PSTRAIN_TOKEN",
     "PSTRAIN_LOG",
     "PSTRAIN_LIBTORCH",
+    "PSTRAIN_RESTARTED",
+    "PSTRAIN_TRUSTED",
     "PSTRAIN_WASM_TOOLCHAIN",
     "PSTRAIN_BACKENDS",
     "PSTRAIN_MPI",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use ownership::private_folder;
 use wasmtime::component::{HasSelf, Linker};
 use wasmtime::{Cache, CacheConfig, Config, Engine, EngineWeak, Strategy, WasmBacktraceDetails};
 
@@ -19,7 +20,7 @@ use super::error::{PluginError, PluginErrorKind};
 use super::logged::Logged;
 use super::state::State;
 use super::{clock, emit};
-use crate::cache;
+use crate::cache::{self, NoCache};
 use crate::job::{PluginLimits, PluginRef};
 
 /// The resolution of time limits.
@@ -48,7 +49,7 @@ impl Host {
     /// # Errors
     /// If this machine cannot run WebAssembly: an unknown architecture, no thread to be had.
     pub fn new(cache_dir: Option<&Path>) -> Result<Host, PluginError> {
-        let cache_dir = cache_dir.map(Path::to_path_buf).or_else(cache::folder).filter(|dir| can_write(dir));
+        let cache_dir = compile_cache(cache_dir);
         let failed = |error: wasmtime::Error| {
             PluginError::new(
                 "any",
@@ -218,8 +219,16 @@ fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File
     Ok(turn)
 }
 
-fn can_write(dir: &Path) -> bool {
-    std::fs::create_dir_all(dir).is_ok() && tempfile::tempfile_in(dir).is_ok()
+/// A folder for compiled code, which is run as it is: nobody else may write it.
+fn compile_cache(dir: Option<&Path>) -> Option<PathBuf> {
+    let dir = match dir {
+        Some(dir) => private_folder(dir).map_err(NoCache::from),
+        None => cache::folder(),
+    };
+    if let Err(no_cache @ NoCache::Untrusted(_)) = &dir {
+        tracing::warn!("plug-ins are compiled each time: {no_cache}\n  hint: {}", no_cache.hint());
+    }
+    dir.ok().filter(|dir| tempfile::tempfile_in(dir).is_ok())
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 //! to train on in an empty folder.
 //!
 //! - B-1 A file that is handed out has exactly the embedded bytes: each is compared before it is trusted.
-//! - B-2 Any number of processes may unpack at once: a file is written under another name and renamed.
+//! - B-2 Any number of processes may unpack at once: a file appears whole.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use ownership::private_folder;
 
-use crate::cache;
+use crate::{cache, files};
 
 /// The only data set, and the name of its folder.
 pub const DIGITS: &str = "digits";
@@ -58,33 +58,38 @@ pub fn empty() -> Result<PathBuf> {
 
 /// Where data may be unpacked.
 struct Places {
-    cache: Option<PathBuf>,
+    /// Or why there is none.
+    cache: Result<PathBuf, String>,
     /// Others can write there as well.
     temporary: PathBuf,
 }
 
 impl Places {
     fn of_this_user() -> Places {
-        Places { cache: cache::folder(), temporary: std::env::temp_dir() }
+        Places {
+            cache: cache::folder().map_err(|no_cache| no_cache.to_string()),
+            temporary: std::env::temp_dir(),
+        }
     }
 
     fn unpack(&self, name: &str, files: &[DataFile]) -> Result<PathBuf> {
-        let mut tried = String::new();
-        if let Some(cache) = &self.cache {
-            match unpack_into(cache.join(name), files) {
+        let tried = match &self.cache {
+            Err(no_cache) => no_cache.clone(),
+            Ok(cache) => match unpack_into(cache.join(name), files) {
                 Ok(folder) => return Ok(folder),
-                Err(cause) => tried = format!("`{}`: {cause}; ", cache.join(name).display()),
-            }
-        }
-        let user = nix::unistd::getuid();
-        let private = self.temporary.join(format!("pstrain-{user}"));
+                Err(cause) => format!("`{}`: {cause}", cache.join(name).display()),
+            },
+        };
+        let private = self.temporary.join(format!("pstrain-{}", nix::unistd::getuid()));
         let unpacked =
-            make_private(&private, user.as_raw()).and_then(|()| unpack_into(private.join(name), files));
+            private_folder(&private).map_err(|untrusted| untrusted.to_string()).and_then(|folder| {
+                unpack_into(folder.join(name), files)
+                    .map_err(|cause| format!("`{}`: {cause}", private.display()))
+            });
         unpacked.map_err(|cause| {
             anyhow!(
-                "cannot unpack the built-in data: {tried}`{}`: {cause}\n  \
-                 hint: set XDG_CACHE_HOME or TMPDIR to a folder that you can write to",
-                private.display()
+                "cannot unpack the built-in data: {tried}; {cause}\n  \
+                 hint: set XDG_CACHE_HOME or TMPDIR to a folder of yours that nobody else can write to"
             )
         })
     }
@@ -95,7 +100,8 @@ fn unpack_into(folder: PathBuf, files: &[DataFile]) -> io::Result<PathBuf> {
     // Written before and read-only by now is also good.
     if !folder.is_dir() || missing().next().is_some() {
         fs::create_dir_all(&folder)?;
-        missing().try_for_each(|file| write(&folder, file))?;
+        // B-2
+        missing().try_for_each(|file| files::write(&folder, file.name, file.bytes))?;
     }
     Ok(folder)
 }
@@ -107,32 +113,10 @@ fn is_there(folder: &Path, file: &DataFile) -> bool {
     right_size && fs::read(&path).is_ok_and(|bytes| bytes == file.bytes)
 }
 
-/// B-2
-fn write(folder: &Path, file: &DataFile) -> io::Result<()> {
-    let mode = fs::Permissions::from_mode(0o666);
-    let mut temporary = tempfile::Builder::new().prefix(".").permissions(mode).tempfile_in(folder)?;
-    temporary.write_all(file.bytes)?;
-    temporary.persist(folder.join(file.name)).map_err(|refused| refused.error)?;
-    Ok(())
-}
-
-/// Makes a folder that nobody else can write to, or makes sure that it is one.
-fn make_private(folder: &Path, user: u32) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(cause),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(folder)?;
-    if found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::other("it is not a folder of yours alone"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use sha2::{Digest, Sha256};
 
@@ -145,14 +129,14 @@ mod tests {
         hex(Sha256::digest(&bytes))
     }
 
-    fn places(cache: Option<PathBuf>, temporary: &Path) -> Places {
+    fn places(cache: Result<PathBuf, String>, temporary: &Path) -> Places {
         Places { cache, temporary: temporary.into() }
     }
 
     #[test]
     fn the_digits_are_the_ones_that_the_attribution_names() {
         let cache = tempfile::tempdir().unwrap();
-        let folder = places(Some(cache.path().join("pstrain")), cache.path()).unpack(DIGITS, &FILES).unwrap();
+        let folder = places(Ok(cache.path().join("pstrain")), cache.path()).unpack(DIGITS, &FILES).unwrap();
         assert_eq!(folder, cache.path().join("pstrain/digits"));
         // `zcat FILE | sha256sum` of the files as they came.
         let expected = [
@@ -177,7 +161,7 @@ mod tests {
     #[test]
     fn a_damaged_file_is_replaced_and_a_right_one_is_left_alone() {
         let cache = tempfile::tempdir().unwrap();
-        let unpack = || places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
+        let unpack = || places(Ok(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
         let folder = unpack();
         let inode = |name: &str| fs::metadata(folder.join(name)).unwrap().ino();
         let kept = inode(FILES[1].name);
@@ -197,7 +181,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let folder =
-                        places(Some(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
+                        places(Ok(cache.path().to_owned()), cache.path()).unpack(DIGITS, &FILES).unwrap();
                     assert!(FILES.iter().all(|file| is_there(&folder, file)));
                 });
             }
@@ -210,9 +194,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, b"").unwrap();
-        let folder = places(Some(file.join("cache")), root.path()).unpack(DIGITS, &FILES).unwrap();
+        let folder = places(Ok(file.join("cache")), root.path()).unpack(DIGITS, &FILES).unwrap();
         assert!(folder.starts_with(root.path()));
-        let error = places(Some(file.join("cache")), &file).unpack(DIGITS, &FILES).unwrap_err().to_string();
+        let error = places(Ok(file.join("cache")), &file).unpack(DIGITS, &FILES).unwrap_err().to_string();
         assert!(error.contains("file/cache/digits`: Not a directory"), "{error}");
         assert!(error.contains("hint: set XDG_CACHE_HOME"), "{error}");
     }
@@ -224,8 +208,9 @@ mod tests {
         let planted = root.path().join(format!("pstrain-{user}"));
         fs::create_dir(&planted).unwrap();
         fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
-        let error = places(None, root.path()).unpack(DIGITS, &FILES).unwrap_err().to_string();
-        assert!(error.contains("not a folder of yours alone"), "{error}");
+        let error =
+            places(Err("no cache".into()), root.path()).unpack(DIGITS, &FILES).unwrap_err().to_string();
+        assert!(error.contains("can be written by everybody"), "{error}");
     }
 
     #[test]
@@ -237,7 +222,7 @@ mod tests {
     #[test]
     fn made_up_data_get_an_empty_folder() {
         let root = tempfile::tempdir().unwrap();
-        let folder = places(Some(root.path().to_owned()), root.path()).unpack("empty", &[]).unwrap();
+        let folder = places(Ok(root.path().to_owned()), root.path()).unpack("empty", &[]).unwrap();
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
     }
 }

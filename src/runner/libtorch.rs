@@ -2,16 +2,20 @@
 //! (`build/libtorch.rs` says how it is linked). So `--help` and `check` need none, and one binary uses
 //! whichever libtorch a machine has.
 
+use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, io};
+use std::{env, fs, io, process};
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use sha2::{Digest as _, Sha256};
 
-use crate::cache;
 use crate::human::hex;
+use crate::{cache, files};
 
 /// The version that `tch` is made for; another one has other symbols.
 pub const VERSION: &str = "2.11.0";
@@ -22,6 +26,8 @@ const SHIM: &[u8] = include_bytes!(env!("C10D_SHIM"));
 /// Names a folder with `libtorch_cpu.so` in it or in its `lib`, looked at instead of all others.
 const FOLDER_KEY: &str = "PSTRAIN_LIBTORCH";
 const LIBRARY: &str = "libtorch_cpu.so";
+/// The process that was started again, which keeps its number.
+const RESTARTED_KEY: &str = "PSTRAIN_RESTARTED";
 const PRELOAD_KEY: &str = "LD_PRELOAD";
 const WAITING_KEY: &str = "OMP_WAIT_POLICY";
 
@@ -41,7 +47,8 @@ pub enum NoLibtorch {
     )]
     CutPath(PathBuf),
     #[error(
-        "cannot unpack the library that calls libtorch: {0}\n  hint: XDG_CACHE_HOME names another cache folder; its path may have no space and no colon"
+        "cannot unpack the library that calls libtorch into memory: {0}\n  \
+         hint: XDG_CACHE_HOME names a folder for it; its path may have no space and no colon"
     )]
     Shim(io::Error),
     #[error("could not start again with libtorch {VERSION}: {0}")]
@@ -60,6 +67,8 @@ pub enum Found {
     Nothing,
     UnknownVersion,
     Version(String),
+    /// Somebody else could have written it.
+    Untrusted(String),
 }
 
 fn seen(candidates: &[Candidate]) -> String {
@@ -68,6 +77,7 @@ fn seen(candidates: &[Candidate]) -> String {
             Found::Nothing => "no libtorch_cpu.so".to_owned(),
             Found::UnknownVersion => "libtorch of an unknown version".to_owned(),
             Found::Version(version) => format!("libtorch {version}"),
+            Found::Untrusted(why) => format!("libtorch {VERSION}, which is not loaded: {why}"),
         };
         format!("  looked in {}: {found}", candidate.folder.display())
     };
@@ -98,7 +108,10 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     }
     let library = folder.join(LIBRARY);
     let already = env::var(PRELOAD_KEY).unwrap_or_default();
-    if already.contains(&*library.to_string_lossy()) {
+    // A program of another kind (a setuid one, or under a loader of its own) loses LD_PRELOAD each time.
+    let this_process = process::id().to_string();
+    let started_again = env::var(RESTARTED_KEY).is_ok_and(|process| process == this_process);
+    if started_again || already.contains(&*library.to_string_lossy()) {
         return Err(NoLibtorch::NotLoaded(folder));
     }
     let shim = unpack_shim().map_err(NoLibtorch::Shim)?;
@@ -109,23 +122,40 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     let waiting = env::var(WAITING_KEY).unwrap_or_else(|_| "PASSIVE".into());
     let mut again = Command::new(program);
     again.args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).env(WAITING_KEY, waiting);
+    again.env(RESTARTED_KEY, this_process);
     Err(NoLibtorch::Restart(again.exec()))
 }
 
-/// The library of crates/c10d, which the loader takes from a file: in the cache, by the hash of its content.
+/// The library of crates/c10d, which the loader takes from a file: in the cache, or in memory where there is no cache folder
+/// that is this user's alone. Never in a folder that others share.
 fn unpack_shim() -> io::Result<PathBuf> {
-    let name = hex(&Sha256::digest(SHIM)[..8]);
-    let folder = cache::folder().filter(|folder| !is_cut(folder)).unwrap_or_else(env::temp_dir);
-    let path = folder.join(format!("c10d-{name}.so"));
-    // Somebody else may have written it, or half of it.
-    if fs::read(&path).is_ok_and(|there| there == SHIM) {
-        return Ok(path);
+    let cached = cache::folder().ok().filter(|folder| !is_cut(folder));
+    match cached.map(|folder| unpack_into(&folder)) {
+        Some(Ok(path)) => Ok(path),
+        _ => unpack_into_memory(),
     }
-    fs::create_dir_all(&folder)?;
-    let mut whole = tempfile::NamedTempFile::new_in(&folder)?;
-    whole.write_all(SHIM)?;
-    whole.persist(&path)?;
+}
+
+/// By the hash of its content.
+fn unpack_into(folder: &Path) -> io::Result<PathBuf> {
+    let name = format!("c10d-{}.so", hex(&Sha256::digest(SHIM)[..8]));
+    let path = folder.join(&name);
+    // Another version may have written it, or half of it.
+    let is_whole = ownership::check_code(&path).is_ok() && fs::read(&path).is_ok_and(|there| there == SHIM);
+    if !is_whole {
+        files::write(folder, &name, SHIM)?;
+    }
     Ok(path)
+}
+
+/// A file that only this process and what it becomes can reach. It stays open, since children inherit LD_PRELOAD.
+fn unpack_into_memory() -> io::Result<PathBuf> {
+    let mut file = File::from(memfd_create("c10d", MFdFlags::MFD_ALLOW_SEALING)?);
+    file.write_all(SHIM)?;
+    let seals =
+        SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
 }
 
 /// The folder of the libtorch in this process.
@@ -171,10 +201,19 @@ fn python_environment(root: &Path) -> Vec<PathBuf> {
 
 /// Where `import torch` would find it, without importing it: that takes seconds.
 fn python_torch() -> Option<PathBuf> {
-    let script = "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
-    let output = Command::new("python3").args(["-c", script]).output().ok()?;
+    let output = isolated_python().output().ok()?;
     let root = String::from_utf8(output.stdout).ok()?;
     (!root.trim().is_empty()).then(|| Path::new(root.trim()).join("lib"))
+}
+
+/// Neither the current folder nor PYTHONPATH counts (`-I`), for who can write there would choose what is loaded; the user's own
+/// packages, which `-I` leaves out, do.
+fn isolated_python() -> Command {
+    let script = "import sys, site; sys.path.append(site.getusersitepackages())
+import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
+    let mut python = Command::new("python3");
+    python.args(["-I", "-c", script]).current_dir("/");
+    python
 }
 
 fn look_into(folder: PathBuf) -> Candidate {
@@ -183,9 +222,27 @@ fn look_into(folder: PathBuf) -> Candidate {
     };
     // Its own libraries are searched beside it, and a link to it alone has none there.
     let real = library.parent().unwrap_or(&folder).to_owned();
-    let found = version_of(&real).map_or(Found::UnknownVersion, Found::Version);
+    let found = match version_of(&real) {
+        None => Found::UnknownVersion,
+        Some(version) if version == VERSION => {
+            trusted(&folder, &real).map_or_else(Found::Untrusted, |()| Found::Version(version))
+        }
+        Some(version) => Found::Version(version),
+    };
     let is_link_to_all = folder.canonicalize().is_ok_and(|folder| folder == real);
     Candidate { folder: if is_cut(&real) && is_link_to_all { folder } else { real }, found }
+}
+
+/// That nobody else could have written the libraries of `real`, or have led from `folder` to them.
+fn trusted(folder: &Path, real: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut paths = vec![folder.join(LIBRARY)];
+    for entry in fs::read_dir(real).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        paths.extend(path.to_string_lossy().contains(".so").then_some(path));
+    }
+    let wrong = paths.iter().find_map(|path| ownership::check_code(path).err());
+    wrong.map_or(Ok(()), |untrusted| Err(format!("{untrusted}\n    hint: {}", untrusted.hint())))
 }
 
 /// ld.so(8): the entries of LD_PRELOAD are separated by spaces or colons, and there is no way to escape them.
@@ -246,6 +303,30 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(cut.join("lib"), &link).unwrap();
         assert_eq!(look_into(link.clone()), Candidate { folder: link, found: real.found });
+    }
+
+    #[test]
+    fn python_is_asked_where_nobody_else_can_put_a_torch() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("torch")).unwrap();
+        fs::write(root.path().join("torch/__init__.py"), "").unwrap();
+        let mut python = isolated_python();
+        assert_eq!(python.get_current_dir(), Some(Path::new("/")));
+        // As in a shell whose user is in that folder, and has it on the path.
+        let output = python.current_dir(root.path()).env("PYTHONPATH", root.path()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && !said.contains(root.path().to_str().unwrap()), "{said}");
+    }
+
+    #[test]
+    fn a_libtorch_that_others_can_write_is_named_with_the_reason() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = folder_with("__version__ = '2.11.0'\n");
+        let library = root.path().join("lib/libc10.so");
+        fs::write(&library, "").unwrap();
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).unwrap();
+        let Found::Untrusted(why) = look_into(root.path().join("lib")).found else { panic!("trusted") };
+        assert!(why.contains("libc10.so` can be written by everybody\n    hint: `chmod o-w"), "{why}");
     }
 
     #[test]

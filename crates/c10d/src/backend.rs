@@ -120,6 +120,8 @@ pub enum NoBackend {
     NotFound { backend: Backend, object: &'static str, looked: Vec<PathBuf> },
     #[error("backend {backend}: {} was built for torch {built_for}, this is built for torch {TORCH}\n  hint: `make {backend}` builds it again", path.display())]
     OtherTorch { backend: Backend, path: PathBuf, built_for: String },
+    #[error("backend {backend}: {} is not loaded: {why}\n  hint: {hint}", path.display())]
+    Untrusted { backend: Backend, path: PathBuf, why: String, hint: String },
     #[error("backend {backend}: {} could not be loaded: {why}\n  hint: {}", path.display(), hint(*backend))]
     NotLoaded { backend: Backend, path: PathBuf, why: String },
     #[error(

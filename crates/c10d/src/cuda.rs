@@ -23,7 +23,16 @@ pub struct NoCuda {
 /// The library or one it needs is not installed; the reason is the loader's.
 pub fn load() -> Result<(), NoCuda> {
     static ANSWER: OnceLock<Result<(), NoCuda>> = OnceLock::new();
-    ANSWER.get_or_init(|| shim::open_library(&library()).map(drop).map_err(|why| NoCuda { why })).clone()
+    ANSWER.get_or_init(|| open().map_err(|why| NoCuda { why })).clone()
+}
+
+fn open() -> Result<(), String> {
+    let library = library();
+    // What has no folder is the loader's choice.
+    if library.is_absolute() {
+        ownership::check_code(&library).map_err(|untrusted| format!("{untrusted}; {}", untrusted.hint()))?;
+    }
+    shim::open_library(&library).map(drop)
 }
 
 /// The one beside the `libtorch_cpu.so` in use, because both halves must be of one build; where there is none, the

@@ -137,8 +137,8 @@ fn run(command: std::process::Command, doing: &str, hint: &'static str) -> Resul
 }
 
 fn cache() -> Result<PathBuf, AuthorError> {
-    crate::cache::folder().ok_or_else(|| AuthorError::Toolchain {
-        what: "there is no place for componentize-py: neither XDG_CACHE_HOME nor HOME is set".into(),
-        hint: "set one of them to a folder that can be written".into(),
+    crate::cache::folder().map_err(|no_cache| AuthorError::Toolchain {
+        what: format!("there is no place for componentize-py: {no_cache}"),
+        hint: no_cache.hint(),
     })
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
 const FLOORS: [&[&str]; 9] = [
-    &["topology", "cache", "profile", "human"],
+    &["topology", "cache", "files", "profile", "human"],
     &["config"],
     &["layers", "optimizers"],
     &["job"],

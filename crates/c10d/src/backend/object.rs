@@ -47,6 +47,13 @@ impl Object {
             return Ok(known.clone());
         }
         let path = find(backend)?;
+        // Before it is believed what it was built for, and long before it is loaded.
+        let path = ownership::check_code(&path).map_err(|untrusted| NoBackend::Untrusted {
+            backend,
+            path,
+            why: untrusted.to_string(),
+            hint: untrusted.hint(),
+        })?;
         check(backend, &path)?;
         if backend == Backend::Nccl {
             cuda::load().map_err(|no_cuda| NoBackend::NoCuda { backend, why: no_cuda.why })?;
