@@ -55,6 +55,14 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// What somebody else wrote, cut to what reads well in a message.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{} ... ({} in all)", &text[..end], counted(text.len() as u64, "byte")),
+        None => text.into(),
+    }
+}
+
 /// Two digits for each byte.
 pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -149,6 +157,12 @@ mod tests {
         assert_eq!(counted(1, "rank"), "1 rank");
         assert_eq!(counted(1_200, "parameter"), "1,200 parameters");
         assert_eq!(counted(0, "micro-batch"), "0 micro-batches");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("épée", 4), "épée");
+        assert_eq!(cut("épée", 3), "épé ... (6 bytes in all)");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::human::counted;
+
 /// Everything that is wrong with one job.
 ///
 /// Displays as what a user sees, each error with its `error: ` in front; print it as it is.
@@ -80,9 +82,12 @@ impl JobError {
     }
 }
 
+/// Of the errors of one job: nobody reads more at once.
+const MOST_TOLD: usize = 100;
+
 impl fmt::Display for JobErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, error) in self.errors.iter().enumerate() {
+        for (number, error) in self.errors.iter().take(MOST_TOLD).enumerate() {
             if number > 0 {
                 writeln!(f)?;
             }
@@ -94,6 +99,9 @@ impl fmt::Display for JobErrors {
             if let Some(hint) = &error.hint {
                 write!(f, "\n  hint: {hint}")?;
             }
+        }
+        if let more @ 1.. = self.errors.len().saturating_sub(MOST_TOLD) {
+            write!(f, "\n... and {}", counted(more as u64, "more error"))?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use figment::value::{Num, Value};
 
 use super::error::{JobError, Origin, did_you_mean, one_of};
+use super::float32::fits_float32;
 use super::kind::Kind;
 use super::table::{MOST, Reader, Table};
 use super::{show, text};
@@ -131,8 +132,18 @@ impl<'a> Item<'a> {
         None
     }
 
-    /// A finite number.
+    /// A number that float32 has: what a job says becomes tensors.
     pub fn number(&self) -> Option<f64> {
+        let number = self.finite()?;
+        if let Err((problem, hint)) = fits_float32(number) {
+            self.wrong(problem, hint);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// A finite number.
+    fn finite(&self) -> Option<f64> {
         let number = match self.value {
             Value::Num(_, Num::F64(number)) => *number,
             // TOML's `1` is a fine learning rate.
@@ -232,7 +243,7 @@ impl<'a> Item<'a> {
         Some(match self.value {
             Value::String(_, text) => Json::from(text.as_str()),
             Value::Bool(_, flag) => Json::from(*flag),
-            Value::Num(_, Num::F64(_)) => Json::from(self.number()?),
+            Value::Num(_, Num::F64(_)) => Json::from(self.finite()?),
             Value::Num(..) => Json::from(self.integer(i64::MIN..=i64::MAX)?),
             Value::Array(..) => {
                 let read: Vec<_> = self.list()?.iter().map(Item::json).collect();

@@ -16,10 +16,11 @@ pub enum Kind {
     Number(Number),
     Str,
     Words(Vec<&'static str>),
-    /// `count`: how many entries it has, if that is fixed.
+    /// `count`: how many entries it has, if that is fixed; `most`: at most, if there is a limit.
     List {
         of: Box<Kind>,
         count: Option<usize>,
+        most: Option<usize>,
     },
     Either(Vec<Kind>),
     /// A table with keys of its own.
@@ -49,7 +50,7 @@ pub struct Variant {
 impl Kind {
     /// A list of any length.
     pub fn list(of: Kind) -> Kind {
-        Kind::List { of: Box::new(of), count: None }
+        Kind::List { of: Box::new(of), count: None, most: None }
     }
 
     /// In words, as behind "expected": "an integer from 1 to 9".
@@ -62,8 +63,11 @@ impl Kind {
             Kind::Words(words) => {
                 words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")
             }
-            Kind::List { of, count: None } => format!("a list: each {}", of.words()),
-            Kind::List { of, count: Some(count) } => format!("a list of {count}: each {}", of.words()),
+            Kind::List { of, count: None, most: None } => format!("a list: each {}", of.words()),
+            Kind::List { of, count: None, most: Some(most) } => {
+                format!("a list of {most} at most: each {}", of.words())
+            }
+            Kind::List { of, count: Some(count), .. } => format!("a list of {count}: each {}", of.words()),
             Kind::Either(kinds) => kinds.iter().map(Kind::words).collect::<Vec<_>>().join(", or "),
             Kind::Table(_) => "a table".into(),
             Kind::Map(of) => format!("a table of names of your own: each {}", of.words()),
@@ -93,7 +97,7 @@ mod tests {
         assert_eq!(Kind::Integer { least: 1, most: 9 }.words(), "an integer from 1 to 9");
         assert_eq!(Kind::Integer { least: 1, most: MOST }.words(), "an integer of at least 1");
         assert_eq!(Kind::Number(above(0.0)).words(), "a number above 0");
-        let list = Kind::List { of: Box::new(Kind::Str), count: Some(2) };
+        let list = Kind::List { of: Box::new(Kind::Str), count: Some(2), most: None };
         assert_eq!(
             Kind::Either(vec![Kind::Words(vec!["a", "b"]), list]).words(),
             "\"a\", \"b\", or a list of 2: each a string"

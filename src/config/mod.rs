@@ -7,6 +7,7 @@
 //! Knows nothing of jobs: which keys there are is said by those who read them.
 
 mod error;
+mod float32;
 mod item;
 mod key;
 mod kind;
@@ -19,6 +20,7 @@ pub mod text;
 mod values;
 
 pub use error::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
+pub use float32::fits_float32;
 pub use item::Item;
 pub use key::{Absent, AnyKey, Key, Refused, key, refused, section};
 pub use kind::{Kind, Variant};

@@ -25,8 +25,9 @@ fn takes(kind: &Kind) -> String {
         Kind::Flag => "`true`, `false`".into(),
         Kind::Words(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
         Kind::Either(kinds) => kinds.iter().map(takes).collect::<Vec<_>>().join(", or "),
-        Kind::List { of, count: None } => format!("list: {}", takes(of)),
-        Kind::List { of, count: Some(count) } => format!("list of {count}: {}", takes(of)),
+        Kind::List { of, count: None, most: None } => format!("list: {}", takes(of)),
+        Kind::List { of, count: None, most: Some(most) } => format!("list of {most} at most: {}", takes(of)),
+        Kind::List { of, count: Some(count), .. } => format!("list of {count}: {}", takes(of)),
         Kind::Map(of) => format!("table, each entry: {}", takes(of)),
         Kind::Integer { .. }
         | Kind::Number(_)

@@ -43,8 +43,11 @@ fn of(kind: &Kind) -> Json {
         Kind::Number(limits) => number(*limits),
         Kind::Str => json!({ "type": "string" }),
         Kind::Words(words) => json!({ "enum": words }),
-        Kind::List { of: entry, count: None } => json!({ "type": "array", "items": of(entry) }),
-        Kind::List { of: entry, count: Some(count) } => {
+        Kind::List { of: entry, count: None, most: None } => json!({ "type": "array", "items": of(entry) }),
+        Kind::List { of: entry, count: None, most: Some(most) } => {
+            json!({ "type": "array", "items": of(entry), "maxItems": most })
+        }
+        Kind::List { of: entry, count: Some(count), .. } => {
             json!({ "type": "array", "items": of(entry), "minItems": count, "maxItems": count })
         }
         Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of).collect::<Vec<_>>() }),

@@ -193,25 +193,45 @@ impl<T: Copy + Sync> Values for Words<T> {
     }
 }
 
-/// A list of any length.
+/// A list.
 #[derive(Clone, Copy)]
-pub struct List<V>(V);
+pub struct List<V> {
+    of: V,
+    /// How many entries it has at most, if there is a limit.
+    most: Option<usize>,
+}
 
+/// Of any length.
 pub const fn list<V: Copy>(of: V) -> List<V> {
-    List(of)
+    List { of, most: None }
+}
+
+impl<V: Copy> List<V> {
+    pub const fn at_most(self, most: usize) -> List<V> {
+        List { most: Some(most), ..self }
+    }
 }
 
 impl<V: Values> Values for List<V> {
     type Read = Vec<V::Read>;
 
     fn read(&self, item: &Item<'_>) -> Option<Vec<V::Read>> {
+        let entries = item.list()?;
+        if let Some(most) = self.most.filter(|most| entries.len() > *most) {
+            let given = counted(entries.len() as u64, "value");
+            item.wrong(
+                format!("has {given}, expected {most} at most"),
+                format!("write a list of {most} at most"),
+            );
+            return None;
+        }
         // Each entry is read, so that all that are wrong are told.
-        let read: Vec<_> = item.list()?.iter().map(|entry| self.0.read(entry)).collect();
+        let read: Vec<_> = entries.iter().map(|entry| self.of.read(entry)).collect();
         read.into_iter().collect()
     }
 
     fn kind(&self) -> Kind {
-        Kind::list(self.0.kind())
+        Kind::List { of: Box::new(self.of.kind()), count: None, most: self.most }
     }
 }
 
@@ -227,7 +247,7 @@ impl<V: Values, const N: usize> Values for Array<V, N> {
     type Read = [V::Read; N];
 
     fn read(&self, item: &Item<'_>) -> Option<[V::Read; N]> {
-        let read = List::<&V>(&self.0).read(item)?;
+        let read = List { of: &self.0, most: None }.read(item)?;
         let entries = read.len();
         let array = read.try_into().ok();
         if array.is_none() {
@@ -238,7 +258,7 @@ impl<V: Values, const N: usize> Values for Array<V, N> {
     }
 
     fn kind(&self) -> Kind {
-        Kind::List { of: Box::new(self.0.kind()), count: Some(N) }
+        Kind::List { of: Box::new(self.0.kind()), count: Some(N), most: None }
     }
 }
 
@@ -276,9 +296,10 @@ impl<const N: usize> Values for Sizes<N> {
     fn kind(&self) -> Kind {
         match N {
             1 => self.0.kind(),
-            _ => {
-                Kind::Either(vec![self.0.kind(), Kind::List { of: Box::new(self.0.kind()), count: Some(N) }])
-            }
+            _ => Kind::Either(vec![
+                self.0.kind(),
+                Kind::List { of: Box::new(self.0.kind()), count: Some(N), most: None },
+            ]),
         }
     }
 }

@@ -15,13 +15,24 @@ use std::io::Read;
 
 use serde::Deserialize;
 
+use crate::human::cut;
+
 pub use fit::{Problem, Wanted, fit, wanted_by_layers};
 
 /// Bytes of the largest header that is read: a hundred thousand tensors and more.
 pub const LARGEST_HEADER: u64 = 16 << 20;
 
+/// The most dimensions of a tensor, PyTorch's own limit.
+const MOST_DIMENSIONS: usize = 64;
+
+/// Characters of the longest message about a tensor: whatever stands in a file, nobody reads more of it.
+const LONGEST_MESSAGE: usize = 400;
+
 /// Bytes of the longest name of a tensor: messages show it, and similar ones are looked for.
 const LONGEST_NAME: usize = 1024;
+
+/// Bytes of the longest name of a dtype, those included that this version does not know.
+const LONGEST_DTYPE: usize = 32;
 
 /// What a safetensors file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +129,7 @@ impl Header {
         file.read_exact(&mut text).map_err(|error| format!("its header cannot be read: {error}"))?;
         let mut entries: BTreeMap<String, serde_json::Value> =
             serde_json::from_slice(&text).map_err(|error| {
+                let error = cut(&error.to_string(), LONGEST_MESSAGE);
                 format!("it is not a valid safetensors file: its header is not a table: {error}")
             })?;
         // Notes of whoever wrote it.
@@ -165,9 +177,15 @@ fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, St
             name.len()
         ));
     }
-    let wrong = |what: String| format!("its tensor `{name}` {what}");
+    let wrong = |what: String| format!("its tensor `{name}` {}", cut(&what, LONGEST_MESSAGE));
     let entry: Entry =
         serde_json::from_value(entry).map_err(|error| wrong(format!("is not valid: {error}")))?;
+    if entry.shape.len() > MOST_DIMENSIONS {
+        return Err(wrong(format!("has {} dimensions; the limit is {MOST_DIMENSIONS}", entry.shape.len())));
+    }
+    if entry.dtype.len() > LONGEST_DTYPE {
+        return Err(wrong(format!("has a dtype of {} letters", entry.dtype.len())));
+    }
     let dtype = Dtype(entry.dtype);
     let [begin, end] = entry.data_offsets;
     let len = end.checked_sub(begin).ok_or_else(|| wrong(format!("ends at {end}, before it begins")))?;
@@ -241,6 +259,13 @@ mod tests {
         insta::assert_snapshot!(one(&entry("[-1]", "[0,4]"), 4), @"its tensor `a` is not valid: invalid value: integer `-1`, expected u64");
         let long = format!(r#"{{"{}":7}}"#, "a".repeat(2000));
         insta::assert_snapshot!(read(&file(&long, 0)).unwrap_err(), @"the name of one of its tensors has 2000 bytes; the limit is 1024");
+        let deep = format!("[{}1]", "1,".repeat(100_000));
+        insta::assert_snapshot!(one(&entry(&deep, "[0,4]"), 4), @"its tensor `a` has 100001 dimensions; the limit is 64");
+        let word = format!(r#""{}""#, "long ".repeat(100_000));
+        assert!(one(&word, 0).len() < 2 * LONGEST_MESSAGE);
+        assert!(one(&entry(&word, "[0,4]"), 4).len() < 2 * LONGEST_MESSAGE);
+        let named = entry("[1]", "[0,4]").replace("F32", &"F".repeat(100_000));
+        insta::assert_snapshot!(one(&named, 4), @"its tensor `a` has a dtype of 100000 letters");
         insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct Entry");
     }
 

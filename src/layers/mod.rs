@@ -27,7 +27,7 @@ mod window;
 pub use embedding_bag::EMPTY_PLACE;
 pub use op::{BagMode, ForwardArgs, Op, ParameterSpec, RowTable, Seen, TableSpec};
 pub use read::{NAME, TYPE, check_name, list};
-pub use shape::{InputDtype, Mismatch, Outputs, Signal, infer};
+pub use shape::{InputDtype, MOST_DIMENSIONS, Mismatch, Outputs, Signal, infer};
 
 use std::ops::Deref;
 

@@ -5,7 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
-use super::shape::{Output, Refusal, Signal};
+use super::shape::{MOST_DIMENSIONS, Output, Refusal, Signal};
 use crate::config::{Integer, Key, List, MOST, Table, integer, key, list};
 
 arguments! {
@@ -16,7 +16,7 @@ arguments! {
     rules: check;
 }
 
-const SHAPE: Key<List<Integer>> = key("shape", list(integer(-1..=MOST)))
+const SHAPE: Key<List<Integer>> = key("shape", list(integer(-1..=MOST)).at_most(MOST_DIMENSIONS))
     .example("[16, -1]")
     .doc("Of one sample; one entry may be -1, whatever is left.");
 

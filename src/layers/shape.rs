@@ -16,6 +16,9 @@ pub enum InputDtype {
     Int64,
 }
 
+/// The most dimensions of one sample: a message has as many and the batch, and so has what a dataset hands over.
+pub const MOST_DIMENSIONS: usize = 15;
+
 /// What passes between layers: one sample, without the batch dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Signal {

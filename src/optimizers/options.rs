@@ -2,7 +2,8 @@
 
 use super::rule::Impossible;
 use crate::config::{
-    AnyKey, Flag, Item, Key, Kind, Number, Refused, Table, Values, above, at_least, flag, key, refused,
+    AnyKey, Flag, Item, Key, Kind, Number, Refused, Table, Values, above, at_least, fits_float32, flag, key,
+    refused,
 };
 
 pub(super) const LR: Key<Number> = key("lr", above(0.0)).doc("Learning rate.");
@@ -89,18 +90,15 @@ pub(super) trait Ranged: Values {
 
 impl Ranged for Number {
     fn check(&self, option: &str, value: &f64) -> Result<(), Impossible> {
+        let impossible =
+            |problem, hint| Impossible { option: option.into(), value: value.to_string(), problem, hint };
         if value.is_finite() && self.contains(*value) {
-            return Ok(());
+            return fits_float32(*value).map_err(|(problem, hint)| impossible(problem, hint));
         }
         let limits = self.limits();
         let number =
             if limits.is_empty() { "a finite number".to_owned() } else { format!("a number {limits}") };
-        Err(Impossible {
-            option: option.into(),
-            value: value.to_string(),
-            problem: format!("is not {number}"),
-            hint: format!("use {number}"),
-        })
+        Err(impossible(format!("is not {number}"), format!("use {number}")))
     }
 }
 
@@ -149,7 +147,7 @@ impl Values for Pair {
     }
 
     fn kind(&self) -> Kind {
-        Kind::List { of: Box::new(self.numbers[0].kind()), count: Some(2) }
+        Kind::List { of: Box::new(self.numbers[0].kind()), count: Some(2), most: None }
     }
 }
 

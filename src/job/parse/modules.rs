@@ -11,7 +11,7 @@ use crate::config::{
     AnyKey, By, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, MOST, Optional, Table, Words, by,
     by_hand, flag, integer, key, list, suggest, words,
 };
-use crate::layers::{self, InputDtype, Layer, Signal};
+use crate::layers::{self, InputDtype, Layer, MOST_DIMENSIONS, Signal};
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
@@ -24,7 +24,7 @@ const PLACE: Key<ByHand> = key("place", by_hand(text_or_texts)).example("\"serve
 pub(super) const SHARDS: Key<Optional<Words<Cut>>> = key("shards", words(&[("rows", Cut::Rows), ("hash", Cut::Hash)]))
     .optional()
     .doc("Cuts a table of embeddings over the ranks of its role: into ranges of `rows`, or by a `hash` of their numbers.");
-const INPUT: Key<Optional<List<Integer>>> = key("input", list(integer(1..=MOST)))
+const INPUT: Key<Optional<List<Integer>>> = key("input", list(integer(1..=MOST)).at_most(MOST_DIMENSIONS))
     .optional()
     .doc("The shape of one sample; it follows from the module before, if there is one.");
 const INPUT_DTYPE: Key<Optional<Words<InputDtype>>> = key("input_dtype", words(&starts::DTYPES))

@@ -8,7 +8,7 @@ use crate::config::{
     By, Integer, Item, Key, Kind, List, MOST, Optional, Str, Table, Words, by, integer, key, list, string,
     words,
 };
-use crate::layers::{InputDtype, Signal};
+use crate::layers::{InputDtype, MOST_DIMENSIONS, Signal};
 
 /// Those of what passes between modules.
 pub(super) const DTYPES: [(&str, InputDtype); 2] =
@@ -17,7 +17,7 @@ pub(super) const DTYPES: [(&str, InputDtype); 2] =
 pub(super) const TORCHSCRIPT: Key<Optional<By<PathBuf>>> = key("torchscript", by(script, || Kind::Str))
     .optional()
     .doc("In place of `layers`: a file of `torch.jit.script(module).save(..)`.");
-pub(super) const OUTPUT: Key<List<Integer>> = key("output", list(integer(1..=MOST)))
+pub(super) const OUTPUT: Key<List<Integer>> = key("output", list(integer(1..=MOST)).at_most(MOST_DIMENSIONS))
     .needed_at_times("[10], the shape of its output for one sample")
     .doc("With `torchscript`: the shape of its output for one sample.");
 pub(super) const OUTPUT_DTYPE: Key<Words<InputDtype>> = key("output_dtype", words(&DTYPES))

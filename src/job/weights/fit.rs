@@ -2,6 +2,7 @@
 
 use super::{Dtype, Header};
 use crate::config::did_you_mean;
+use crate::human::cut;
 use crate::layers::{Layer, each_tensor};
 
 /// A parameter or buffer that a module has.
@@ -21,6 +22,9 @@ pub struct Problem {
     pub message: String,
     pub hint: String,
 }
+
+/// Characters of a shape in a message.
+const LONGEST_SHAPE: usize = 100;
 
 /// How many problems are told of one file; of another model's file hundreds are of the same kind.
 const MOST: usize = 20;
@@ -133,7 +137,7 @@ fn unlike(name: &str, tensor: &Wanted, shape: &[i64], dtype: &Dtype) -> Option<P
 }
 
 fn shown(shape: &[i64], dtype: &Dtype) -> String {
-    format!("{shape:?} of {}", dtype.name())
+    format!("{} of {}", cut(&format!("{shape:?}"), LONGEST_SHAPE), dtype.name())
 }
 
 fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
