@@ -16,7 +16,7 @@ pub fn save(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError>
     let regions = tensors.iter().map(|(name, tensor)| Region::of(name, tensor)).collect();
     let mut file = TensorFile::create(path, regions)?;
     tensors.iter().try_for_each(|(name, tensor)| file.append(name, tensor))?;
-    file.finish()
+    file.finish().map(drop)
 }
 
 /// Reads all tensors of `path`, on the CPU, in the order of their names.

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use c10d::finite::{NotFinite, not_finite};
 use c10d::torch_message;
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
@@ -29,6 +30,7 @@ pub struct TensorFile {
 
 struct Place {
     region: Region,
+    not_finite: Option<NotFinite>,
     /// Where the next numbers go, and where the tensor ends.
     next: u64,
     end: u64,
@@ -52,7 +54,16 @@ impl Region {
 impl TensorFile {
     /// # Errors
     /// The file cannot be written, or a tensor is of a dtype that safetensors has not.
-    pub fn create(path: &Path, mut regions: Vec<Region>) -> Result<TensorFile, ModelError> {
+    pub fn create(path: &Path, regions: Vec<Region>) -> Result<TensorFile, ModelError> {
+        let file = File::create(path).map_err(|error| failed(path, error.to_string()))?;
+        TensorFile::begin(file, path, regions)
+    }
+
+    /// In an empty file, which messages call `path`.
+    ///
+    /// # Errors
+    /// As [`TensorFile::create`].
+    pub fn begin(file: File, path: &Path, mut regions: Vec<Region>) -> Result<TensorFile, ModelError> {
         let failed = |message: String| failed(path, message);
         // Numbers stand at multiples of their size, for readers that map the file.
         regions.sort_by(|a, b| {
@@ -68,7 +79,7 @@ impl TensorFile {
             let entry =
                 serde_json::json!({ "dtype": dtype, "shape": region.shape, "data_offsets": [at, end] });
             header.insert(region.name.clone(), entry);
-            places.push(Place { region, next: at, end });
+            places.push(Place { region, not_finite: None, next: at, end });
             at = end;
         }
         let mut head = serde_json::Value::Object(header).to_string().into_bytes();
@@ -77,12 +88,9 @@ impl TensorFile {
         for place in &mut places {
             (place.next, place.end) = (place.next + start, place.end + start);
         }
-        let written = File::create(path).and_then(|file| {
-            file.write_all_at(&(head.len() as u64).to_le_bytes(), 0)?;
-            file.write_all_at(&head, 8)?;
-            Ok(file)
-        });
-        let file = written.map_err(|error| failed(error.to_string()))?;
+        let length = (head.len() as u64).to_le_bytes();
+        let written = file.write_all_at(&length, 0).and_then(|()| file.write_all_at(&head, 8));
+        written.map_err(|error| failed(error.to_string()))?;
         Ok(TensorFile { path: path.into(), file, places })
     }
 
@@ -97,7 +105,7 @@ impl TensorFile {
         let place = place.ok_or_else(|| wrong("it is not in the header".into()))?;
         let flat = no_grad(|| plain(tensor)).map_err(torch)?;
         let (kind, size) = (flat.f_kind().map_err(torch)?, flat.kind().elt_size_in_bytes());
-        let Place { region, next, end } = &self.places[place];
+        let Place { region, next, end, .. } = &self.places[place];
         let bytes = (flat.numel() * size) as u64;
         if kind != region.kind || bytes > end - next {
             let (wanted, left) = (region.kind, end - next);
@@ -113,15 +121,24 @@ impl TensorFile {
             self.file.write_all_at(piece, at).map_err(|error| wrong(error.to_string()))?;
             at += piece.len() as u64;
         }
-        self.places[place].next = at;
+        let odd = not_finite(&flat).map_err(torch)?;
+        let place = &mut self.places[place];
+        place.next = at;
+        // NaN is the worse of the two.
+        place.not_finite = if odd == Some(NotFinite::Nan) { odd } else { place.not_finite.or(odd) };
         Ok(())
     }
 
+    /// Tells which tensors have numbers that are not finite.
+    ///
     /// # Errors
     /// A tensor is not complete.
-    pub fn finish(self) -> Result<(), ModelError> {
+    pub fn finish(self) -> Result<Vec<(String, NotFinite)>, ModelError> {
         match self.places.iter().find(|place| place.next != place.end) {
-            None => Ok(()),
+            None => {
+                let odd = self.places.into_iter();
+                Ok(odd.filter_map(|place| Some((place.region.name, place.not_finite?))).collect())
+            }
             Some(place) => {
                 let (name, left) = (&place.region.name, place.end - place.next);
                 Err(failed(&self.path, format!("tensor `{name}`: {left} bytes are missing")))

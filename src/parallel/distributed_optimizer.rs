@@ -8,6 +8,7 @@ use tch::Tensor;
 
 use super::calls::optimizer::{Create, Step, Stepped};
 use super::calls::shard;
+use super::finite::wrong_gradient;
 use super::first_gradients::FirstGradients;
 use super::pull_push::{Exchange, Traffic};
 use super::state::{
@@ -245,29 +246,49 @@ pub struct Stepping<'a> {
 
 impl Stepping<'_> {
     /// Takes this rank's part of the step, once the backward is over, and blocks until all owners have taken theirs.
-    /// The answer has the largest staleness.
+    /// The answer has the largest staleness, and what was not applied because it is not finite (FI-1).
     ///
     /// # Errors
     /// When the backward failed, or an owner cannot apply the gradients.
     pub fn wait(self) -> Result<Applied> {
         let gradients = self.context.state().gradients();
-        let given = self.samples.map(|samples| (&gradients, samples));
+        let not_finite = match self.samples {
+            Some(_) => self.own_wrong_gradient(&gradients)?,
+            None => None,
+        };
+        let is_applied = not_finite.is_none();
+        let given = self.samples.filter(|_| is_applied).map(|samples| (&gradients, samples));
         // Under way while this rank's own are updated.
         let pushes =
             self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
-        for replica in self.replicas {
+        for replica in self.replicas.iter_mut().filter(|_| is_applied) {
             let _span = span(Activity::Step);
             replica.step(&gradients).with_context(|| format!("module `{}`", replica.local.name))?;
         }
-        let mut applied = Applied { staleness: 0 };
+        let mut applied = Applied { staleness: 0, not_finite };
         for call in self.calls {
-            applied.staleness = applied.staleness.max(call.wait()?.staleness);
+            let Stepped { staleness, not_finite } = call.wait()?;
+            applied = applied.and(Applied { staleness, not_finite });
         }
         for (exchange, push) in self.pulled.iter_mut().zip(pushes) {
             let Some(push) = push else { continue };
-            applied.staleness = applied.staleness.max(exchange.settle(push)?.staleness);
+            applied = applied.and(exchange.settle(push)?);
         }
         Ok(applied)
+    }
+
+    /// Replicas have averaged theirs by now, so all of them see the same.
+    fn own_wrong_gradient(&self, gradients: &BTreeMap<String, Tensor>) -> Result<Option<String>> {
+        let replicas = self.replicas.iter().map(|replica| &replica.local);
+        for local in replicas.chain(self.pulled.iter().map(Exchange::here)) {
+            let names = local.module.parameters().iter().zip(&local.watched_names);
+            let named =
+                names.filter_map(|(info, watched)| Some((info.name.as_str(), gradients.get(watched)?)));
+            if let Some(wrong) = wrong_gradient(&local.name, named)? {
+                return Ok(Some(wrong));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use c10d::ProcessGroup;
 use tch::Tensor;
 
+use super::finite::wrong_gradient;
 use super::first_gradients::FirstGradients;
 use super::hosted_parameters::{Contribution, HostedParameters, Hosts};
 use super::registry::{Counters, OptimizerChoice};
@@ -169,8 +170,8 @@ impl HostedModule {
     }
 
     /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
-    /// happens without an update. A module that the context has not used is left alone; in a round it counts as one
-    /// without gradients.
+    /// happens without an update, as one does whose gradients are not finite. A module that the context has not used is left
+    /// alone; in a round it counts as one without gradients.
     ///
     /// # Errors
     /// When the step cannot be applied.
@@ -186,11 +187,16 @@ impl HostedModule {
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let _span = span(Activity::Step);
-        let given = samples.filter(|_| takes_part).map(|samples| Contribution { samples, gradients, seen });
+        let not_finite = match samples {
+            Some(_) if takes_part => wrong_gradient(&self.name, self.named(&gradients))?,
+            _ => None,
+        };
+        let samples = samples.filter(|_| takes_part && not_finite.is_none());
+        let given = samples.map(|samples| Contribution { samples, gradients, seen });
         let applied = self.updates.step(trainer, used, given).await;
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
-        self.counters.add(applied);
-        Ok(applied)
+        self.counters.add(&applied);
+        Ok(Applied { not_finite, ..applied })
     }
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
@@ -273,6 +279,11 @@ impl HostedModule {
             reads.swap_remove(at);
         }
         Some((version, seen))
+    }
+
+    fn named<'a>(&'a self, gradients: &'a Gradients) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
+        let named = self.parameter_names.iter().zip(gradients);
+        named.filter_map(|(name, gradient)| Some((name.as_str(), gradient.as_ref()?)))
     }
 
     fn gradients_of(&self, context: &ContextState) -> Gradients {

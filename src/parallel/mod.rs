@@ -8,6 +8,7 @@
 
 mod calls;
 mod distributed_optimizer;
+mod finite;
 mod first_gradients;
 mod gradient_sync;
 mod groups;
@@ -58,8 +59,24 @@ pub(crate) fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError
 }
 
 /// What became of a step's update.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Updates by others between what the step read and what it wrote.
     pub staleness: u64,
+    /// What of its gradients is not a finite number, in words: that part of it was not applied.
+    pub not_finite: Option<String>,
+}
+
+impl Applied {
+    pub(crate) fn after(staleness: u64) -> Applied {
+        Applied { staleness, not_finite: None }
+    }
+
+    /// With what has become of another part of the step.
+    pub(crate) fn and(self, other: Applied) -> Applied {
+        Applied {
+            staleness: self.staleness.max(other.staleness),
+            not_finite: self.not_finite.or(other.not_finite),
+        }
+    }
 }

@@ -9,6 +9,7 @@ use c10d::ProcessGroup;
 use tch::Tensor;
 use tokio::sync::watch;
 
+use super::Applied;
 use super::calls::module::{self, Input, ParameterList};
 use super::calls::optimizer::{Create, Created, Step, Stepped};
 use super::hosted::{HostedModule, Hosting};
@@ -176,20 +177,20 @@ async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
 
 /// What a trainer's step updates on this rank.
 pub(super) trait Steppable: Send + Sync + 'static {
-    /// Gives the staleness of the update. `samples` = None: the step is skipped.
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64>;
+    /// `samples` = None: the step is skipped.
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied>;
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
     fn give_up(&self, trainer: Rank, reason: &str);
 }
 
 impl Steppable for HostedOptimizer {
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64> {
-        let mut staleness = 0;
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        let mut applied = Applied::default();
         for module in &self.modules {
-            staleness = staleness.max(module.step(context, trainer, samples).await?.staleness);
+            applied = applied.and(module.step(context, trainer, samples).await?);
         }
-        Ok(staleness)
+        Ok(applied)
     }
 
     fn give_up(&self, trainer: Rank, reason: &str) {
@@ -217,5 +218,6 @@ pub(super) async fn step<T: Steppable>(
     if let Err(error) = &taken {
         stepped.give_up(scope.from, &format!("{error:#}"));
     }
-    Ok(Stepped { staleness: taken? })
+    let Applied { staleness, not_finite } = taken?;
+    Ok(Stepped { staleness, not_finite })
 }

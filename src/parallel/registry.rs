@@ -86,7 +86,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn add(&self, applied: Applied) {
+    pub(super) fn add(&self, applied: &Applied) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.staleness.fetch_add(applied.staleness, Ordering::Relaxed);
     }

@@ -210,7 +210,7 @@ pub struct TrainerReport {
     pub samples_per_s: f64,
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
-    /// Of the steps those that were left out because their loss was not finite (`train.on_nan`).
+    /// Of the steps those that were left out because their loss or gradients were not finite (`train.on_nan`).
     #[serde(default)]
     pub skipped_steps: u64,
     /// By module, of those that trainers pull.
@@ -228,7 +228,7 @@ pub struct Summary {
     pub steps: u64,
     /// Of all trainers together.
     pub samples: u64,
-    /// Of the steps those that were left out because their loss was not finite (`train.on_nan`).
+    /// Of the steps those that were left out because their loss or gradients were not finite (`train.on_nan`).
     #[serde(default)]
     pub skipped_steps: u64,
     /// Of the trainer that took longest, without its first [`WARMUP_STEPS`] steps and without evaluations.
@@ -249,6 +249,9 @@ pub struct Summary {
     pub pull_push: Option<Traffic>,
     #[serde(default)]
     pub measured: Measured,
+    /// What went wrong though the run came to its end. With any the exit code is 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -300,6 +303,7 @@ impl Summary {
             startup_seconds,
             pull_push: pulled.map(|(_, traffic)| *traffic).reduce(|sum, next| sum + next),
             measured: Measured::default(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -346,13 +350,16 @@ impl fmt::Display for EndTable<'_> {
             let (skipped, steps) = (self.summary.skipped_steps, self.summary.steps);
             writeln!(
                 f,
-                "skipped   {} of {} steps, whose loss was not finite",
+                "skipped   {} of {} steps, whose loss or gradients were not finite",
                 thousands(skipped),
                 thousands(steps)
             )?;
         }
         if let Some(traffic) = &self.summary.pull_push {
             writeln!(f, "traffic   {traffic}")?;
+        }
+        for warning in &self.summary.warnings {
+            writeln!(f, "warning   {warning}")?;
         }
         write!(f, "run       {}", self.folder.display())
     }

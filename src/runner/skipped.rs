@@ -1,4 +1,4 @@
-//! Steps that are left out because their loss is not finite (`train.on_nan = "skip"`): how many, and when it is no training
+//! Steps that are left out because their loss or gradients are not finite (`train.on_nan = "skip"`): how many, and when it is no training
 //! any more. Pure.
 
 use anyhow::{Result, ensure};
@@ -34,7 +34,7 @@ impl Skipped {
         self.in_a_row += 1;
         ensure!(
             self.in_a_row < self.most_in_a_row,
-            "the loss was not finite in train.most_skipped = {} steps one after another, and train.on_nan = \"skip\" left \
+            "the loss or gradients were not finite in train.most_skipped = {} steps one after another, and train.on_nan = \"skip\" left \
              them all out\n  hint: {HINT}",
             self.most_in_a_row
         );
@@ -48,7 +48,7 @@ impl Skipped {
     pub fn judge(&self, steps: u64) -> Result<()> {
         ensure!(
             2 * self.all <= steps,
-            "the loss was not finite in {} of {steps} steps, and train.on_nan = \"skip\" left them out: that is no trained \
+            "the loss or gradients were not finite in {} of {steps} steps, and train.on_nan = \"skip\" left them out: that is no trained \
              model\n  hint: {HINT}",
             self.all
         );
@@ -72,7 +72,9 @@ mod tests {
         (1..MOST).for_each(|_| skipped.another().unwrap());
         let said = skipped.another().unwrap_err().to_string();
         assert!(
-            said.starts_with("the loss was not finite in train.most_skipped = 20 steps one after another"),
+            said.starts_with(
+                "the loss or gradients were not finite in train.most_skipped = 20 steps one after another"
+            ),
             "{said}"
         );
     }
@@ -82,7 +84,7 @@ mod tests {
         let skipped = Skipped { all: 5, ..Skipped::new(20) };
         skipped.judge(10).unwrap();
         let said = skipped.judge(9).unwrap_err().to_string();
-        assert!(said.starts_with("the loss was not finite in 5 of 9 steps"), "{said}");
+        assert!(said.starts_with("the loss or gradients were not finite in 5 of 9 steps"), "{said}");
         Skipped::new(20).judge(0).unwrap();
     }
 }

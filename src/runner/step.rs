@@ -108,7 +108,7 @@ pub struct Stepped {
     pub computed: Duration,
     /// The most micro-batches whose activations this rank kept at one time.
     pub peak_activations: usize,
-    /// Its loss was not finite, and it has updated nothing.
+    /// Its loss was not finite, and it has updated nothing; or gradients were not, and have not been applied.
     pub skipped: bool,
 }
 
@@ -127,7 +127,7 @@ impl Stepper {
     /// step after it will see.
     ///
     /// # Errors
-    /// When any part fails, on any rank; when the loss is not finite and the job says to stop then.
+    /// When any part fails, on any rank; when the loss or a gradient is not finite and the job says to stop then.
     pub fn step(
         &mut self,
         number: u64,
@@ -163,8 +163,15 @@ impl Stepper {
         if let Some(gradient_sync) = &mut self.gradient_sync {
             gradient_sync.after_backward(&context)?;
         }
-        self.skipped.taken();
-        stepped.staleness = stepping?.wait().context("the optimizer's step failed")?.staleness;
+        let applied = stepping?.wait().context("the optimizer's step failed")?;
+        stepped.staleness = applied.staleness;
+        match applied.not_finite {
+            None => self.skipped.taken(),
+            Some(wrong) => {
+                self.leave_out(number, &wrong)?;
+                stepped.skipped = true;
+            }
+        }
         Ok(stepped)
     }
 
@@ -251,9 +258,7 @@ impl Stepper {
         backwards: Vec<Backward>,
         stepped: Stepped,
     ) -> Result<Stepped> {
-        self.refuse(number, stepped.loss)?;
-        let at = || format!("rank {}, step {}", self.rank, number + 1);
-        self.skipped.another().with_context(at)?;
+        self.leave_out(number, &format!("the loss is {}", stepped.loss))?;
         wait_for(backwards)?;
         let staleness = self.optimizer.skip(context).wait()?.staleness;
         Ok(Stepped { staleness, skipped: true, ..stepped })
@@ -269,23 +274,23 @@ impl Stepper {
         Ok(MicroBatch::start(&passage, input)?.finish(&passage)?.0)
     }
 
-    /// What the job says about a loss that is not a finite number.
-    fn refuse(&self, number: u64, loss: f64) -> Result<()> {
+    /// What the job says about a step whose loss or gradients are not finite numbers: `wrong` tells which.
+    fn leave_out(&mut self, number: u64, wrong: &str) -> Result<()> {
         let (rank, step) = (self.rank, number + 1);
         match self.on_nan {
             OnNan::Skip => {
-                tracing::warn!("rank {rank}, step {step}: the loss is {loss}; the step is skipped")
+                tracing::warn!("rank {rank}, step {step}: {wrong}; the step is skipped");
+                self.skipped.another().with_context(|| format!("rank {rank}, step {step}"))
             }
             OnNan::Stop => {
                 // Replicas would part if one of them left out a step.
                 let skip = if self.gradient_sync.is_none() { ", or set train.on_nan = \"skip\"" } else { "" };
                 bail!(
-                    "rank {rank}, step {step}: the loss is {loss}\n  \
+                    "rank {rank}, step {step}: {wrong}\n  \
                      hint: lower optimizer.lr, look at the data of this step{skip}"
                 )
             }
         }
-        Ok(())
     }
 }
 

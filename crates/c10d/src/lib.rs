@@ -9,6 +9,7 @@
 //! - [`Error`]: who and what, in words; a [checked](Options::checked) group finds what the ranks do differently.
 //! - [`threads()`]: ranks as threads, for tests and examples.
 //! - [`engine`]: gradients of several outputs with gradients of their own, and which inputs a graph reaches.
+//! - [`finite`]: whether a tensor has NaN or infinities, at the cost of one look.
 //! - [`script`]: TorchScript modules, run with parameters that the caller brings.
 //! - [`cuda`]: opens libtorch's CUDA half where it is installed.
 //!
@@ -44,6 +45,7 @@ mod backend;
 pub mod cuda;
 pub mod engine;
 mod error;
+pub mod finite;
 mod group;
 mod message;
 pub mod process;

@@ -49,7 +49,7 @@ const STALENESS: Key<Optional<Integer>> = key("staleness", integer(0..=1_000_000
     .doc("With `consistency = \"ssp\"`: how many steps a trainer may be ahead of the slowest.");
 const ON_NAN: Key<Words<OnNan>> = key("on_nan", words(&[("stop", OnNan::Stop), ("skip", OnNan::Skip)]))
     .default("stop")
-    .doc("What a loss that is not a number does: `stop` ends the job, `skip` leaves the step out.");
+    .doc("What a loss or a gradient that is not a finite number does: `stop` ends the job, `skip` leaves the step out.");
 const MOST_SKIPPED: Key<Integer> = key("most_skipped", integer(1..=1_000_000))
     .default("20")
     .doc("With `on_nan = \"skip\"`: a trainer that leaves out so many steps one after another ends the job.");

@@ -33,5 +33,7 @@ body! {
     pub(in crate::parallel) struct Stepped {
         /// The largest of the updates.
         staleness: u64,
+        /// What of the gradients is not a finite number, and so was not applied.
+        not_finite: Option<String>,
     }
 }

@@ -160,7 +160,7 @@ impl Exchange {
     /// # Errors
     /// When a server cannot apply the gradients, or what came is not an update.
     pub(in crate::parallel) fn settle(&mut self, pushing: Pushing) -> Result<Applied> {
-        let mut applied = Applied { staleness: 0 };
+        let mut applied = Applied::default();
         let mut updates = Vec::new();
         for answer in pushing.0 {
             let Pushed { staleness, update } = answer.wait()?;
@@ -198,6 +198,11 @@ impl Exchange {
     /// When a call fails, or the round that it completes cannot be applied.
     pub(in crate::parallel) fn leave(&self) -> Result<()> {
         self.call_all(|range| range::Leave { range }).map(drop)
+    }
+
+    /// This trainer's copy.
+    pub(in crate::parallel) fn here(&self) -> &LocalParameters {
+        &self.here
     }
 
     pub(in crate::parallel) fn module(&self) -> &str {

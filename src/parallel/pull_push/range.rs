@@ -193,7 +193,7 @@ impl ServerRange {
         let gradients = push.map(|push| self.gradients(push)).transpose()?;
         let applied = self.updates.step(trainer, used, samples.zip(gradients)).await;
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
-        self.counters.add(applied);
+        self.counters.add(&applied);
         self.turn(trainer).await?;
         Ok((applied, self.pull(trainer, Some(used))?))
     }

@@ -14,6 +14,7 @@ use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::TableSpec;
 use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
+use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
 use crate::parallel::updates::Updates;
@@ -156,18 +157,21 @@ impl Shard {
     }
 
     /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
-    /// `None`: the step happens without an update. A step that needed no row of this rank counts as well (SH-3).
+    /// `None`: the step happens without an update, as one does whose gradients are not finite. A step that needed no row of this rank counts as well (SH-3).
     ///
     /// # Errors
     /// When the step cannot be applied.
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
         let _span = span(Activity::Step);
         let (used, looked_up) = self.take_gradients(context)?;
-        let given = samples.map(|samples| Contribution { samples, looked_up });
+        let rows = looked_up.iter().map(|gradients| gradients.numbers.as_slice());
+        let not_finite = samples.and_then(|_| wrong_rows(&self.module, &self.weight, rows));
+        let given = samples.filter(|_| not_finite.is_none());
+        let given = given.map(|samples| Contribution { samples, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
-        self.counters.add(applied);
-        Ok(applied)
+        self.counters.add(&applied);
+        Ok(Applied { not_finite, ..applied })
     }
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.

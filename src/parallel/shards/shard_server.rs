@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use super::shard::Shard;
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::{Consistency, ModuleSpec};
+use crate::parallel::Applied;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Optimize, Reference, Rows, Step};
 use crate::parallel::module_server::{Steppable, step};
 use crate::parallel::registry::Registry;
@@ -83,8 +84,8 @@ async fn optimize(_: Scope, Optimize { shard, options: Json(spec) }: Optimize) -
 }
 
 impl Steppable for Shard {
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<u64> {
-        Ok(self.step(context, trainer, samples).await?.staleness)
+    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+        self.step(context, trainer, samples).await
     }
 
     fn give_up(&self, trainer: Rank, reason: &str) {

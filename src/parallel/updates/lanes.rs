@@ -77,10 +77,10 @@ impl<U: Updated> Lanes<U> {
         let lane = self.lane(trainer);
         lane.steps.fetch_add(1, Ordering::Relaxed);
         let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
-        let Some(mean) = mean else { return Ok(Applied { staleness: 0 }) };
+        let Some(mean) = mean else { return Ok(Applied::default()) };
         lane.lock().apply(mean)?;
         let before = self.version.fetch_add(1, Ordering::Relaxed);
-        Ok(Applied { staleness: before.saturating_sub(used) })
+        Ok(Applied::after(before.saturating_sub(used)))
     }
 
     fn lane(&self, caller: Rank) -> &Lane<U> {

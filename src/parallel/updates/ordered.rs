@@ -91,7 +91,7 @@ impl<U: Updated> Ordered<U> {
     ) -> Result<Applied> {
         let mean = given.map(|given| U::average(averager, vec![given])).transpose()?.flatten();
         let mut state = self.lock();
-        let applied = Applied { staleness: state.updated.version().saturating_sub(used) };
+        let applied = Applied::after(state.updated.version().saturating_sub(used));
         mean.map(|mean| state.apply(mean)).transpose()?;
         state.pace.finished_step(trainer);
         drop(state);
@@ -117,7 +117,7 @@ impl<U: Updated> Ordered<U> {
                     return Err(anyhow!("round {mine} could not be applied: {reason}"));
                 }
                 if state.round.applied > mine {
-                    return Ok(Applied { staleness: 0 });
+                    return Ok(Applied::default());
                 }
             }
             changes.changed().await.context("the module is gone")?;

@@ -217,7 +217,7 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     loss      2.0000 test, 0.2500 at the last step
     time      13.5 s training, 1.2 s start-up
     speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
-    skipped   3 of 1,875 steps, whose loss was not finite
+    skipped   3 of 1,875 steps, whose loss or gradients were not finite
     run       runs/mnist_ps-20261120-213305
     ");
     let untested = Summary { eval: None, trainers: 1, train_seconds: 125.2, ..summary() };
