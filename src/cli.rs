@@ -16,11 +16,13 @@ mod exit;
 mod job;
 mod logs;
 mod plugin;
+mod privileges;
 mod run;
 mod spawn;
 mod stdout;
 mod version;
 
+use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -29,12 +31,19 @@ use clap::Parser as _;
 use args::{Cli, Command};
 
 use crate::rpc::Token;
-use crate::runner::libtorch;
+use crate::runner::{libtorch, limits};
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let started = Instant::now();
-    let cli = Cli::parse();
+    if let Err(failure) = privileges::none() {
+        return ExitCode::from(failure.report());
+    }
+    limits::have_large_files_fail();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return ExitCode::from(told_by_clap(&told)),
+    };
     let look = logs::Wanted { color: cli.color, verbose: cli.verbose };
     let done = match cli.command {
         Command::Run(args) => run::run(args, look, started),
@@ -56,4 +65,15 @@ pub fn main() -> ExitCode {
         c10d::process::leave(code);
     }
     ExitCode::from(code)
+}
+
+/// Prints the help that was asked for, or what is wrong with the options. Returns the exit code.
+fn told_by_clap(told: &clap::Error) -> u8 {
+    match told.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("error: cannot write to stdout: {error}");
+            exit::FAILED
+        }
+        _ => u8::try_from(told.exit_code()).unwrap_or(exit::USAGE),
+    }
 }

@@ -179,6 +179,9 @@ pub struct CheckArgs {
     /// How long a TorchScript module may take to load and to compute a batch of two
     #[arg(long, value_name = "SECONDS", default_value_t = SCRIPT_LIMIT.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     pub script_timeout: u64,
+    /// Do not run the job's TorchScript: it is code, and may be somebody else's
+    #[arg(long)]
+    pub no_scripts: bool,
 }
 
 #[derive(Subcommand)]

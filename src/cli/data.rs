@@ -12,8 +12,9 @@ pub fn command(command: DataCommand, look: logs::Wanted) -> Result<u8, Failure> 
     let fetcher = Fetcher::mnist();
     let board = Board::new(fetcher.names(), look.look());
     let fetched = fetcher.fetch(&folder, &board);
-    board.finish();
+    let shown = board.finish();
     let fetched = fetched.map_err(anyhow::Error::from)?;
+    shown.map_err(anyhow::Error::from)?;
     stdout::line(format_args!(
         "{}: {} files fetched, {} there already",
         folder.display(),

@@ -17,6 +17,7 @@ use crate::job::{
     Work,
 };
 use crate::runner::libtorch::NoLibtorch;
+use crate::runner::model_files::Tried;
 use crate::runner::{builtin, inputs, libtorch, model_files};
 
 /// The job that runs where none is named: it trains on data inside the binary.
@@ -135,13 +136,14 @@ fn check_inputs(path: &Path, job: &Job, training: &Training, has_libtorch: bool)
     if wrong.is_empty() { Ok(()) } else { Err(JobErrors::new(&path.display().to_string(), wrong).into()) }
 }
 
-/// What the job's TorchScript holds; nothing where libtorch, which alone can open it, is not to be had.
+/// What the job's TorchScript holds; nothing where it is not to be run, or where libtorch, which alone can open it, is not to
+/// be had.
 fn script_sizes(
     args: &CheckArgs,
     training: &Training,
     no_libtorch: &Option<NoLibtorch>,
 ) -> Result<BTreeMap<PathBuf, ModuleSize>, Failure> {
-    if training.modules.iter().all(|module| module.torchscript().is_none()) {
+    if args.no_scripts || training.modules.iter().all(|module| module.torchscript().is_none()) {
         return Ok(BTreeMap::new());
     }
     if let Some(error) = no_libtorch {
@@ -150,7 +152,8 @@ fn script_sizes(
     }
     let name = args.job.display().to_string();
     let limit = Duration::from_secs(args.script_timeout);
-    model_files::script_sizes(training, limit).map_err(|wrong| JobErrors::new(&name, wrong).into())
+    model_files::script_sizes(training, limit, Tried::Apart)
+        .map_err(|wrong| JobErrors::new(&name, wrong).into())
 }
 
 /// The folder that the dataset plug-in may read.

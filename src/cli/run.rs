@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::args::{OutputArgs, RunArgs};
-use super::exit::{DONE, Failure, LOST, USAGE};
+use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::{job, logs, stdout};
 use crate::job::{Init, Resolved};
 use crate::rpc::Token;
@@ -17,7 +17,7 @@ use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
-use crate::runner::{agreement, libtorch, rendezvous};
+use crate::runner::{agreement, libtorch, limits, rendezvous};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -27,6 +27,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     })?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
+    limits::check(job, Some(rank)).map_err(Failure::usage)?;
     let agreement = agreement::of(&resolved)?;
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
@@ -55,9 +56,10 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         started,
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });
-    board.finish();
+    let shown = board.finish().context("cannot write to stdout");
     let report = report.map_err(|error| with_folder(with_hint(error, &job.cluster.init), folder.as_ref()))?;
     print_report(report, folder.as_ref(), &resolved, args.output.json)?;
+    shown?;
     Ok(DONE)
 }
 
@@ -98,9 +100,13 @@ pub fn make_folder(
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
     let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
-    let folder = RunFolder::create(&resolved.job.name, explicit.as_ref())
-        .map_err(|error| if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() })?;
-    folder.write_job(&resolved.toml)?;
+    let refused = |error: anyhow::Error| match error.is::<FolderInUse>() {
+        true => Failure::usage(error),
+        false => error.into(),
+    };
+    let folder = RunFolder::create(&resolved.job.name, explicit.as_ref()).map_err(refused)?;
+    limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
+    folder.write_job(&resolved.toml).map_err(refused)?;
     Ok(folder)
 }
 
@@ -124,14 +130,20 @@ pub fn print_report(
     as_json: bool,
 ) -> Result<(), Failure> {
     let (Some(report), Some(folder)) = (report, folder) else { return Ok(()) };
-    if as_json {
-        return Ok(stdout::as_it_is(json(&report, folder, resolved)?)?);
-    }
-    match report {
-        Report::Trained(summary) => stdout::line(EndTable { summary: &summary, folder: folder.path() })?,
+    match &report {
+        _ if as_json => stdout::as_it_is(json(&report, folder, resolved)?)?,
+        Report::Trained(summary) => stdout::line(EndTable { summary, folder: folder.path() })?,
         Report::Demo(demo) => stdout::line(demo)?,
     }
-    Ok(())
+    judged(&report)
+}
+
+/// A run that came to its end, but not as it should have.
+fn judged(report: &Report) -> Result<(), Failure> {
+    let Report::Trained(summary) = report else { return Ok(()) };
+    let Some((first, more)) = summary.warnings.split_first() else { return Ok(()) };
+    let others = if more.is_empty() { "" } else { "\n  hint: the summary has more" };
+    Err(Failure { code: FAILED, message: Some(format!("error: {first}{others}")) })
 }
 
 /// The result for a script: also where the run's files are, and the job with every value in force.

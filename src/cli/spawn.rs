@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
-use super::exit::{DONE, Failure};
+use super::exit::{DONE, FAILED, Failure};
 use super::run::{given_token, kept_in, make_folder, print_report};
 use super::{job, logs};
 use crate::rpc::{Cause, JoinError, Token};
-use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor};
+use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, rank_name, run_rank};
-use crate::runner::{agreement, libtorch};
+use crate::runner::{agreement, libtorch, limits};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     let job = &resolved.job;
+    limits::check(job, None).map_err(Failure::usage)?;
     let agreement = agreement::of(&resolved)?;
     let data_root = job::data_root(job)?;
     // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
@@ -89,7 +90,10 @@ pub fn supervise(
 ) -> Result<u8, Failure> {
     let board = Board::new(names, look.look());
     let code = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
-    board.finish();
+    if let Err(error) = board.finish() {
+        eprintln!("error: cannot write to stdout: {error}");
+        return Ok(worst(code, FAILED));
+    }
     Ok(code)
 }
 

@@ -1,7 +1,7 @@
 //! How large a module is, and what a message carries.
 
 /// How large a module is. Of TorchScript only libtorch can tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ModuleSize {
     /// Values that train.
     pub parameters: u64,

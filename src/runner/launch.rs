@@ -29,7 +29,7 @@ mod supervise;
 mod verdict;
 
 pub use supervise::Supervisor;
-pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
+pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, USAGE, worst};
 
 /// Who this process is after [`fork_ranks`].
 #[derive(Debug)]
@@ -227,9 +227,20 @@ impl Drop for Children {
 
 #[expect(unsafe_code, reason = "ranks start by fork, and fork is unsafe where threads run; none do here")]
 fn fork_one() -> nix::Result<ForkResult> {
-    // SAFETY: `fork_ranks` has made sure that this is the only thread, so no lock is held by a thread that the
+    // SAFETY: the callers have made sure that this is the only thread, so no lock is held by a thread that the
     // child would lack, and the child may go on as the parent would.
     unsafe { unistd::fork() }
+}
+
+/// A process beside this one, which goes on from here. For a process that has no ranks and no threads.
+///
+/// # Errors
+/// When threads run; when the system refuses.
+pub(super) fn fork_alone() -> io::Result<ForkResult> {
+    match thread_count()? {
+        1 => Ok(fork_one()?),
+        threads => Err(io::Error::other(format!("{threads} threads run already"))),
+    }
 }
 
 fn thread_count() -> io::Result<u32> {

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::try_script::{self, Untried};
 use crate::job::size::BYTES_PER_PARAMETER;
 use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, TorchScript, Training, weights};
 use crate::layers;
@@ -40,8 +41,17 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     problems
 }
 
+/// Who runs the job's TorchScript to find out what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// This process, which runs it anyway; what takes too long is left behind, computing.
+    Here,
+    /// Another process, with limits: the job is only checked.
+    Apart,
+}
+
 /// What the job's TorchScript holds, by file. Needs libtorch. A module is loaded and computes a batch of two, for at most
-/// `limit` each; what takes longer is left behind, computing.
+/// `limit` each.
 ///
 /// # Errors
 /// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them; none
@@ -49,20 +59,28 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
 pub fn script_sizes(
     training: &Training,
     limit: Duration,
+    tried: Tried,
 ) -> Result<BTreeMap<PathBuf, ModuleSize>, Vec<JobError>> {
     let (mut sizes, mut problems) = (BTreeMap::new(), Vec::new());
     for (module, script) in scripts(training) {
         let key = key(module, "torchscript", &script.file);
-        match size_in_time(module, limit) {
+        let size = match tried {
+            Tried::Here => size_in_time(module, limit),
+            Tried::Apart => try_script::size(module, script, limit),
+        };
+        match size {
             Ok(size) => {
                 let pulled = module.placement == Placement::Caller;
                 problems.extend(pulled.then(|| unpullable(module, size)).flatten());
                 sizes.insert(script.file.clone(), size);
             }
-            Err(Untried::Refused(ModelError::Script { problem, hint, .. })) => {
-                problems.push(JobError::new(format!("{key}: {problem}")).hint(hint));
+            Err(Untried::Refused(problem, hint)) => {
+                let error = JobError::new(format!("{key}: {problem}"));
+                problems.push(match hint {
+                    Some(hint) => error.hint(hint),
+                    None => error,
+                });
             }
-            Err(Untried::Refused(error)) => problems.push(JobError::new(format!("{key}: {error}"))),
             Err(Untried::Unended(problem)) => {
                 let hint =
                     "does its code loop for ever? `pstrain check --script-timeout SECONDS` waits longer";
@@ -81,12 +99,6 @@ fn scripts(training: &Training) -> impl Iterator<Item = (&ModuleSpec, &TorchScri
     training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
 }
 
-/// Why nobody knows what a TorchScript module is.
-enum Untried {
-    Refused(ModelError),
-    Unended(String),
-}
-
 fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untried> {
     let (give, take) = mpsc::sync_channel(1);
     let spec = module.clone();
@@ -98,7 +110,7 @@ fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untr
         return Err(Untried::Unended(format!("no thread to try it on: {error}")));
     }
     match take.recv_timeout(limit) {
-        Ok(built) => built.map_err(Untried::Refused),
+        Ok(built) => built.map_err(Untried::from),
         Err(RecvTimeoutError::Timeout) => {
             let problem = format!("a batch of two samples has not come through it within {limit:?}");
             Err(Untried::Unended(problem))

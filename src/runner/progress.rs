@@ -85,6 +85,8 @@ struct Inner {
     surface: Surface,
     /// Results that wait for the end of the bars.
     held: Vec<u8>,
+    /// Why a result is not where it was to go.
+    lost: Option<io::Error>,
 }
 
 /// Bytes of results; more are let through.
@@ -107,7 +109,9 @@ impl Board {
             Mode::Bars => Surface::Bars(Box::new(Bars::new(names.clone(), look))),
             Mode::Plain => Surface::Plain(names.iter().map(|_| (Pace::new(Instant::now()), None)).collect()),
         };
-        Board { inner: Arc::new(Mutex::new(Inner { names, width, look, surface, held: Vec::new() })) }
+        Board {
+            inner: Arc::new(Mutex::new(Inner { names, width, look, surface, held: Vec::new(), lost: None })),
+        }
     }
 
     /// What the `nth` rank of the board is at.
@@ -168,7 +172,7 @@ impl Board {
             inner.held.extend_from_slice(line);
             inner.held.push(b'\n');
         } else {
-            inner.write(io::stdout(), &[line, b"\n"].concat());
+            inner.write_result(&[line, b"\n"].concat());
         }
     }
 
@@ -178,14 +182,18 @@ impl Board {
     }
 
     /// Leaves the bars as they are; what follows is printed below them.
-    pub fn finish(&self) {
+    ///
+    /// # Errors
+    /// When a result could not be written to stdout. A reader that has seen enough (`| head`) is no failure.
+    pub fn finish(&self) -> io::Result<()> {
         let mut inner = self.lock();
         if let Surface::Bars(bars) = &inner.surface {
             bars.finish();
             inner.surface = Surface::Quiet;
         }
         let held = std::mem::take(&mut inner.held);
-        inner.write(io::stdout(), &held);
+        inner.write_result(&held);
+        inner.lost.take().map_or(Ok(()), Err)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -194,11 +202,20 @@ impl Board {
 }
 
 impl Inner {
+    fn write_result(&mut self, text: &[u8]) {
+        match self.try_write(io::stdout(), text) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => self.lost = Some(error),
+            _ => {}
+        }
+    }
+
     /// Writes `text` at once. Where nobody reads any more it is lost, and training goes on.
-    fn write(&self, mut to: impl Write, text: &[u8]) {
-        let mut write = || {
-            let _ = to.write_all(text).and_then(|()| to.flush());
-        };
+    fn write(&self, to: impl Write, text: &[u8]) {
+        let _ = self.try_write(to, text);
+    }
+
+    fn try_write(&self, mut to: impl Write, text: &[u8]) -> io::Result<()> {
+        let mut write = || to.write_all(text).and_then(|()| to.flush());
         match &self.surface {
             Surface::Bars(bars) => bars.suspend(write),
             Surface::Plain(_) | Surface::Quiet => write(),

@@ -4,22 +4,23 @@
 //! it to rank 0. The other ranks send their records and reports there, so that the folder is whole also when
 //! the ranks are on different machines.
 //!
-//! - F-1 A file appears whole or not at all: it is written under another name, synced, and renamed.
+//! - F-1 A file appears whole or not at all (WF-1), and the folder and what is in it are open to no more than the folder above
+//!   (WF-2).
 //! - F-2 `metrics.jsonl` is only appended to, a whole line in one write. Processes that share the folder do not
-//!   tear one another's lines.
+//!   tear one another's lines, and a line that does not fit on the disk leaves no part of itself.
 //! - F-3 A folder that was not asked for by path is always a new one.
 //! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
-//!   for.
+//!   for. Of two that begin at once one has it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use tempfile::NamedTempFile;
 
-use super::metrics::{MetricsLine, Summary};
+use super::metrics::MetricsLine;
+use crate::files::{self, WholeFile};
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
@@ -53,26 +54,35 @@ impl RunFolder {
             }
         };
         // Fail now rather than after an hour of training.
-        drop(folder.temporary("probe")?);
+        WholeFile::create(&folder.path, "probe")
+            .with_context(|| format!("cannot write into the run folder `{}`", folder.path.display()))?;
         Ok(folder)
+    }
+
+    /// A folder that is there.
+    pub fn at(path: &Path) -> RunFolder {
+        RunFolder { path: path.into() }
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The first file of a run: whoever has written it has the folder (F-4).
+    ///
     /// # Errors
-    /// When it cannot be written; names the path and the cause.
+    /// When it cannot be written; names the path and the cause. When another run has been faster, as [`FolderInUse`].
     pub fn write_job(&self, toml: &str) -> Result<()> {
-        self.write(JOB, toml.as_bytes())
-    }
-
-    /// # Errors
-    /// When it cannot be written; names the path and the cause.
-    pub fn write_summary(&self, summary: &Summary) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(summary).context("the summary is not JSON")?;
-        text.push('\n');
-        self.write(SUMMARY, text.as_bytes())
+        let written = WholeFile::create(&self.path, JOB).and_then(|whole| {
+            whole.file().write_all(toml.as_bytes())?;
+            whole.claim()
+        });
+        match written {
+            Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {
+                Err(FolderInUse::HoldsRun { folder: self.path.clone(), files: vec![JOB.into()] }.into())
+            }
+            written => written.with_context(|| format!("cannot write `{}`", self.path.join(JOB).display())),
+        }
     }
 
     /// Opens `metrics.jsonl` for appending.
@@ -81,55 +91,33 @@ impl RunFolder {
     /// When it cannot be opened; names the path and the cause.
     pub fn metrics(&self) -> Result<MetricsFile> {
         let path = self.path.join(METRICS);
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let file = file.with_context(|| format!("cannot open `{}`", path.display()))?;
+        let file = files::append_to(&path).with_context(|| format!("cannot open `{}`", path.display()))?;
         Ok(MetricsFile { file, path })
     }
 
-    /// Writes a file of the folder, whole or not at all.
+    /// Writes a file of the folder, whole or not at all. `write` gets the file and the path that it will have. Returns that
+    /// path.
     ///
     /// # Errors
-    /// When it cannot be written; names the path and the cause.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.write_with(name, |path| OpenOptions::new().write(true).open(path)?.write_all(bytes))?;
-        Ok(())
-    }
-
-    /// As [`Self::write`], for writers that want a path, as those of models and checkpoints do. The path is on
-    /// the same file system and has the same extension. Returns the final path.
-    ///
-    /// # Errors
-    /// When `write` fails, or the file cannot be moved to its place; names the path and the cause.
+    /// When `write` fails, or the file cannot get its name; names the path and the cause.
     pub fn write_with<E: Into<anyhow::Error>>(
         &self,
         name: &str,
-        write: impl FnOnce(&Path) -> Result<(), E>,
+        write: impl FnOnce(&File, &Path) -> Result<(), E>,
     ) -> Result<PathBuf> {
         let target = self.path.join(name);
         let cannot_write = || format!("cannot write `{}`", target.display());
-        let temporary = self.temporary(name)?;
-        write(temporary.path()).map_err(Into::into).with_context(cannot_write)?;
-        // By path: the writer may have replaced the file that we opened.
-        File::open(temporary.path()).and_then(|file| file.sync_all()).with_context(cannot_write)?;
-        temporary.persist(&target).map_err(|refused| refused.error).with_context(cannot_write)?;
+        let whole = WholeFile::create(&self.path, name).with_context(cannot_write)?;
+        write(whole.file(), &target).map_err(Into::into).with_context(cannot_write)?;
+        whole.finish().with_context(cannot_write)?;
         Ok(target)
-    }
-
-    fn temporary(&self, name: &str) -> Result<NamedTempFile> {
-        tempfile::Builder::new()
-            .prefix(".")
-            .suffix(&format!(".{name}"))
-            // As for any new file, not the 0600 of temporary ones.
-            .permissions(fs::Permissions::from_mode(0o666))
-            .tempfile_in(&self.path)
-            .with_context(|| format!("cannot write into the run folder `{}`", self.path.display()))
     }
 
     /// F-4
     fn create_at(explicit: &Explicit<'_>) -> Result<RunFolder> {
         let Explicit { path, overwrite, reads } = *explicit;
         let what = || format!("cannot make the run folder `{}`", path.display());
-        fs::create_dir_all(path).with_context(what)?;
+        files::make_folders(path).with_context(what)?;
         let old = files_of_a_run(path).with_context(what)?;
         if let Some(read) = reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
             return Err(FolderInUse::Reads { folder: path.into(), file: read.clone() }.into());
@@ -151,10 +139,10 @@ impl RunFolder {
         let refused = |path: &Path, cause: io::Error| {
             anyhow!("cannot make the run folder `{}`: {cause}\n  hint: {HINT}", path.display())
         };
-        fs::create_dir_all(root).map_err(|cause| refused(root, cause))?;
+        files::make_folders(root).map_err(|cause| refused(root, cause))?;
         for attempt in 1..=1000 {
             let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
-            match fs::create_dir(&path) {
+            match files::make_folder(&path) {
                 Ok(()) => return Ok(RunFolder { path }),
                 Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(cause) => return Err(refused(&path, cause)),
@@ -204,7 +192,29 @@ impl MetricsFile {
     pub fn append(&mut self, record: &MetricsLine) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("the record is not JSON")?;
         line.push(b'\n');
-        self.file.write_all(&line).with_context(|| format!("cannot write `{}`", self.path.display()))
+        let cannot_write = || format!("cannot write `{}`", self.path.display());
+        let before = self.file.metadata().with_context(cannot_write)?.len();
+        let written = self.file.write_all(&line);
+        if written.is_err()
+            && self.file.metadata().is_ok_and(|after| after.len() < before + line.len() as u64)
+        {
+            // Nobody else has written behind it.
+            let _ = self.file.set_len(before);
+        }
+        written.with_context(cannot_write)
+    }
+
+    /// All lines, if the file was deleted while it was written.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn lines_if_deleted(&self) -> io::Result<Option<Vec<u8>>> {
+        if self.file.metadata()?.nlink() > 0 {
+            return Ok(None);
+        }
+        let mut lines = vec![0; self.file.metadata()?.len() as usize];
+        self.file.read_exact_at(&mut lines, 0)?;
+        Ok(Some(lines))
     }
 }
 
@@ -238,6 +248,7 @@ fn file_name(job: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::runner::metrics::StepRecord;
@@ -330,6 +341,28 @@ mod tests {
         assert_eq!(fs::read(&model).unwrap(), b"old");
     }
 
+    /// F-4
+    #[test]
+    fn of_two_runs_that_begin_at_once_one_has_the_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| create_at(root.path(), false, &[]).unwrap());
+        one.write_job("seed = 1\n").unwrap();
+        assert!(other.write_job("seed = 2\n").unwrap_err().is::<FolderInUse>());
+        assert_eq!(fs::read(root.path().join(JOB)).unwrap(), b"seed = 1\n");
+    }
+
+    #[test]
+    fn the_metrics_of_a_deleted_folder_are_still_at_hand() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = create_at(&root.path().join("run"), false, &[]).unwrap();
+        let mut metrics = folder.metrics().unwrap();
+        metrics.append(&record(0, 1)).unwrap();
+        assert_eq!(metrics.lines_if_deleted().unwrap(), None);
+        let whole = fs::read(root.path().join("run").join(METRICS)).unwrap();
+        fs::remove_dir_all(root.path().join("run")).unwrap();
+        assert_eq!(metrics.lines_if_deleted().unwrap(), Some(whole));
+    }
+
     /// F-2
     #[test]
     fn ranks_that_share_the_metrics_file_do_not_tear_lines() {
@@ -352,9 +385,9 @@ mod tests {
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {
         let root = tempfile::tempdir().unwrap();
         let folder = create_at(root.path(), false, &[]).unwrap();
-        folder.write(MODEL, b"old").unwrap();
-        let error = folder.write_with(MODEL, |path| {
-            fs::write(path, b"half of the ne")?;
+        fs::write(root.path().join(MODEL), b"old").unwrap();
+        let error = folder.write_with(MODEL, |mut file, _| {
+            file.write_all(b"half of the ne")?;
             Err(io::Error::other("disk is full"))
         });
         assert_eq!(

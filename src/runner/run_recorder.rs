@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::calls::{self, record::Keep, record::Record, record::Report};
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, MetricsLine, Summary, TrainerReport};
-use super::model_files;
+use super::model_files::{self, Tried};
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
+use crate::human::counted;
 use crate::job::{Job, ModuleSize, Training, plan};
 use crate::parallel::{StateSnapshot, Taken};
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
@@ -32,11 +33,18 @@ pub struct TrainerEnd {
     pub eval: Option<EvalResult>,
 }
 
+/// The lines, and what has become of those that could not be written.
+struct Metrics {
+    file: MetricsFile,
+    /// How many, and why the first one of them.
+    lost: Option<(u64, String)>,
+}
+
 /// The coordinator's side.
 pub struct RunRecorder {
     /// How large the job's TorchScript is, by file.
     scripts: BTreeMap<PathBuf, ModuleSize>,
-    metrics: Mutex<MetricsFile>,
+    metrics: Mutex<Metrics>,
     ends: Mutex<Vec<TrainerEnd>>,
     measured: Mutex<Vec<RankMeasured>>,
     /// Of modules on trainers, from the first one, by the module's name.
@@ -49,8 +57,9 @@ impl RunRecorder {
     pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<RunRecorder>> {
         Ok(Arc::new(RunRecorder {
             // What cannot be loaded ends the job where it is placed, with the reason.
-            scripts: model_files::script_sizes(training, model_files::SCRIPT_LIMIT).unwrap_or_default(),
-            metrics: Mutex::new(folder.metrics()?),
+            scripts: model_files::script_sizes(training, model_files::SCRIPT_LIMIT, Tried::Here)
+                .unwrap_or_default(),
+            metrics: Mutex::new(Metrics { file: folder.metrics()?, lost: None }),
             ends: Mutex::default(),
             measured: Mutex::default(),
             states: Mutex::default(),
@@ -89,11 +98,33 @@ impl RunRecorder {
         let plan = plan(job, training, &self.scripts);
         let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
         let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
-        Summary { measured, ..summary }
+        Summary { measured, warnings: self.lost_lines().into_iter().collect(), ..summary }
     }
 
+    /// All metrics, if somebody has deleted their file.
+    pub fn metrics_if_deleted(&self) -> Option<Vec<u8>> {
+        let metrics = self.metrics.lock().expect("nobody panics writing metrics");
+        metrics.file.lines_if_deleted().ok().flatten()
+    }
+
+    fn lost_lines(&self) -> Option<String> {
+        let metrics = self.metrics.lock().expect("nobody panics writing metrics");
+        let (lines, why) = metrics.lost.as_ref()?;
+        Some(format!("{} of the metrics could not be written: {why}", counted(*lines, "line")))
+    }
+
+    /// A line that cannot be written is not worth the training: that goes on, and it is told once and at the end.
     fn record(&self, Record { line: Json(line) }: Record) -> Result<()> {
-        self.metrics.lock().expect("nobody panics writing metrics").append(&line)
+        let mut metrics = self.metrics.lock().expect("nobody panics writing metrics");
+        let Err(error) = metrics.file.append(&line) else { return Ok(()) };
+        match &mut metrics.lost {
+            Some((lines, _)) => *lines += 1,
+            None => {
+                tracing::warn!("{error:#}; training goes on without this line of the metrics");
+                metrics.lost = Some((1, format!("{error:#}")));
+            }
+        }
+        Ok(())
     }
 
     fn report(&self, Report { end: Json(end) }: Report) -> Result<()> {

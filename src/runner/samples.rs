@@ -64,6 +64,10 @@ impl Split {
         Ok(Split { component, config: config.clone(), first, prepare })
     }
 
+    pub fn info(&self) -> &DatasetInfo {
+        self.first.info()
+    }
+
     pub fn samples(&self) -> u64 {
         self.first.info().samples
     }

@@ -1,11 +1,13 @@
 //! `model.safetensors`, as the coordinator writes it: piece by piece, as it comes from the owners of the model's parts, so
 //! that nothing of it is whole in the coordinator's memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use c10d::finite::NotFinite;
 use tch::{Kind, Tensor};
 
 use crate::autograd::Autograd;
@@ -53,21 +55,30 @@ impl States {
         Ok(States(states))
     }
 
-    /// Writes them to `path`, without what optimizers remember.
+    /// Writes them to `file`, which will be at `path`, without what optimizers remember. Tells which tensors are no numbers:
+    /// those with NaN, and those with infinities unless TorchScript has them, which masks with them.
     ///
     /// # Errors
     /// When the file cannot be written, or an owner does not give what it has.
-    pub fn write(&self, job: &Training, path: &Path) -> Result<()> {
-        let mut file = TensorFile::create(path, self.regions(job))?;
+    pub fn write(&self, job: &Training, file: &File, path: &Path) -> Result<Vec<String>> {
+        // Written once more where it was not before.
+        file.set_len(0).with_context(|| path.display().to_string())?;
+        let mut file = TensorFile::begin(file.try_clone()?, path, self.regions(job))?;
+        let mut masks = BTreeSet::new();
         for (spec, snapshots) in &self.0 {
             for (tensor, parts) in parts(snapshots) {
                 let names = names(job, spec, snapshots, &tensor);
                 let Some(first) = names.first() else { continue };
+                if spec.torchscript().is_some() {
+                    masks.extend(names.iter().cloned());
+                }
                 let ids = ids_name(job, spec, &tensor);
                 write_tensor(&mut file, &names, ids, parts).with_context(|| format!("`{first}`"))?;
             }
         }
-        Ok(file.finish()?)
+        let odd = file.finish()?.into_iter();
+        let odd = odd.filter(|(name, what)| *what == NotFinite::Nan || !masks.contains(name));
+        Ok(odd.map(|(name, what)| format!("`{name}` ({what})")).collect())
     }
 
     fn regions(&self, job: &Training) -> Vec<Region> {

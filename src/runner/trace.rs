@@ -67,8 +67,8 @@ impl Traces {
         if parts.is_empty() {
             return Ok(());
         }
-        folder.write_with(TRACE, |path| {
-            let mut file = io::BufWriter::new(std::fs::File::create(path)?);
+        folder.write_with(TRACE, |file, _| {
+            let mut file = io::BufWriter::new(file);
             events(&mut file, &parts)?;
             file.flush()
         })?;

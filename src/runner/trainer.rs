@@ -14,6 +14,7 @@ use super::measured::Worked;
 use super::metrics::{
     EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Throughput, TrainerReport,
 };
+use super::preflight::{self, Facts};
 use super::progress::{Reporter, TrainingProgress, Update};
 use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Split;
@@ -70,9 +71,13 @@ impl Trainer<'_> {
             .map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
+        let facts = Facts::of_rank(self.job, self.mesh.rank())?.with_data(self.job, split.info());
+        let comparison = preflight::compare(self.mesh, facts);
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
+        self.doing("comparing with the other ranks");
+        comparison.wait(self.mesh, self.position() == 0)?;
         self.doing("getting the modules");
         let mut stepper = self.stepper(&host, given).map_err(BadJob::of_module)?;
         let mut course = Course::new(self.job, self.mesh, steps, self.started);

@@ -1,19 +1,22 @@
 //! A rank's part in a job that trains: it hosts what is placed on it, and trains, drives or serves.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::driver::{self, TrainRequests};
 use super::measured::Worked;
 use super::metrics::Summary;
+use super::preflight::{self, Facts, Preflight};
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::run_recorder::{self, RunRecorder};
 use super::saved_model::States;
+use super::spool::Spool;
 use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
@@ -65,9 +68,11 @@ impl<'a> TrainingRank<'a> {
         ranges.register(&autograd, methods);
         StateServer::new(&modules, &shards, &ranges).register(&autograd, methods);
         let traces = Arc::new(Traces::default());
+        let world = job.cluster.world_size.0;
         let keep = |folder: RunFolder| {
             let recorder = RunRecorder::open(&folder, training)?;
             recorder.register(methods);
+            Preflight::register(world, methods);
             traces.register(methods);
             Ok::<_, anyhow::Error>((folder, recorder))
         };
@@ -130,6 +135,11 @@ impl<'a> TrainingRank<'a> {
         if self.training.log.profile {
             profile::start();
         }
+        // A trainer compares when it has opened its data, and waits for it.
+        let compared = match trains {
+            false => Some(preflight::compare(mesh, Facts::of_rank(self.training, self.rank)?)),
+            true => None,
+        };
         let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
             let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
@@ -143,6 +153,7 @@ impl<'a> TrainingRank<'a> {
             self.serve(mesh, reporter)?;
             self.served()
         };
+        drop(compared);
         run_recorder::send_measured(mesh, worked.measured(mesh))?;
         if self.training.log.profile {
             trace::send(mesh, &self.job.role_of(self.rank).name)?;
@@ -196,15 +207,29 @@ impl<'a> TrainingRank<'a> {
         })
     }
 
-    /// The coordinator's last duty: the model and the summary into the run folder.
+    /// The coordinator's last duty: the model and the summary into the run folder, or where there is room. What went wrong
+    /// beside that stands in the summary.
     fn keep(&self, mesh: &Mesh, folder: &RunFolder, recorder: &RunRecorder) -> Result<Summary> {
         mesh.doing("writing the run folder");
         let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
-        folder.write_with(run_folder::MODEL, |path| states.write(self.training, path))?;
+        let (mut spool, mut odd) = (Spool::new(folder), Vec::new());
+        spool.write(run_folder::MODEL, |file, path| {
+            odd = states.write(self.training, file, path)?;
+            Ok(())
+        })?;
         drop(states);
-        let summary = recorder.summary(self.job, self.training);
-        folder.write_summary(&summary)?;
-        self.traces.write(folder)?;
+        if let Some(lines) = recorder.metrics_if_deleted() {
+            spool.write(run_folder::METRICS, |mut file, _| Ok(file.write_all(&lines)?))?;
+        }
+        if let Err(error) = self.traces.write(folder) {
+            spool.warnings.push(format!("{error:#}"));
+        }
+        let mut summary = recorder.summary(self.job, self.training);
+        summary.warnings.extend(not_finite(&odd));
+        summary.warnings.append(&mut spool.warnings);
+        let text = serde_json::to_string_pretty(&summary).context("the summary is not JSON")?;
+        spool.write(run_folder::SUMMARY, |mut file, _| Ok(writeln!(file, "{text}")?))?;
+        summary.warnings.append(&mut spool.warnings);
         Ok(summary)
     }
 }
@@ -248,3 +273,15 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 }
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+/// What to say of a model that is not made of numbers.
+fn not_finite(tensors: &[String]) -> Option<String> {
+    let (first, more) = tensors.split_first()?;
+    let others = match more.len() {
+        0 => String::new(),
+        others => format!(" and {}", counted(others as u64, "other")),
+    };
+    Some(format!(
+        "the saved model has numbers that are not finite, in {first}{others}: nothing can be predicted with it"
+    ))
+}

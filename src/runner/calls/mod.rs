@@ -4,5 +4,6 @@
 pub(super) mod bench;
 pub(super) mod collectives_demo;
 pub(super) mod driver;
+pub(super) mod preflight;
 pub(super) mod record;
 pub(super) mod trace;

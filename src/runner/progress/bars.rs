@@ -48,8 +48,8 @@ impl Bars {
     }
 
     /// Runs `write`, which may print, while the bars are out of the way.
-    pub fn suspend(&self, write: impl FnOnce()) {
-        self.screen.suspend(write);
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.screen.suspend(write)
     }
 
     /// The rank is gone, and what it was at with it.
