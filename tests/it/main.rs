@@ -7,7 +7,7 @@
 
 /// The layers of the source: what may use what.
 mod floors;
-/// Attacks, generated: plug-ins, files, strangers.
+/// Attacks and faults: plug-ins, files, strangers, neighbours, disks.
 mod hostile;
 /// Job files: where values come from, and what is said of wrong ones.
 mod job;

@@ -66,3 +66,32 @@ fn a_path_that_is_not_there_is_found() {
     let missing: Vec<_> = named.into_iter().filter(|word| !is_there(root, &sources, word)).collect();
     assert_eq!(missing, ["tour.rs", "net/outbox.rs", "src/gone/"]);
 }
+
+/// A test is named by the end of its path, and a folder of them by its modules.
+#[test]
+fn every_test_that_a_promise_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("docs/security.md")).expect("text");
+    let mut sources = String::new();
+    for folder in ["src", "tests", "crates"] {
+        let files = below(&root.join(folder)).into_iter();
+        for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+            sources += &fs::read_to_string(path).expect("text");
+        }
+    }
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
+    let mut promises = 0;
+    for row in rows {
+        let tests: Vec<&str> =
+            row.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "a promise without a test: {row}");
+        for name in tests.iter().filter(|name| !name.contains('/')) {
+            let last = name.rsplit(':').next().and_then(|name| name.split('.').next_back()).unwrap_or(name);
+            let is_there =
+                [format!("fn {last}("), format!("mod {last};")].iter().any(|found| sources.contains(found));
+            assert!(is_there, "docs/security.md names `{name}`, which is not there");
+        }
+        promises += 1;
+    }
+    assert!(promises > 10, "only {promises} promises found");
+}

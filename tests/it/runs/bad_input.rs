@@ -229,11 +229,13 @@ fn a_job_that_skips_more_steps_than_it_takes_fails() {
     let folder = tempfile::tempdir().unwrap();
     regression(folder.path(), |row| row % 2 == 0 || row == 1);
     let said = refused(folder.path(), Some("job.toml"), &[], 1);
-    assert!(said.contains("rank 1: the loss was not finite in 13 of 24 steps"), "{said}");
+    assert!(said.contains("rank 1: the loss or gradients were not finite in 13 of 24 steps"), "{said}");
     regression(folder.path(), |row| row >= 2);
     let said = refused(folder.path(), Some("job.toml"), &["train.most_skipped=3"], 1);
     assert!(
-        said.contains("step 5: the loss was not finite in train.most_skipped = 3 steps one after another"),
+        said.contains(
+            "step 5: the loss or gradients were not finite in train.most_skipped = 3 steps one after another"
+        ),
         "{said}"
     );
 }

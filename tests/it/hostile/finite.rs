@@ -1,0 +1,124 @@
+//! Numbers that are not finite: no step takes them into the model unseen, and no run that saves some ends well.
+
+use std::fs;
+use std::path::Path;
+
+use pstrain::model;
+use tch::Tensor;
+
+use crate::program::*;
+
+/// A regression of one feature from a weight of 0.01, 24 steps of one sample each by each trainer, whose loss is finite
+/// throughout. The gradient of a row of 1e21 is not.
+fn job(folder: &Path, place: &str, large: impl Fn(u32) -> bool) {
+    let row = |row| if large(row) { "1e21,0\n" } else { "0,0\n" };
+    let rows: String = (0..24).map(row).collect();
+    fs::write(folder.join("rows.csv"), format!("x,y\n{rows}")).unwrap();
+    let start =
+        [("0.weight", Tensor::from_slice(&[0.01f32]).view([1, 1])), ("0.bias", Tensor::from_slice(&[0f32]))];
+    let start: Vec<_> = start.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+    model::save(&folder.join("start.safetensors"), &start).unwrap();
+    let server = if place.contains("trainer") { "" } else { "server = 1" };
+    let job = format!(
+        r#"
+name = "finite"
+[cluster]
+world_size = 2
+[roles]
+{server}
+trainer = "rest"
+[modules.net]
+{place}
+input = [1]
+weights = "start.safetensors"
+layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
+[data]
+root = "."
+plugin = "csv"
+shuffle = false
+partition = "whole"
+[data.train]
+file = "rows.csv"
+target = ["y"]
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 0.01
+[train]
+batch_size = 1
+"#
+    );
+    fs::write(folder.join("job.toml"), job).unwrap();
+}
+
+const HOSTED: &str = "place = \"server\"";
+const PULLED: &str = "place = \"server\"\nrun = \"caller\"";
+const REPLICAS: &str = "place = \"trainer\"";
+
+#[track_caller]
+fn run(folder: &Path, settings: &[&str], code: i32) -> String {
+    let output = finish(&mut spawn(folder, Some("job.toml"), settings));
+    assert_code(&output, code);
+    stderr(&output) + &stdout(&output)
+}
+
+/// Also in the last step, after which no loss would show it.
+#[test]
+fn an_infinite_gradient_of_a_finite_loss_stops_the_job_with_rank_step_and_parameter() {
+    for place in [HOSTED, PULLED, REPLICAS] {
+        for last in [23, 7] {
+            let folder = tempfile::tempdir().unwrap();
+            job(folder.path(), place, |row| row == last);
+            let said = run(folder.path(), &[], 1);
+            let wrong = "module `net`: the gradient of parameter `0.weight` is infinite";
+            // Replicas all see the same average, and the first of them to say so ends the job.
+            let rank = if place == REPLICAS && said.contains("rank 0, step") { 0 } else { 1 };
+            assert!(said.contains(&format!("rank {rank}, step {}: {wrong}", last + 1)), "{place}: {said}");
+            assert!(!model(folder.path()).exists());
+        }
+    }
+}
+
+#[test]
+fn where_the_job_says_so_such_a_step_is_left_out_and_counted() {
+    for place in [HOSTED, PULLED] {
+        let folder = tempfile::tempdir().unwrap();
+        job(folder.path(), place, |row| [3, 9, 23].contains(&row));
+        let said = run(folder.path(), &["train.on_nan=skip"], 0);
+        assert!(said.contains("step 10: module `net`: the gradient"), "{said}");
+        assert!(said.contains("skipped   3 of 24 steps, whose loss or gradients were not finite"), "{said}");
+        assert_eq!(summary(folder.path())["skipped_steps"], 3);
+        let trained = model::load(&model(folder.path())).unwrap();
+        let weight = &trained.iter().find(|(name, _)| name == "0.weight").unwrap().1;
+        assert_eq!(weight.double_value(&[0, 0]), f64::from(0.01f32), "{place}");
+    }
+}
+
+/// In a round the others' gradients count, and his who has none to give do not.
+#[test]
+fn a_round_goes_on_without_the_trainer_whose_gradients_are_not_finite() {
+    let folder = tempfile::tempdir().unwrap();
+    job(folder.path(), HOSTED, |row| row == 5);
+    let settings =
+        ["cluster.world_size=3", "train.consistency=bsp", "train.on_nan=skip", "data.partition=split"];
+    let said = run(folder.path(), &settings, 0);
+    assert!(said.contains("skipped   1 of 24 steps"), "{said}");
+}
+
+/// The update itself overflows: the gradient is finite, and so was every loss.
+#[test]
+fn a_model_that_is_no_numbers_is_saved_with_a_warning_and_exit_code_1() {
+    for place in [HOSTED, PULLED, REPLICAS] {
+        let folder = tempfile::tempdir().unwrap();
+        job(folder.path(), place, |_| false);
+        fs::write(folder.path().join("rows.csv"), "x,y\n1,1e18\n1,1e18\n").unwrap();
+        let said = run(folder.path(), &["train.steps=1", "optimizer.lr=1e30"], 1);
+        let warning = "the saved model has numbers that are not finite, in `0.bias` (infinite) and 1 other";
+        assert!(said.contains(&format!("error: {warning}")), "{place}: {said}");
+        assert!(said.contains(&format!("warning   {warning}")), "{place}: {said}");
+        let warnings = summary(folder.path())["warnings"].clone();
+        assert!(warnings[0].as_str().is_some_and(|told| told.starts_with(warning)), "{place}: {warnings}");
+        assert!(model(folder.path()).exists());
+    }
+}

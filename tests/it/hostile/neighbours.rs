@@ -1,0 +1,131 @@
+//! Other users of the machine: what they could have made or can write is left alone.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::program::*;
+
+/// The cheapest command that loads libtorch and compiles a plug-in.
+const LOADS: [&str; 5] = ["bench", "data", "--steps", "1", "--json"];
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn with_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn made(folder: &Path, mode: u32) -> PathBuf {
+    fs::create_dir_all(folder).unwrap();
+    with_mode(folder, mode);
+    folder.into()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn libtorch() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(".deps/libtorch/lib").canonicalize().unwrap()
+}
+
+/// The program with this umask, which a test must not change for its process.
+fn with_umask(folder: &Path, umask: &str, arguments: &[&str], environment: &[(&str, &Path)]) -> Output {
+    let program = pstrain(folder);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("umask {umask} && exec \"$0\" \"$@\"")]);
+    shell.arg(program.get_program()).args(arguments).current_dir(folder).stdin(Stdio::null());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    finish(shell.envs(environment.iter().copied()))
+}
+
+#[test]
+fn without_a_home_nothing_is_loaded_from_a_folder_that_all_may_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = made(&folder.path().join("tmp"), 0o1777);
+    let mut command = pstrain(folder.path());
+    command.args(LOADS).env_remove("HOME").env_remove("XDG_CACHE_HOME").env("TMPDIR", &shared);
+    assert_code(&finish(&mut command), 0);
+    // Data, which are compared to the byte each time, in a folder of this user alone; and no code.
+    for name in names(&shared) {
+        assert!(name.starts_with("pstrain-"), "{name}");
+        assert_eq!(mode(&shared.join(&name)), 0o700);
+        assert_eq!(names(&shared.join(&name)), ["digits"]);
+    }
+}
+
+#[test]
+fn the_cache_is_its_users_alone_whatever_the_umask() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    assert_code(&with_umask(folder.path(), "002", &LOADS, &[("XDG_CACHE_HOME", &cache)]), 0);
+    assert_eq!([mode(&cache), mode(&cache.join("pstrain"))], [0o700; 2]);
+    assert!(names(&cache.join("pstrain")).contains(&"compiled".to_owned()));
+}
+
+#[test]
+fn a_cache_that_others_can_write_is_neither_used_nor_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = made(&folder.path().join("cache"), 0o755);
+    let ours = made(&cache.join("pstrain"), 0o777);
+    let output =
+        finish(pstrain(folder.path()).args(LOADS).env("XDG_CACHE_HOME", &cache).env("TMPDIR", folder.path()));
+    assert_code(&output, 0);
+    assert_eq!(names(&ours), [""; 0]);
+    let said = stderr(&output);
+    assert!(
+        said.contains("plug-ins are compiled each time") && said.contains("can be written by everybody"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_libtorch_that_others_could_have_put_there_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = made(&folder.path().join("shared"), 0o777);
+    symlink(libtorch(), shared.join("lib")).unwrap();
+    let load = |trusted: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(LOADS).env("PSTRAIN_LIBTORCH", shared.join("lib")).env("PSTRAIN_TRUSTED", trusted);
+        finish(&mut command)
+    };
+    let output = load("");
+    assert_code(&output, 2);
+    let said = stderr(&output).replace(&folder.path().display().to_string(), "HOME");
+    assert!(
+        said.contains("libtorch 2.11.0, which is not loaded: `HOME/shared` can be written by everybody\n    hint: `chmod o-w HOME/shared`"),
+        "{said}"
+    );
+    // Unless the user says that nobody else is there.
+    assert_code(&load(shared.to_str().unwrap()), 0);
+    with_mode(&shared, 0o755);
+    assert_code(&load(""), 0);
+}
+
+#[test]
+fn a_run_is_open_to_no_more_than_the_folder_above_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["--set", "train.steps=1", "--set", "eval.batch_size=2000"];
+    for (above, umask, run, file) in [
+        (0o700, "022", 0o700, 0o600),
+        (0o750, "002", 0o750, 0o640),
+        (0o755, "022", 0o755, 0o644),
+        (0o777, "077", 0o700, 0o600),
+    ] {
+        let place = made(&folder.path().join(format!("{above:o}-{umask}")), above);
+        let arguments = [&["spawn", "--run-dir", "runs/one"][..], &settings].concat();
+        assert_code(&with_umask(&place, umask, &arguments, &[]), 0);
+        assert_eq!([mode(&place.join("runs")), mode(&place.join("runs/one"))], [run; 2], "{above:o} {umask}");
+        for name in ["job.toml", "metrics.jsonl", "summary.json", "model.safetensors"] {
+            assert_eq!(mode(&place.join("runs/one").join(name)), file, "{above:o} {umask} {name}");
+        }
+    }
+}

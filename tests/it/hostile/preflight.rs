@@ -1,0 +1,126 @@
+//! What differs between the ranks of a job is told before the first step, with the values and who has them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::program::*;
+
+fn regression(folder: &Path, place: &str) {
+    let server = if place.contains("trainer") { "" } else { "server = 1" };
+    let job = format!(
+        r#"
+name = "preflight"
+[roles]
+{server}
+trainer = "rest"
+[modules.net]
+{place}
+input = [1]
+layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
+[data]
+root = "."
+plugin = "csv"
+[data.train]
+file = "rows.csv"
+target = ["y"]
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 0.01
+[train]
+batch_size = 1
+"#
+    );
+    fs::write(folder.join("job.toml"), job).unwrap();
+}
+
+/// Each rank with a data folder of its own, which `rows` fills.
+fn world(
+    folder: &Path,
+    ranks: u32,
+    rows: impl Fn(u32) -> String,
+    more: impl Fn(u32) -> Vec<String>,
+) -> Vec<Output> {
+    let port = free_port().to_string();
+    let start_rank = |rank: u32| {
+        let root = folder.join(format!("data{rank}"));
+        fs::create_dir_all(&root).unwrap();
+        fs::write(root.join("rows.csv"), rows(rank)).unwrap();
+        let mut command = pstrain(folder);
+        command.args(["run", "job.toml", "--run-dir", "RUN", "--master-port", &port]);
+        command.args(["--rank", &rank.to_string(), "--world-size", &ranks.to_string()]);
+        command.args(["--set", &format!("data.root={}", root.display())]).args(more(rank));
+        start(&mut command)
+    };
+    let started: Vec<_> = (0..ranks).map(start_rank).collect();
+    started.into_iter().map(wait).collect()
+}
+
+fn table(rows: usize) -> String {
+    format!("x,y\n{}", "0.5,1\n".repeat(rows))
+}
+
+#[test]
+fn trainers_with_other_numbers_of_samples_take_no_step() {
+    for (place, ranks, first) in [("place = \"server\"", 3, 1), ("place = \"trainer\"", 2, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        regression(folder.path(), place);
+        let outputs = world(
+            folder.path(),
+            ranks,
+            |rank| table(if rank == ranks - 1 { 23 } else { 24 }),
+            |_| Vec::new(),
+        );
+        let told = format!("samples of data.train differ: 23 on rank {}; 24 on rank {first}", ranks - 1);
+        assert_code(&outputs[first as usize], 2);
+        for output in &outputs[1..] {
+            assert!(stderr(output).contains(&told), "{place}: {}", stderr(output));
+            assert_ne!(output.status.code(), Some(0));
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("RUN/metrics.jsonl")).unwrap(), "", "{place}");
+    }
+}
+
+#[test]
+fn trainers_whose_fields_differ_take_no_step() {
+    let folder = tempfile::tempdir().unwrap();
+    regression(folder.path(), "place = \"server\"");
+    let ids = "x,y\n1,0.5\n".to_owned() + &"1,1\n".repeat(23);
+    let rows = |rank: u32| if rank == 2 { format!("y,x\n{}", "1,2\n".repeat(24)) } else { ids.clone() };
+    let more = |rank: u32| match rank {
+        // Another field, which only this rank's plug-in would hand over.
+        2 => vec!["--set".into(), "data.train.file=rows.csv".into()],
+        _ => Vec::new(),
+    };
+    let outputs = world(folder.path(), 3, rows, more);
+    // Columns in another order are the same fields.
+    for output in &outputs {
+        assert_code(output, 0);
+    }
+}
+
+/// Of replicas the first one's weights would be taken, whatever the others were given.
+#[test]
+fn replicas_that_were_given_other_weights_take_no_step() {
+    let folder = tempfile::tempdir().unwrap();
+    regression(folder.path(), "place = \"trainer\"");
+    let weights = |rank: u32| {
+        let path = folder.path().join(format!("start{rank}.safetensors"));
+        let value = f64::from(rank);
+        let named = |name: &str, shape: &[i64]| {
+            (name.to_owned(), tch::Tensor::full(shape, value, (tch::Kind::Float, tch::Device::Cpu)))
+        };
+        pstrain::model::save(&path, &[named("0.weight", &[1, 1]), named("0.bias", &[1])]).unwrap();
+        let other = folder.path().join(format!("of{rank}"));
+        fs::create_dir_all(&other).unwrap();
+        fs::rename(path, other.join("start.safetensors")).unwrap();
+        vec!["--set".into(), format!("modules.net.weights={}", other.join("start.safetensors").display())]
+    };
+    let outputs = world(folder.path(), 2, |_| table(24), weights);
+    assert_code(&outputs[0], 2);
+    let said = stderr(&outputs[0]);
+    assert!(said.contains("files of modules.net.weights differ: SHA-256 "), "{said}");
+    assert!(said.contains("on rank 0; SHA-256 ") || said.contains("on rank 1; SHA-256 "), "{said}");
+}
