@@ -6,7 +6,7 @@ use pstrain::autograd::Autograd;
 use pstrain::job::{Consistency, Filter, ModuleSpec};
 use pstrain::model::Module;
 use pstrain::optimizers::{OptimizerSpec, Sgd};
-use pstrain::parallel::{DistributedOptimizer, Forward, Pulled, RangeServer, Traffic};
+use pstrain::parallel::{Applied, DistributedOptimizer, Forward, Pulled, RangeServer, Traffic};
 use pstrain::rpc::{Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
 use tch::{Kind, Tensor};
@@ -79,7 +79,7 @@ impl World {
         &self,
         (pulled, optimizer): &mut (Pulled, DistributedOptimizer),
         used: &[usize],
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Applied> {
         let autograd = &self.autograds[TRAINER];
         let context = autograd.context();
         let input = Tensor::zeros([1, 64], (Kind::Float, tch::Device::Cpu));
@@ -89,8 +89,7 @@ impl World {
         let backward = autograd.backward(&context, &[loss], false);
         let stepping = optimizer.step(&context, &backward, 1)?;
         backward.wait()?;
-        stepping.wait()?;
-        Ok(())
+        stepping.wait()
     }
 
     fn shut_down(self) {
@@ -185,7 +184,7 @@ fn what_a_filter_left_out_comes_later() {
 
 /// An error of the rank that is at fault, named.
 #[track_caller]
-fn assert_says(result: anyhow::Result<()>, what: &str) {
+fn assert_says<T: std::fmt::Debug>(result: anyhow::Result<T>, what: &str) {
     let said = format!("{:#}", result.unwrap_err());
     assert!(said.contains(what), "{said}");
 }
@@ -276,11 +275,16 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn gradients_that_are_not_finite_do_not_go_through_a_filter() {
+fn gradients_that_are_not_finite_are_not_pushed() {
     let world = World::of_ranges(Consistency::Async, Filter::Int8);
     let mut trainer = world.trainer(Filter::Int8);
+    let pushed = |trainer: &(Pulled, DistributedOptimizer)| trainer.1.traffic()[0].1.pushed_bytes;
     let _ = trainer.0.copy().parameters().tensors[1].shallow_clone().fill_(f64::INFINITY);
-    assert_says(world.step(&mut trainer, &[1]), "the gradients of module `net`");
+    let before = pushed(&trainer);
+    let not_finite = world.step(&mut trainer, &[1]).unwrap().not_finite.unwrap();
+    assert!(not_finite.starts_with("module `net`: the gradient of parameter `"), "{not_finite}");
+    assert!(not_finite.ends_with("is infinite"), "{not_finite}");
+    assert_eq!(pushed(&trainer), before);
     drop(trainer);
     world.shut_down();
 }
