@@ -78,13 +78,9 @@ pub fn check(job: &Job, rank: Option<Rank>) -> Result<(), TooLittle> {
         largest_memory(&cgroups(), Path::new("/sys/fs/cgroup")),
     )?;
 
-    let keeps = ranks.contains(&Rank(0));
-    match training.filter(|_| keeps) {
-        Some(training) => {
-            at_least(Resource::RLIMIT_FSIZE, "size of a file (ulimit -f)", model_bytes(training))
-        }
-        None => Ok(()),
-    }
+    let model = training.filter(|_| ranks.contains(&Rank(0))).map_or(0, model_bytes);
+    let image = if plugins > 0 { PLUGIN_IMAGE } else { 0 };
+    at_least(Resource::RLIMIT_FSIZE, "size of a file (ulimit -f)", model.max(image))
 }
 
 /// Whether the run folder has room for the model.

@@ -43,7 +43,10 @@ impl<'a> Spool<'a> {
         };
         if let Some(made) = &self.made {
             match made.write_with(name, &mut write) {
-                Ok(path) => return Ok(self.warn(&tried[0], &path)),
+                Ok(path) => {
+                    self.warn(&tried[0], &path);
+                    return Ok(());
+                }
                 Err(error) => tried.push(format!("{error:#}")),
             }
         }
@@ -58,7 +61,8 @@ impl<'a> Spool<'a> {
                     let made = RunFolder::at(&made.keep());
                     let path = made.path().join(name);
                     self.made = Some(made);
-                    return Ok(self.warn(&tried[0], &path));
+                    self.warn(&tried[0], &path);
+                    return Ok(());
                 }
                 Err(error) => tried.push(format!("`{}`: {error:#}", place.display())),
             }
