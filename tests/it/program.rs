@@ -21,9 +21,10 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 pub fn pstrain(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
     command.current_dir(folder).stdin(Stdio::null());
-    for name in
-        ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"]
-    {
+    let of_ranks =
+        ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"];
+    // How much is tested is no key of a job.
+    for name in of_ranks.into_iter().chain(["PSTRAIN_TEST_ALL"]) {
         command.env_remove(name);
     }
     command.env("NO_COLOR", "1");

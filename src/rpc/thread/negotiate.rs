@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{self, join_all};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -28,6 +29,9 @@ const DIAL_LIMIT: Duration = Duration::from_secs(3);
 
 /// For an unauthenticated connection to bring the token.
 const TOKEN_LIMIT: Duration = Duration::from_millis(500);
+
+/// At a time, for one second connection.
+const MOST_UNAUTHENTICATED: usize = 256;
 
 impl Net {
     pub(super) async fn choose_transports(self: &Rc<Net>) {
@@ -125,20 +129,32 @@ async fn second_connection(link: &Link) -> Result<BulkReceiver, CallError> {
     BulkReceiver::start(blocking(stream)?, link.rank).map_err(CallError::failed)
 }
 
-/// The connection that brings the token.
+/// The connection that brings the token; others do not hold it up.
 async fn admit(listener: &TcpListener, token: &Nonce) -> Result<TcpStream, CallError> {
+    let mut unauthenticated = FuturesUnordered::new();
     loop {
-        // One that is gone already is no reason to give up; the limit is the caller's.
-        let Ok((mut stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            continue;
-        };
-        let mut brought = Nonce::default();
-        let read = timeout(TOKEN_LIMIT, stream.read_exact(&mut brought)).await;
-        if matches!(read, Ok(Ok(_))) && same(token, &brought) {
-            return Ok(stream);
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if unauthenticated.len() < MOST_UNAUTHENTICATED => {
+                    unauthenticated.push(timeout(TOKEN_LIMIT, brings(stream, token)));
+                }
+                Ok(_) => {}
+                // One that is gone already is no reason to give up; the limit is the caller's.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            brought = unauthenticated.next(), if !unauthenticated.is_empty() => {
+                if let Some(Ok(Some(stream))) = brought {
+                    return Ok(stream);
+                }
+            }
         }
     }
+}
+
+async fn brings(mut stream: TcpStream, token: &Nonce) -> Option<TcpStream> {
+    let mut brought = Nonce::default();
+    stream.read_exact(&mut brought).await.ok()?;
+    same(token, &brought).then_some(stream)
 }
 
 /// For a thread of its own.
@@ -203,5 +219,29 @@ impl Link {
         }
         *self.sending.borrow_mut() = sending;
         Ok(transport)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_connections_do_not_hold_up_the_one_that_brings_the_token() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let (address, token) = (listener.local_addr().expect("bound"), nonce());
+        let mut silent = Vec::new();
+        for _ in 0..50 {
+            silent.push(TcpStream::connect(address).await.expect("connects"));
+        }
+        let comes = async {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(&token).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let both = async { tokio::join!(comes, admit(&listener, &token)) };
+        let (came, admitted) = timeout(DIAL_LIMIT, both).await.expect("in time");
+        let admitted = admitted.expect("admitted").peer_addr().expect("connected");
+        assert_eq!(came.expect("connects").local_addr().expect("connected"), admitted);
     }
 }

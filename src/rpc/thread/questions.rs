@@ -114,3 +114,51 @@ impl Connection<Side> for Counted {
         self.connection.shutdown(result)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use capnp::any_pointer;
+    use capnp::message::Builder;
+
+    use super::*;
+
+    struct Said(Builder<capnp::message::HeapAllocator>);
+
+    impl IncomingMessage for Said {
+        fn get_body(&self) -> capnp::Result<any_pointer::Reader<'_>> {
+            self.0.get_root_as_reader()
+        }
+    }
+
+    fn said(write: impl FnOnce(message::Builder<'_>)) -> Said {
+        let mut message = Builder::new_default();
+        write(message.init_root());
+        Said(message)
+    }
+
+    /// How many of these are taken.
+    fn taken(questions: &Questions, message: &Said) -> u32 {
+        (0..1 << 20).take_while(|_| questions.count(message).is_ok()).count() as u32
+    }
+
+    #[test]
+    fn a_peer_that_asks_and_lets_go_of_nothing_is_stopped() {
+        let bootstrap = said(|to| drop(to.init_bootstrap()));
+        assert_eq!(taken(&Questions::default(), &bootstrap), MOST_BOOTSTRAPS);
+        let call = said(|to| drop(to.init_call()));
+        assert_eq!(taken(&Questions::default(), &call), MOST_QUESTIONS);
+    }
+
+    #[test]
+    fn a_peer_that_lets_go_may_ask_for_ever() {
+        let (call, finish) = (said(|to| drop(to.init_call())), said(|to| drop(to.init_finish())));
+        let questions = Questions::default();
+        for _ in 0..4 * MOST_QUESTIONS {
+            questions.count(&call).expect("it has let go of the one before");
+            questions.count(&finish).expect("nothing is asked");
+        }
+        // What was never asked makes no room.
+        let _ = taken(&questions, &finish);
+        assert_eq!(taken(&questions, &call), MOST_QUESTIONS);
+    }
+}
