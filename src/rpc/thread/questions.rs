@@ -143,15 +143,15 @@ mod tests {
 
     #[test]
     fn a_peer_that_asks_and_lets_go_of_nothing_is_stopped() {
-        let bootstrap = said(|to| drop(to.init_bootstrap()));
+        let bootstrap = said(|to| _ = to.init_bootstrap());
         assert_eq!(taken(&Questions::default(), &bootstrap), MOST_BOOTSTRAPS);
-        let call = said(|to| drop(to.init_call()));
+        let call = said(|to| _ = to.init_call());
         assert_eq!(taken(&Questions::default(), &call), MOST_QUESTIONS);
     }
 
     #[test]
     fn a_peer_that_lets_go_may_ask_for_ever() {
-        let (call, finish) = (said(|to| drop(to.init_call())), said(|to| drop(to.init_finish())));
+        let (call, finish) = (said(|to| _ = to.init_call()), said(|to| _ = to.init_finish()));
         let questions = Questions::default();
         for _ in 0..4 * MOST_QUESTIONS {
             questions.count(&call).expect("it has let go of the one before");
