@@ -74,6 +74,7 @@ fn attempt(seed: u64, root: &Path) -> (String, Duration) {
         Ok(()) => "value".to_owned(),
         Err(error) => {
             let told = error.to_string();
+            println!("seed {seed}: {}", told.lines().next().unwrap_or_default());
             assert!(told.starts_with("plug-in `wild`: `"), "seed {seed}: {told}");
             assert!(!told.contains("panicked in the host"), "seed {seed}: {told}");
             assert!(told.len() < 10_000, "seed {seed}: {} bytes of message", told.len());

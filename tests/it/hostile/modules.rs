@@ -11,7 +11,7 @@ use wasm_encoder::{
 };
 use wit_component::StringEncoding;
 use wit_parser::abi::{AbiVariant, WasmType};
-use wit_parser::{InterfaceId, Resolve, WorldId};
+use wit_parser::{InterfaceId, Resolve, Type, TypeDefKind, WorldId};
 
 /// What a plug-in is made for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +27,15 @@ impl Form {
             Form::Loss => "loss-plugin",
             Form::RawLoss => "raw-loss-plugin",
             Form::Dataset => "dataset-plugin",
+        }
+    }
+
+    /// The interface, and its functions with how many numbers each is given. All return a pointer.
+    fn exports(self) -> (&'static str, &'static [(&'static str, usize)]) {
+        match self {
+            Form::Loss => ("loss", &[("open", 2), ("compute", 5)]),
+            Form::RawLoss => ("raw-loss", &[("open", 2), ("compute", 6)]),
+            Form::Dataset => ("dataset", &[("open", 2), ("batch", 2)]),
         }
     }
 }
@@ -66,7 +75,19 @@ struct Import {
     module: String,
     name: String,
     params: Vec<ValType>,
+    /// What each parameter is for.
+    roles: Vec<Role>,
     result: Option<ValType>,
+}
+
+#[derive(Clone, Copy)]
+enum Role {
+    Handle,
+    Pointer,
+    Length,
+    /// One of so many.
+    Case(u32),
+    Any,
 }
 
 impl Import {
@@ -85,6 +106,25 @@ fn core(kind: &WasmType) -> ValType {
     }
 }
 
+/// What the numbers are for that a parameter is lowered to.
+fn roles_of(kind: &Type) -> Vec<Role> {
+    let Type::Id(id) = kind else {
+        return match kind {
+            Type::String => vec![Role::Pointer, Role::Length],
+            Type::Bool => vec![Role::Case(2)],
+            _ => vec![Role::Any],
+        };
+    };
+    match &PACKAGE.resolve.types[*id].kind {
+        TypeDefKind::Handle(_) => vec![Role::Handle],
+        TypeDefKind::List(_) => vec![Role::Pointer, Role::Length],
+        TypeDefKind::Enum(cases) => vec![Role::Case(cases.cases.len() as u32)],
+        TypeDefKind::Option(some) => [vec![Role::Case(2)], roles_of(some)].concat(),
+        TypeDefKind::Type(other) => roles_of(other),
+        _ => vec![Role::Any],
+    }
+}
+
 /// The functions of an interface, as the canonical ABI lowers them.
 fn imports_of(interface: &str) -> Vec<Import> {
     let resolve = &PACKAGE.resolve;
@@ -93,10 +133,14 @@ fn imports_of(interface: &str) -> Vec<Import> {
     let module = resolve.id_of(id).expect("it is in a package");
     let functions = resolve.interfaces[id].functions.values().map(|function| {
         let signature = resolve.wasm_signature(AbiVariant::GuestImport, function);
+        let mut roles: Vec<Role> = function.params.iter().flat_map(|param| roles_of(&param.ty)).collect();
+        // Where the result is to be put.
+        roles.resize(signature.params.len(), Role::Pointer);
         Import {
             module: module.clone(),
             name: function.name.clone(),
             params: signature.params.iter().map(core).collect(),
+            roles,
             result: signature.results.first().map(core),
         }
     });
@@ -104,6 +148,7 @@ fn imports_of(interface: &str) -> Vec<Import> {
         module: module.clone(),
         name: "[resource-drop]tensor".into(),
         params: vec![ValType::I32],
+        roles: vec![Role::Handle],
         result: None,
     });
     functions.chain(drop).collect()
@@ -164,6 +209,7 @@ fn wasi() -> impl Iterator<Item = Import> {
         module: "wasi_snapshot_preview1".into(),
         name: (*name).into(),
         params: params.chars().map(|kind| if kind == 'i' { ValType::I32 } else { ValType::I64 }).collect(),
+        roles: vec![Role::Any; params.len()],
         result: (*name != "proc_exit").then_some(ValType::I32),
     })
 }
@@ -182,12 +228,65 @@ fn build(seed: u64, form: Form, with_wasi: bool, tables: (u32, u64)) -> Vec<u8> 
     };
     let imports: Vec<Import> =
         own.into_iter().chain(imports_of("log")).chain(with_wasi.then(wasi).into_iter().flatten()).collect();
-    let mut bytes = Writer { form, imports: &imports, dice: &mut dice, tables }.module();
-    let (_, world) =
-        PACKAGE.worlds.iter().find(|(name, _)| *name == form.world()).expect("each form has one");
-    wit_component::embed_component_metadata(&mut bytes, &PACKAGE.resolve, *world, StringEncoding::UTF8)
-        .expect("the world is encoded");
-    bytes
+    Writer { form, imports: &imports, dice: &mut dice, tables }.module()
+}
+
+/// A loss that does one thing again and again.
+pub enum Repeats {
+    /// `narrow(0, 0, 1)` of the first output.
+    Narrow,
+    /// A warning of 1,000 letters in the log.
+    Log,
+}
+
+/// A loss of the mean of the first output, after so many repetitions.
+pub fn repeating(what: Repeats, times: i32) -> Vec<u8> {
+    let imports: Vec<Import> = imports_of("tensors").into_iter().chain(imports_of("log")).collect();
+    let call = |name: &str| imports.iter().position(|import| import.name == name).expect("a function") as u32;
+    let (narrow, mean, log, drop) = (
+        call("[method]tensor.narrow"),
+        call("[method]tensor.mean"),
+        call("log"),
+        call("[resource-drop]tensor"),
+    );
+    let mut compute = Function::new([(1, ValType::I32)]);
+    let mut sink = compute.instructions();
+    let counter = 5;
+    sink.i32_const(times).local_set(counter).loop_(BlockType::Empty);
+    match what {
+        Repeats::Narrow => {
+            sink.local_get(0).i32_load(at(0)).i64_const(0).i64_const(0).i64_const(1).call(narrow).call(drop)
+        }
+        Repeats::Log => sink.i32_const(2).i32_const(SCRATCH as i32).i32_const(1000).call(log),
+    };
+    sink.local_get(counter).i32_const(1).i32_sub().local_tee(counter).br_if(0).end();
+    sink.i32_const(RESULT as i32 + 4).local_get(0).i32_load(at(0));
+    sink.i32_const(0).i32_const(0).i32_const(0).call(mean).i32_store(at(0));
+    sink.i32_const(RESULT as i32).end();
+    let scratch = (SCRATCH, vec![b'x'; 1000]);
+    module(Form::Loss, &imports, (1, 1), vec![opens(), compute], vec![scratch])
+}
+
+/// A raw loss that says `loss`, gives the outputs back as their gradient, and reports one metric.
+pub fn raw_loss(loss: f64, metric: (&str, f64)) -> Vec<u8> {
+    let mut compute = Function::new([]);
+    let mut sink = compute.instructions();
+    // The list of bytes of the first output.
+    sink.i32_const(FIELD as i32).local_get(0).i64_load(at(12)).i64_store(at(0));
+    sink.i32_const(RESULT as i32).end();
+    let (name, value) = metric;
+    let list = |at: u32, length: u32| [at.to_le_bytes(), length.to_le_bytes()].concat();
+    let result = [vec![0; 8], loss.to_le_bytes().into(), list(FIELD, 1), list(FIELD + 8, 1)].concat();
+    let metric = [list(SCRATCH, name.len() as u32), value.to_le_bytes().into()].concat();
+    let data = vec![(RESULT, result), (FIELD + 8, metric), (SCRATCH, name.into())];
+    module(Form::RawLoss, &[], (1, 1), vec![opens(), compute], data)
+}
+
+/// `open` of a loss: all is well.
+fn opens() -> Function {
+    let mut open = Function::new([]);
+    open.instructions().i32_const(RESULT as i32).end();
+    open
 }
 
 struct Dice(ChaCha8Rng);
@@ -234,6 +333,72 @@ impl Dice {
     }
 }
 
+/// A plug-in of these bodies, in the order of the form's exports, with its memory as `data` has it.
+fn module(
+    form: Form,
+    imported: &[Import],
+    (tables_count, elements): (u32, u64),
+    bodies: Vec<Function>,
+    contents: Vec<(u32, Vec<u8>)>,
+) -> Vec<u8> {
+    let mut module = Module::new();
+    let (mut types, mut imports) = (TypeSection::new(), ImportSection::new());
+    for (nth, import) in imported.iter().enumerate() {
+        types.ty().function(import.params.iter().copied(), import.result);
+        imports.import(&import.module, &import.name, EntityType::Function(nth as u32));
+    }
+    let i32s = |n: usize| vec![ValType::I32; n];
+    let (interface, calls) = form.exports();
+    let (mut functions, mut exports, mut code) =
+        (FunctionSection::new(), ExportSection::new(), CodeSection::new());
+    for (((name, params), body), own) in calls.iter().zip(&bodies).zip(imported.len() as u32..) {
+        types.ty().function(i32s(*params), Some(ValType::I32));
+        functions.function(own);
+        exports.export(&format!("pstrain:plugin/{interface}@0.1.0#{name}"), ExportKind::Func, own);
+        code.function(body);
+    }
+    let realloc = (imported.len() + calls.len()) as u32;
+    types.ty().function(i32s(4), Some(ValType::I32));
+    functions.function(realloc);
+    exports.export("cabi_realloc", ExportKind::Func, realloc).export("memory", ExportKind::Memory, 0);
+    code.function(&realloc_body());
+
+    let mut tables = TableSection::new();
+    for _ in 0..tables_count {
+        let element_type = RefType::FUNCREF;
+        tables.table(TableType {
+            element_type,
+            table64: false,
+            minimum: elements,
+            maximum: None,
+            shared: false,
+        });
+    }
+    let mut memories = MemorySection::new();
+    memories.memory(MemoryType {
+        minimum: 2,
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    let mut globals = GlobalSection::new();
+    let heap = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+    globals.global(heap, &ConstExpr::i32_const(HEAP));
+    let mut data = DataSection::new();
+    for (offset, bytes) in contents {
+        data.active(0, &ConstExpr::i32_const(offset as i32), bytes);
+    }
+    module.section(&types).section(&imports).section(&functions).section(&tables).section(&memories);
+    module.section(&globals).section(&exports).section(&code).section(&data);
+    let mut bytes = module.finish();
+    let (_, world) =
+        PACKAGE.worlds.iter().find(|(name, _)| *name == form.world()).expect("each form has one");
+    wit_component::embed_component_metadata(&mut bytes, &PACKAGE.resolve, *world, StringEncoding::UTF8)
+        .expect("the world is encoded");
+    bytes
+}
+
 struct Writer<'a> {
     form: Form,
     imports: &'a [Import],
@@ -251,61 +416,11 @@ fn at(offset: u32) -> MemArg {
 
 impl Writer<'_> {
     fn module(&mut self) -> Vec<u8> {
-        let mut module = Module::new();
-        let (mut types, mut imports) = (TypeSection::new(), ImportSection::new());
-        for (nth, import) in self.imports.iter().enumerate() {
-            types.ty().function(import.params.iter().copied(), import.result);
-            imports.import(&import.module, &import.name, EntityType::Function(nth as u32));
-        }
-        let (i32s, first) = (|n: usize| vec![ValType::I32; n], self.imports.len() as u32);
-        let (interface, calls): (&str, &[(&str, usize)]) = match self.form {
-            Form::Loss => ("loss", &[("open", 2), ("compute", 5)]),
-            Form::RawLoss => ("raw-loss", &[("open", 2), ("compute", 6)]),
-            Form::Dataset => ("dataset", &[("open", 2), ("batch", 2)]),
-        };
-        let (mut functions, mut exports, mut code) =
-            (FunctionSection::new(), ExportSection::new(), CodeSection::new());
-        for (nth, (name, params)) in calls.iter().enumerate() {
-            types.ty().function(i32s(*params), Some(ValType::I32));
-            functions.function(first + nth as u32);
-            exports.export(
-                &format!("pstrain:plugin/{interface}@0.1.0#{name}"),
-                ExportKind::Func,
-                first + nth as u32,
-            );
-            code.function(&self.body(name, *params as u32, first + nth as u32));
-        }
-        let realloc = first + calls.len() as u32;
-        types.ty().function(i32s(4), Some(ValType::I32));
-        functions.function(realloc);
-        exports.export("cabi_realloc", ExportKind::Func, realloc);
-        code.function(&realloc_body());
-        exports.export("memory", ExportKind::Memory, 0);
-
-        let element_type = RefType::FUNCREF;
-        let mut tables = TableSection::new();
-        for _ in 0..self.tables.0 {
-            let minimum = self.tables.1;
-            tables.table(TableType { element_type, table64: false, minimum, maximum: None, shared: false });
-        }
-        let mut memories = MemorySection::new();
-        memories.memory(MemoryType {
-            minimum: 2,
-            maximum: None,
-            memory64: false,
-            shared: false,
-            page_size_log2: None,
-        });
-        let mut globals = GlobalSection::new();
-        let heap = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
-        globals.global(heap, &ConstExpr::i32_const(HEAP));
-        let mut data = DataSection::new();
-        for (offset, bytes) in self.data() {
-            data.active(0, &ConstExpr::i32_const(offset as i32), bytes);
-        }
-        module.section(&types).section(&imports).section(&functions).section(&tables).section(&memories);
-        module.section(&globals).section(&exports).section(&code).section(&data);
-        module.finish()
+        let first = self.imports.len() as u32;
+        let exports = self.form.exports().1.iter().zip(first..);
+        let bodies = exports.map(|((name, params), own)| self.body(name, *params as u32, own)).collect();
+        let data = self.data();
+        module(self.form, self.imports, self.tables, bodies, data)
     }
 
     /// What an export does: some statements, then a result.
@@ -320,7 +435,12 @@ impl Writer<'_> {
                 sink.i32_const((POOL + 4 * nth) as i32).local_get(list).i32_load(at(0)).i32_store(at(0));
             }
         }
-        let statements = if name == "open" { self.dice.below(3) } else { 1 + self.dice.below(12) };
+        let statements = match name {
+            // A loss has no tensors yet.
+            "open" if self.form == Form::Loss => u32::from(self.dice.one_in(12)),
+            "open" => self.dice.below(3),
+            _ => 1 + self.dice.below(12),
+        };
         for _ in 0..statements {
             match self.dice.below(24) {
                 0 => self.loops(&mut sink, count),
@@ -367,8 +487,8 @@ impl Writer<'_> {
         if import.gives_handle() {
             sink.i32_const((POOL + 4 * self.dice.below(HANDLES)) as i32);
         }
-        for (at, param) in import.params.iter().enumerate() {
-            self.argument(sink, *param, at == 0 || import.params.len() <= 3);
+        for (param, role) in import.params.iter().zip(&import.roles) {
+            self.argument(sink, *param, *role);
         }
         sink.call(nth);
         match import.result {
@@ -382,21 +502,24 @@ impl Writer<'_> {
         }
     }
 
-    fn argument(&mut self, sink: &mut InstructionSink<'_>, kind: ValType, likely_handle: bool) {
+    fn argument(&mut self, sink: &mut InstructionSink<'_>, kind: ValType, role: Role) {
         match kind {
             ValType::I64 => sink.i64_const(self.dice.integer()),
             ValType::F64 => sink.f64_const(self.dice.number().into()),
             ValType::F32 => sink.f32_const((self.dice.number() as f32).into()),
-            _ if self.form == Form::Loss && likely_handle && !self.dice.one_in(8) => {
-                sink.i32_const((POOL + 4 * self.dice.below(HANDLES)) as i32).i32_load(at(0))
-            }
+            _ if self.dice.one_in(40) => sink.i32_const(self.dice.integer() as i32),
             _ => {
-                let value = match self.dice.below(16) {
-                    0..8 => self.dice.below(4) as i32,
-                    8..15 => (SCRATCH + 8 * self.dice.below(SCRATCH_BYTES / 16)) as i32,
-                    _ => self.dice.integer() as i32,
-                };
-                sink.i32_const(value)
+                let pointer = (SCRATCH + 8 * self.dice.below(SCRATCH_BYTES / 16)) as i32;
+                let small = self.dice.below(4) as i32;
+                match role {
+                    Role::Handle => {
+                        sink.i32_const((POOL + 4 * self.dice.below(HANDLES)) as i32).i32_load(at(0))
+                    }
+                    Role::Pointer => sink.i32_const(pointer),
+                    Role::Length => sink.i32_const(small),
+                    Role::Case(of) => sink.i32_const(self.dice.below(of) as i32),
+                    Role::Any => sink.i32_const(if self.dice.one_in(2) { pointer } else { small }),
+                }
             }
         };
     }
