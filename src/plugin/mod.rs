@@ -14,6 +14,9 @@
 //! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`]. Reading a file is
 //!   not bounded: a pipe or a dead network drive in the data folder can hold it up. `runner` gives up waiting then.
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
+//! - W-5: what a guest makes the host do is counted before it is done: operations on tensors with their backward
+//!   ([`tensors`]), memories and tables, lines of the log; and a file is compiled by a process with limits ([`apart`]).
+//! - W-6: no argument of a guest makes an operation panic.
 
 mod apart;
 pub mod author;

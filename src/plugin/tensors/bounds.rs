@@ -1,4 +1,4 @@
-//! What a guest may do in one call, done: how long it and its backward take, and that more is refused before it is tried.
+//! W-5: what a guest may do in one call, done: how long it and its backward take, and that more is refused before it is tried.
 
 use std::time::{Duration, Instant};
 
