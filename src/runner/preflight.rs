@@ -173,7 +173,11 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use tch::Kind;
+
     use super::*;
+    use crate::job::{JobText, Sources, load, starter};
+    use crate::plugin::Field;
 
     fn facts(said: &[(&str, &str)]) -> Facts {
         Facts(said.iter().map(|&(what, value)| (what.into(), value.into())).collect())
@@ -192,6 +196,27 @@ mod tests {
             [
                 "samples of data.train differ: 1,436 on rank 2; 1,437 on ranks 1 and 3",
                 "versions of pstrain differ: 1.0 on ranks 0, 1 and 3; 1.1 on rank 2",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_data_of_trainers_are_compared_by_samples_fields_and_dtypes() {
+        let file = JobText { name: "starter", text: starter() };
+        let resolved = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap();
+        let training = resolved.job.training().unwrap();
+        let of = |samples, dtype| {
+            let field = |name: &str, dtype, shape: &[i64]| Field { name: name.into(), dtype, shape: shape.into() };
+            let fields = vec![field("image", Kind::Uint8, &[1, 8, 8]), field("label", dtype, &[])];
+            Facts::default().with_data(training, &DatasetInfo { samples, fields })
+        };
+        let ranks = BTreeMap::from([(Rank(1), of(1_437, Kind::Int64)), (Rank(2), of(1_436, Kind::Float))]);
+        assert_eq!(
+            differences(&ranks),
+            [
+                "fields of data.train differ: image uint8 [1, 8, 8], label float32 [] on rank 2; \
+                 image uint8 [1, 8, 8], label int64 [] on rank 1",
+                "samples of data.train differ: 1,436 on rank 2; 1,437 on rank 1",
             ]
         );
     }
