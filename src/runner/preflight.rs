@@ -206,7 +206,8 @@ mod tests {
         let resolved = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap();
         let training = resolved.job.training().unwrap();
         let of = |samples, dtype| {
-            let field = |name: &str, dtype, shape: &[i64]| Field { name: name.into(), dtype, shape: shape.into() };
+            let field =
+                |name: &str, dtype, shape: &[i64]| Field { name: name.into(), dtype, shape: shape.into() };
             let fields = vec![field("image", Kind::Uint8, &[1, 8, 8]), field("label", dtype, &[])];
             Facts::default().with_data(training, &DatasetInfo { samples, fields })
         };

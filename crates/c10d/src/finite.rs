@@ -34,7 +34,8 @@ pub fn not_finite(tensor: &Tensor) -> Result<Option<NotFinite>, TchError> {
     let count = tensor.numel();
     let all_finite = match kind {
         _ if count == 0 => true,
-        Kind::Float if is_plain => {
+        Kind::Float | Kind::Double if !is_plain || count > FEW => are_finite_by_sum(tensor)?,
+        Kind::Float => {
             // SAFETY: a dense tensor in this machine's memory, whose `count` numbers of four bytes lie one behind the other
             // and stay there as long as it is borrowed. Any bits are a u32.
             are_finite(
@@ -42,14 +43,12 @@ pub fn not_finite(tensor: &Tensor) -> Result<Option<NotFinite>, TchError> {
                 0x7f80_0000,
             )
         }
-        Kind::Double if is_plain => {
+        Kind::Double => {
             // SAFETY: as above, of eight bytes each.
             let words = unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const u64, count) };
             are_finite(words, 0x7ff0_0000_0000_0000)
         }
-        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {
-            bool::try_from(tensor.f_isfinite()?.f_all()?)?
-        }
+        Kind::Half | Kind::BFloat16 => bool::try_from(tensor.f_isfinite()?.f_all()?)?,
         _ => true,
     };
     if all_finite {
@@ -57,6 +56,18 @@ pub fn not_finite(tensor: &Tensor) -> Result<Option<NotFinite>, TchError> {
     }
     let has_nan = bool::try_from(tensor.f_isnan()?.f_any()?)?;
     Ok(Some(if has_nan { NotFinite::Nan } else { NotFinite::Infinite }))
+}
+
+/// Up to so many numbers are looked at here; more are worth libtorch's threads, and what is on a GPU stays there.
+const FEW: usize = 1 << 18;
+
+/// One number that is not finite makes a sum that is not. Large finite ones may, too: then each is looked at.
+fn are_finite_by_sum(tensor: &Tensor) -> Result<bool, TchError> {
+    let sum = tensor.f_sum(tensor.f_kind()?)?.f_double_value(&[])?;
+    if sum.is_finite() {
+        return Ok(true);
+    }
+    bool::try_from(tensor.f_isfinite()?.f_all()?)
 }
 
 /// What of `numbers` is not finite: NaN, if there is one.
@@ -110,6 +121,17 @@ mod tests {
         assert_eq!(not_finite(&Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))).unwrap(), None);
         assert_eq!(not_finite(&Tensor::from_slice(&[i64::MAX])).unwrap(), None);
         assert_eq!(not_finite_numbers(&[]), None);
+    }
+
+    #[test]
+    fn many_numbers_whose_sum_is_too_large_are_finite_all_the_same() {
+        let many = Tensor::full([2, FEW as i64], f64::from(f32::MAX), (Kind::Float, Device::Cpu));
+        assert_eq!(not_finite(&many).unwrap(), None);
+        for (odd, what) in ODD {
+            let tensor = many.copy();
+            let _ = tensor.get(1).get(FEW as i64 - 1).fill_(odd);
+            assert_eq!(not_finite(&tensor).unwrap(), Some(what), "{odd}");
+        }
     }
 
     #[test]
