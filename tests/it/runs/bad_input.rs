@@ -142,18 +142,23 @@ fn a_cut_data_file_is_named() {
 #[test]
 fn a_pipe_among_the_data_files_holds_the_job_up_for_a_while_only() {
     let folder = tempfile::tempdir().unwrap();
-    nix::unistd::mkfifo(&folder.path().join("pipe.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    job_of_a_pipe(folder.path());
+    let settings = ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=1500"];
+    let said = refused(folder.path(), Some("job.toml"), &settings, 2);
+    assert!(said.contains("plug-in `csv` has not come back from `open` within 6.5s"), "{said}");
+    assert!(said.contains("hint: is there a pipe or a dead network drive in the data folder?"), "{said}");
+}
+
+/// Trains on a pipe that nobody writes to.
+pub fn job_of_a_pipe(folder: &Path) {
+    nix::unistd::mkfifo(&folder.join("pipe.csv"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let idx = "images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"";
     let digits = include_str!("../../../jobs/digits_ps.toml");
     assert!(digits.contains(idx));
     let (job, _) = digits.split_once("[data.test]").unwrap();
     let (_, rest) = digits.split_once("[loss]").unwrap();
     let job = format!("{job}[loss]{rest}").replace(idx, "file = \"pipe.csv\"\ntarget = \"y\"");
-    fs::write(folder.path().join("job.toml"), job).unwrap();
-    let settings = ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=1500"];
-    let said = refused(folder.path(), Some("job.toml"), &settings, 2);
-    assert!(said.contains("plug-in `csv` has not come back from `open` within 6.5s"), "{said}");
-    assert!(said.contains("hint: is there a pipe or a dead network drive in the data folder?"), "{said}");
+    fs::write(folder.join("job.toml"), job).unwrap();
 }
 
 #[test]

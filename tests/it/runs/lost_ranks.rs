@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use super::bad_input::{job_of_a_pipe, refused};
 use crate::program::*;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -155,6 +156,21 @@ fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
             );
         }
     }
+}
+
+#[test]
+fn a_rank_that_lives_and_does_not_move_ends_the_job_with_what_it_stands_at() {
+    let folder = tempfile::tempdir().expect("a folder");
+    job_of_a_pipe(folder.path());
+    let settings =
+        ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=60000", "cluster.stalled_after_ms=4000"];
+    let said = refused(folder.path(), Some("job.toml"), &settings, 3);
+    assert!(said.contains(" stands still while opening the data: no sign of progress for "), "{said}");
+    assert!(
+        said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 waits for "),
+        "{said}"
+    );
+    assert!(said.contains(" at barrier `trained`"), "{said}");
 }
 
 /// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
