@@ -243,7 +243,7 @@ fn no_argument_of_any_operation_panics() {
     let operations = operations();
     assert!(operations.len() > 60, "{operations:?}");
     let calls = prop::collection::vec(call(operations.len()), 1..40);
-    cases(400, 20_000)
+    cases(400, 4_000)
         .run(&calls, |calls| {
             let mut guest = Guest::new();
             for call in &calls {
