@@ -23,7 +23,7 @@ fn the_reference_lists_layers_optimizers_losses_and_datasets() {
     let optimizers = optimizers::OPTIMIZERS.iter().map(|optimizer| optimizer.name);
     let shipped = LOSSES.iter().chain(DATASETS).map(|shipped| shipped.name);
     for name in layers.chain(optimizers).chain(shipped) {
-        assert!(text.contains(&format!("`{name}`")), "{name}");
+        assert!(text.contains(&format!("\n### {name}\n")), "{name}");
     }
 }
 
