@@ -166,7 +166,7 @@ fn a_killed_master_ends_all_others_with_its_name() {
     let folder = folder_with(DDP_RPC);
     let mut world = start_world(folder.path(), &[]);
     wait_for_metrics(folder.path(), |metrics| {
-        (0..2).all(|rank| metrics.matches(&format!("\"rank\":{rank},")).count() > 20)
+        (0..2).all(|rank| metrics.matches(&format!("\"rank\":{rank},")).count() > 200)
     });
     let master = world.remove(2);
     kill(Pid::from_raw(master.id() as i32), Signal::SIGKILL).unwrap();
