@@ -1,4 +1,4 @@
-//! What a guest may do in one call, done (W-5): how long it and its backward take, and that more is refused before it is tried.
+//! What a guest may do in one call, done (W-5): how long it and its backward take, and that more is refused.
 
 use std::time::{Duration, Instant};
 
