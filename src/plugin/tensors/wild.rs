@@ -1,4 +1,4 @@
-//! W-6: every operation of the WIT with arguments that nobody would give: each ends with a value or an error, never a panic.
+//! Every operation of the WIT with arguments that nobody would give: each ends with a value or an error, never a panic (W-6).
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
