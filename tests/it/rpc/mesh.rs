@@ -55,6 +55,20 @@ fn a_context_travels_with_the_call() {
     shut_down(meshes);
 }
 
+#[test]
+fn a_rank_is_called_as_often_as_it_takes() {
+    let meshes = world(2, |_| echo());
+    // More than a peer may have open at a time.
+    for _ in 0..320 {
+        let calls: Vec<_> =
+            (0..64).map(|_| meshes[0].call(Rank(1), "echo", message([Value::Int(1)]))).collect();
+        for call in calls {
+            call.wait().expect("an answer");
+        }
+    }
+    shut_down(meshes);
+}
+
 /// Notes the numbers that it is called with, in their order.
 fn noting(noted: &Arc<Mutex<Vec<i64>>>) -> Methods {
     let noted = noted.clone();
