@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Another build of pstrain beside this one, in turns: whether a change costs anything.
+"""Other builds of pstrain beside this one, in turns: whether a change costs anything.
 
-    bench/before_after.py BEFORE [--data DIR] [--rounds 5] [--scale 1.0]
+    bench/before_after.py NAME=PROGRAM... [--data DIR] [--rounds 5] [--scale 1.0] [--only WORD]...
 
-BEFORE is the program to compare with. Rates: more is better, and a ratio below 1 is a loss.
+Each PROGRAM is a build to compare with. Rates: more is better, and a ratio below 1 is a loss.
 """
 import json
 import os
@@ -26,6 +26,8 @@ TRAINING = [
     ("a table on two servers", ROOT / "jobs/recommender.toml", 4, 1500, [], False),
     ("a pipeline of two stages", ROOT / "jobs/pipeline.toml", 4, 600, [], False),
 ]
+CALLS = ["small calls/s, one at a time", "small calls/s, 64 in flight",
+         *(f"tensors of {size}iB/s, one way" for size in ("4 K", "100 K", "1 M", "16 M", "64 M"))]
 
 
 def trained(program, case, args):
@@ -50,32 +52,52 @@ def read(program, args):
     return json.loads(output(*command, *settings([f"data.root={args.data}"])))["samples_per_s"]
 
 
+def builds(texts):
+    """Names and programs, from `NAME=PROGRAM`."""
+    programs = {}
+    for text in texts:
+        name, equals, program = text.partition("=")
+        if not equals:
+            fail(f"`{text}` is not NAME=PROGRAM", "for example: main=/tmp/pstrain")
+        if not os.access(program, os.X_OK):
+            fail(f"{program}: no such program", "name another build of pstrain")
+        programs[name] = program
+    return {**programs, "now": PSTRAIN}
+
+
 def main():
     parser = arguments(__doc__)
-    parser.add_argument("before", type=Path)
+    parser.add_argument("build", nargs="+", metavar="NAME=PROGRAM", help="a build to compare with")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of steps")
+    parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name has it; may be repeated")
     args = parser.parse_args()
-    if not os.access(args.before, os.X_OK):
-        fail(f"{args.before}: no such program", "name another build of pstrain")
+    programs = builds(args.build)
     args.data = args.data.resolve()
     mnist(args.data)
-    programs = {"before": args.before, "now": PSTRAIN}
     rows = []
 
+    def wanted(name):
+        return not args.only or any(word in name for word in args.only)
+
+    def row(name, measured):
+        now = measured["now"]
+        others = [before for which, before in measured.items() if which != "now"]
+        rows.append([name, *others, now, *(ratio(now, before) for before in others)])
+
     def compare(name, measure):
-        measured = in_turns({which: lambda program=program: measure(program) for which, program in programs.items()},
-                            args.rounds)
-        return [[name, measured["before"], measured["now"], ratio(measured["now"], measured["before"])]]
+        if wanted(name):
+            subjects = {which: lambda program=program: measure(program) for which, program in programs.items()}
+            row(name, in_turns(subjects, args.rounds))
 
     for case in TRAINING:
-        rows += compare(f"{case[0]}, steps/s", lambda program, case=case: trained(program, case, args))
-    calls = in_turns({which: lambda program=program: called(program) for which, program in programs.items()}, args.rounds)
-    names = ["small calls/s, one at a time", "small calls/s, 64 in flight",
-             *(f"tensors of {size}iB/s, one way" for size in ("4 K", "100 K", "1 M", "16 M", "64 M"))]
-    rows += [[name, before, now, ratio(now, before)]
-             for name, before, now in zip(names, calls["before"], calls["now"], strict=True)]
-    rows += compare("samples/s of MNIST through a plug-in", lambda program: read(program, args))
-    print(table(["", "before", "now", "now/before"], rows))
+        compare(f"{case[0]}, steps/s", lambda program, case=case: trained(program, case, args))
+    if any(map(wanted, CALLS)):
+        subjects = {which: lambda program=program: called(program) for which, program in programs.items()}
+        calls = in_turns(subjects, args.rounds)
+        for nth, name in enumerate(CALLS):
+            row(name, {which: rates[nth] for which, rates in calls.items()})
+    compare("samples/s of MNIST through a plug-in", lambda program: read(program, args))
+    print(table(["", *programs, *(f"now/{which}" for which in programs if which != "now")], rows))
 
 
 if __name__ == "__main__":

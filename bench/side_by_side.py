@@ -118,11 +118,13 @@ def parsed(printed):
 
 
 def in_turns(subjects, rounds):
-    """Calls each of the named functions once a round; the median of what each returned."""
+    """Calls each of the named functions once a round, another one first in each; the median of what each returned."""
     values = {name: [] for name in subjects}
     for nth in range(1, rounds + 1):
-        for name, measure in subjects.items():
-            values[name].append(measure())
+        names = list(subjects)
+        first = (nth - 1) % len(names)
+        for name in names[first:] + names[:first]:
+            values[name].append(subjects[name]())
             print(f"round {nth} of {rounds}, {name}: {json.dumps(values[name][-1])}", file=sys.stderr, flush=True)
     return {name: median(measured) for name, measured in values.items()}
 
