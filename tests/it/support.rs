@@ -1,9 +1,10 @@
 //! Worlds of several ranks in one process, over real loopback sockets. Every wait is bounded.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use pstrain::rpc::{CallError, JoinError, LostRank, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::{Rank, WorldSize};
@@ -118,4 +119,42 @@ pub fn one(pending: Pending) -> Value {
 #[track_caller]
 pub fn error(pending: Pending) -> CallError {
     pending.wait().expect_err("an error")
+}
+
+/// A job that learns `y` from `x` of each of the `rows`: one server or none, as `place` says, one trainer, one sample a step.
+/// Each of `changes` stands in the place of some text of the job.
+pub fn regression(folder: &Path, place: &str, rows: &str, changes: &[(&str, &str)]) {
+    const JOB: &str = r#"
+[cluster]
+world_size = 2
+[roles]
+server = 1
+trainer = "rest"
+[modules.net]
+place = "server"
+input = [1]
+layers = [{ type = "linear", in_features = 1, out_features = 1 }]
+[data]
+root = "."
+plugin = "csv"
+shuffle = false
+[data.train]
+file = "rows.csv"
+target = ["y"]
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 0.01
+[train]
+batch_size = 1
+"#;
+    let roles = if place.contains("trainer") { "" } else { "server = 1\n" };
+    let own = [("server = 1\n", roles), ("place = \"server\"", place)];
+    let job = own.iter().chain(changes).fold(JOB.to_owned(), |job, (from, to)| {
+        assert!(job.contains(from), "{from}");
+        job.replace(from, to)
+    });
+    fs::write(folder.join("job.toml"), job).expect("a folder");
+    fs::write(folder.join("rows.csv"), format!("x,y\n{rows}")).expect("a folder");
 }

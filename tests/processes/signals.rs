@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pstrain::model;
 
-use crate::support::{eventually, times};
+use crate::support::{eventually, regression, times};
 
 pub const TESTS: &[(&str, fn())] =
     tests![a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else,];
@@ -24,33 +24,14 @@ const LONGEST_MS: u64 = 3000;
 /// In the environment of every process of a run.
 const MARK: &str = "SIGNALLED_RUN";
 
-const JOB: &str = r#"
-[cluster]
-world_size = 3
-lost_after_ms = 2000
-[roles]
-server = 1
-trainer = "rest"
-[modules.net]
-place = "server"
-input = [1]
-layers = [{ type = "linear", in_features = 1, out_features = 64 }, { type = "linear", in_features = 64, out_features = 1 }]
-[data]
-root = "."
-plugin = "csv"
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.001
-[train]
-batch_size = 2
-[log]
-every = 1
-"#;
+/// Lines of the job, and what they are here.
+const CHANGES: [(&str, &str); 5] = [
+    ("world_size = 2", "world_size = 3\nlost_after_ms = 2000"),
+    ("out_features = 1 }", "out_features = 64 }, { type = \"linear\", in_features = 64, out_features = 1 }"),
+    ("lr = 0.01", "lr = 0.001"),
+    ("batch_size = 1", "batch_size = 2"),
+    ("[train]", "[log]\nevery = 1\n[train]"),
+];
 
 /// What a run may leave.
 const FILES: [&str; 4] = ["job.toml", "metrics.jsonl", "model.safetensors", "summary.json"];
@@ -63,8 +44,7 @@ fn a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else() {
     let mut longest = Duration::ZERO;
     for _ in 0..times(6, 300) {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("job.toml"), JOB).unwrap();
-        fs::write(folder.path().join("rows.csv"), format!("x,y\n{}", "0.5,1\n".repeat(1000))).unwrap();
+        regression(folder.path(), "place = \"server\"", &"0.5,1\n".repeat(1000), &CHANGES);
         fs::create_dir(folder.path().join("tmp")).unwrap();
         let mark = format!("{:x}", random(u64::MAX));
         let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL, Signal::SIGKILL];

@@ -7,49 +7,20 @@ use pstrain::model;
 use tch::Tensor;
 
 use crate::program::*;
+use crate::support::regression;
 
 /// A regression of one feature from a weight of 0.01, 24 steps of one sample each by each trainer, whose loss is finite
 /// throughout. The gradient of a row of 1e21 is not.
 fn job(folder: &Path, place: &str, large: impl Fn(u32) -> bool) {
     let row = |row| if large(row) { "1e21,0\n" } else { "0,0\n" };
     let rows: String = (0..24).map(row).collect();
-    fs::write(folder.join("rows.csv"), format!("x,y\n{rows}")).unwrap();
     let start =
         [("0.weight", Tensor::from_slice(&[0.01f32]).view([1, 1])), ("0.bias", Tensor::from_slice(&[0f32]))];
     let start: Vec<_> = start.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
     model::save(&folder.join("start.safetensors"), &start).unwrap();
-    let server = if place.contains("trainer") { "" } else { "server = 1" };
-    let job = format!(
-        r#"
-name = "finite"
-[cluster]
-world_size = 2
-[roles]
-{server}
-trainer = "rest"
-[modules.net]
-{place}
-input = [1]
-weights = "start.safetensors"
-layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
-[data]
-root = "."
-plugin = "csv"
-shuffle = false
-partition = "whole"
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 1
-"#
-    );
-    fs::write(folder.join("job.toml"), job).unwrap();
+    let weights = ("input = [1]", "input = [1]\nweights = \"start.safetensors\"");
+    let whole = ("shuffle = false", "shuffle = false\npartition = \"whole\"");
+    regression(folder, place, &rows, &[weights, whole]);
 }
 
 const HOSTED: &str = "place = \"server\"";

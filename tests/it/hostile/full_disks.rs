@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::program::*;
+use crate::support::regression;
 
 fn two_steps() -> [&'static str; 4] {
     ["--set", "train.steps=2", "--set", "eval.batch_size=2000"]
@@ -85,34 +86,8 @@ fn a_model_whose_run_folder_is_gone_is_elsewhere_and_the_run_says_where() {
 #[test]
 fn metrics_that_do_not_fit_do_not_end_training_and_are_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("rows.csv"), format!("x,y\n{}", "0.5,1\n".repeat(400))).unwrap();
-    let job = r#"
-[cluster]
-world_size = 2
-[roles]
-server = 1
-trainer = "rest"
-[modules.net]
-place = "server"
-input = [1]
-layers = [{ type = "linear", in_features = 1, out_features = 1 }]
-[data]
-root = "."
-plugin = "csv"
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 1
-[log]
-every = 1
-"#;
-    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let often = ("[train]", "[log]\nevery = 1\n[train]");
+    regression(folder.path(), "place = \"server\"", &"0.5,1\n".repeat(400), &[often]);
     let port = free_port().to_string();
     let rank = |rank| {
         ["run", "job.toml", "--run-dir", "RUN", "--master-port", &port, "--rank", rank].map(str::to_owned)

@@ -5,36 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::program::*;
-
-fn regression(folder: &Path, place: &str) {
-    let server = if place.contains("trainer") { "" } else { "server = 1" };
-    let job = format!(
-        r#"
-name = "preflight"
-[roles]
-{server}
-trainer = "rest"
-[modules.net]
-{place}
-input = [1]
-layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
-[data]
-root = "."
-plugin = "csv"
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 1
-"#
-    );
-    fs::write(folder.join("job.toml"), job).unwrap();
-}
+use crate::support::regression;
 
 /// Each rank with a data folder of its own, which `rows` fills.
 fn world(
@@ -66,7 +37,7 @@ fn table(rows: usize) -> String {
 fn trainers_with_other_numbers_of_samples_take_no_step() {
     for (place, ranks, first) in [("place = \"server\"", 3, 1), ("place = \"trainer\"", 2, 0)] {
         let folder = tempfile::tempdir().unwrap();
-        regression(folder.path(), place);
+        regression(folder.path(), place, "", &[]);
         let outputs = world(
             folder.path(),
             ranks,
@@ -86,7 +57,7 @@ fn trainers_with_other_numbers_of_samples_take_no_step() {
 #[test]
 fn columns_in_another_order_are_the_same_fields() {
     let folder = tempfile::tempdir().unwrap();
-    regression(folder.path(), "place = \"server\"");
+    regression(folder.path(), "place = \"server\"", "", &[]);
     let rows = |rank: u32| if rank == 2 { format!("y,x\n{}", "1,0.5\n".repeat(24)) } else { table(24) };
     for output in &world(folder.path(), 3, rows, |_| Vec::new()) {
         assert_code(output, 0);
@@ -97,7 +68,7 @@ fn columns_in_another_order_are_the_same_fields() {
 #[test]
 fn replicas_that_were_given_other_weights_take_no_step() {
     let folder = tempfile::tempdir().unwrap();
-    regression(folder.path(), "place = \"trainer\"");
+    regression(folder.path(), "place = \"trainer\"", "", &[]);
     let weights = |rank: u32| {
         let path = folder.path().join(format!("start{rank}.safetensors"));
         let value = f64::from(rank);

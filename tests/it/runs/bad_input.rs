@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::program::*;
+use crate::support::regression;
 
 pub fn refused(folder: &Path, job: Option<&str>, settings: &[&str], code: i32) -> String {
     let output = finish(&mut spawn(folder, job, settings));
@@ -179,47 +180,20 @@ fn a_loss_that_is_no_number_stops_the_job_with_rank_and_step() {
     assert!(said.contains("train.on_nan = \"skip\""), "{said}");
 }
 
-/// A regression of one feature by one trainer, 24 steps of one sample each. Rows that are too large are not learnt from.
-fn regression(folder: &Path, too_large: impl Fn(u32) -> bool) {
+/// 24 steps of one trainer. Rows that are too large are not learnt from.
+fn skipping(folder: &Path, too_large: impl Fn(u32) -> bool) {
     let row = |row| match too_large(row) {
         true => "3e38,1\n".to_owned(),
         false => format!("0.{row},1\n"),
     };
-    fs::write(folder.join("rows.csv"), format!("x,y\n{}", (0..24).map(row).collect::<String>())).unwrap();
-    let job = r#"
-name = "regression"
-[cluster]
-world_size = 2
-[roles]
-server = 1
-trainer = "rest"
-[modules.net]
-place = "server"
-input = [1]
-layers = [{ type = "linear", in_features = 1, out_features = 1 }]
-[data]
-root = "."
-plugin = "csv"
-shuffle = false
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 1
-on_nan = "skip"
-"#;
-    fs::write(folder.join("job.toml"), job).unwrap();
+    let skip = ("batch_size = 1", "batch_size = 1\non_nan = \"skip\"");
+    regression(folder, "place = \"server\"", &(0..24).map(row).collect::<String>(), &[skip]);
 }
 
 #[test]
 fn a_loss_that_is_no_number_is_skipped_where_the_job_says_so_and_the_summary_counts_it() {
     let folder = tempfile::tempdir().unwrap();
-    regression(folder.path(), |row| row == 5 || row == 7);
+    skipping(folder.path(), |row| row == 5 || row == 7);
     let output = finish(&mut spawn(folder.path(), Some("job.toml"), &[]));
     assert_code(&output, 0);
     assert!(stderr(&output).contains("step 6: the loss is inf; the step is skipped"), "{}", stderr(&output));
@@ -232,10 +206,10 @@ fn a_loss_that_is_no_number_is_skipped_where_the_job_says_so_and_the_summary_cou
 #[test]
 fn a_job_that_skips_more_steps_than_it_takes_fails() {
     let folder = tempfile::tempdir().unwrap();
-    regression(folder.path(), |row| row % 2 == 0 || row == 1);
+    skipping(folder.path(), |row| row % 2 == 0 || row == 1);
     let said = refused(folder.path(), Some("job.toml"), &[], 1);
     assert!(said.contains("rank 1: the loss or gradients were not finite in 13 of 24 steps"), "{said}");
-    regression(folder.path(), |row| row >= 2);
+    skipping(folder.path(), |row| row >= 2);
     let said = refused(folder.path(), Some("job.toml"), &["train.most_skipped=3"], 1);
     assert!(
         said.contains(
@@ -248,7 +222,7 @@ fn a_job_that_skips_more_steps_than_it_takes_fails() {
 #[test]
 fn numbers_are_not_rounded_to_become_ids() {
     let folder = tempfile::tempdir().unwrap();
-    regression(folder.path(), |_| false);
+    skipping(folder.path(), |_| false);
     let layers =
         r#"modules.net.layers=[{ type = "embedding", num_embeddings = 9, embedding_dim = 1 }, "flatten"]"#;
     let said = refused(folder.path(), Some("job.toml"), &["modules.net.input_dtype=int64", layers], 2);

@@ -1,11 +1,10 @@
 //! That jobs learn, whatever the consistency and the filter, and what travels meanwhile.
 
-use std::fs;
-
 use serde_json::Value;
 
 use super::{JOB, folder_with, train};
 use crate::program::*;
+use crate::support::regression;
 
 const TWENTY: [&str; 2] = ["train.epochs=20", "optimizer.lr=0.2"];
 
@@ -66,37 +65,17 @@ fn batch_normalisation_and_accumulated_batches_train() {
 
 #[test]
 fn a_loss_that_is_no_number_is_skipped_by_one_trainer_and_held_against_nobody() {
-    let (before, _) = JOB.split_once("[modules.net]").unwrap();
-    let job = format!(
-        r#"{before}
-[modules.net]
-place = "server"
-run = "caller"
-input = [1]
-layers = [{{ type = "linear", in_features = 1, out_features = 1 }}]
-[data]
-root = "."
-plugin = "csv"
-shuffle = false
-partition = "split"
-[data.train]
-file = "rows.csv"
-target = ["y"]
-[loss]
-plugin = "mse"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 1
-on_nan = "skip"
-"#
-    );
+    let changes = [
+        ("world_size = 2", "world_size = 4"),
+        ("server = 1", "server = 2"),
+        ("shuffle = false", "shuffle = false\npartition = \"split\""),
+        ("batch_size = 1", "batch_size = 1\non_nan = \"skip\""),
+    ];
     // The third row of the second trainer makes its loss infinite.
     let rows: String = (0..24).map(|row| if row == 5 { "3e38,1\n" } else { "0.5,1\n" }).collect();
     for consistency in ["train.consistency=bsp", "train.consistency=async"] {
-        let folder = folder_with(&job);
-        fs::write(folder.path().join("rows.csv"), format!("x,y\n{rows}")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        regression(folder.path(), "place = \"server\"\nrun = \"caller\"", &rows, &changes);
         assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[consistency])), 0);
         let summary = summary(folder.path());
         assert_eq!((&summary["steps"], &summary["skipped_steps"]), (&24.into(), &1.into()));
