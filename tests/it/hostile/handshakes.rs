@@ -80,10 +80,29 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut ChaCha8Rng) {
     }
 }
 
-/// Connects, says `bytes`, and waits for the end. How long it took.
-fn attack(address: SocketAddr, bytes: &[u8], says_no_more: bool) -> Duration {
-    let began = Instant::now();
-    let Ok(mut stranger) = TcpStream::connect(address) else { return Duration::ZERO };
+/// So many attacks, each by its number, some of them at the same time. How long the longest took.
+fn side_by_side(count: usize, attack: impl Fn(usize) + Sync) -> Duration {
+    let next = AtomicUsize::new(0);
+    let longest = Mutex::new(Duration::ZERO);
+    let attacks = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            let began = Instant::now();
+            attack(number);
+            let mut longest = longest.lock().expect("no panic");
+            *longest = began.elapsed().max(*longest);
+        }
+    };
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(attacks))));
+    longest.into_inner().expect("no panic")
+}
+
+/// Connects, says `bytes`, and waits for the end.
+fn attack(address: SocketAddr, bytes: &[u8], says_no_more: bool) {
+    let Ok(mut stranger) = TcpStream::connect(address) else { return };
     stranger.set_read_timeout(Some(BOUND)).expect("a timeout");
     let _ = stranger.write_all(bytes);
     if says_no_more {
@@ -95,7 +114,6 @@ fn attack(address: SocketAddr, bytes: &[u8], says_no_more: bool) -> Duration {
         assert!(ended, "it was not sent away within {BOUND:?}: {bytes:02x?}");
     }
     assert!(heard.len() < 1024, "{} bytes for somebody who has proven nothing", heard.len());
-    began.elapsed()
 }
 
 #[test]
@@ -107,31 +125,16 @@ fn no_mutated_handshake_holds_rank_0_up() {
     (rank0.listen, rank0.token) = (Some(socket), Some(token.clone()));
     rank0.join_timeout = Duration::from_secs(3600);
     let rank0 = join_later(rank0, echo());
-    let next = AtomicUsize::new(0);
-    let worst = Mutex::new(Duration::ZERO);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= count {
-                        return;
-                    }
-                    let mut random = ChaCha8Rng::seed_from_u64(number as u64);
-                    let mut bytes = template.clone();
-                    // Some are whole, and the proof is that of another connection.
-                    if !number.is_multiple_of(16) {
-                        mutate(&mut bytes, &mut random);
-                    }
-                    // Few wait until they are sent away: that takes two seconds each.
-                    let took = attack(address, &bytes, number % 64 != 5);
-                    let mut worst = worst.lock().expect("no panic");
-                    *worst = took.max(*worst);
-                }
-            });
+    let longest = side_by_side(count, |number| {
+        let mut bytes = template.clone();
+        // Some are whole, and the proof is that of another connection.
+        if !number.is_multiple_of(16) {
+            mutate(&mut bytes, &mut ChaCha8Rng::seed_from_u64(number as u64));
         }
+        // Few wait until they are sent away: that takes two seconds each.
+        attack(address, &bytes, number % 64 != 5);
     });
-    println!("{count} mutated handshakes; the longest took {:?}", worst.lock().expect("no panic"));
+    println!("{count} mutated handshakes; the longest took {longest:?}");
     let mut rank1 = config(1, 2, address);
     rank1.token = Some(token);
     let rank1 = within(join_later(rank1, echo())).expect("let in");
@@ -145,29 +148,13 @@ fn no_mutated_handshake_holds_rank_0_up() {
 fn no_mutated_answer_holds_a_rank_up() {
     let (token, count) = (Token::random(), times(48, 4_000));
     let answers = answers(&token);
-    let next = AtomicUsize::new(0);
-    let worst = Mutex::new(Duration::ZERO);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= count {
-                        return;
-                    }
-                    let mut random = ChaCha8Rng::seed_from_u64(number as u64);
-                    let mut bytes = answers.clone();
-                    mutate(&mut bytes, &mut random);
-                    let began = Instant::now();
-                    let error = joins_somebody_who_says(bytes, &token);
-                    assert!(!error.to_string().chars().any(|c| c.is_control() && c != '\n'), "{error:?}");
-                    let mut worst = worst.lock().expect("no panic");
-                    *worst = began.elapsed().max(*worst);
-                }
-            });
-        }
+    let longest = side_by_side(count, |number| {
+        let mut bytes = answers.clone();
+        mutate(&mut bytes, &mut ChaCha8Rng::seed_from_u64(number as u64));
+        let error = joins_somebody_who_says(bytes, &token);
+        assert!(!error.to_string().chars().any(|c| c.is_control() && c != '\n'), "{error:?}");
     });
-    println!("{count} mutated answers; the longest took {:?}", worst.lock().expect("no panic"));
+    println!("{count} mutated answers; the longest took {longest:?}");
 }
 
 /// A challenge and an answer.
