@@ -11,7 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval_at, sleep_until, timeout_at};
 
 use super::address;
-use super::handshake::{self, Introduction, Refusal};
+use super::failure::{Failure, Refusal};
+use super::frame;
+use super::handshake::{self, Introduction};
 use super::secret::{Key, nonce};
 use super::unauthenticated::{Counted, accept_all};
 use super::world::{Joined, SAY_EVERY, World, fits, introduction, listener};
@@ -89,7 +91,7 @@ async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixN
             let _ = lobby.notify.send(());
             lobby.hold(came.rank, stream, asked).await;
         }
-        Err(handshake::Failure::Refused(refused)) => {
+        Err(Failure::Refused(refused)) => {
             // Who has not proven the token may call itself anything.
             lobby.log_refusal(named.as_deref().unwrap_or("a connection"), &refused.message);
         }
@@ -250,7 +252,7 @@ impl Lobby {
             }
             let ends = stream.ends().ok();
             let sent =
-                handshake::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
+                frame::send::<world::Owned>(&mut stream, |to| write_world(to, &members, ends, &secret));
             match sent.await {
                 Ok(()) => joined.push(Joined { rank, stream, accepted: true, transports: came.transports }),
                 Err(failure) => left = Some((rank, format!("{failure:?}"))),
@@ -279,7 +281,7 @@ async fn refuse(streams: Vec<Stream>, error: &JoinError) {
     let text = error.to_string();
     let refused = Refusal::new(RefusalReason::Timeout, text.lines().next().unwrap_or_default());
     for mut stream in streams {
-        let sent = handshake::send::<world::Owned>(&mut stream, |to| {
+        let sent = frame::send::<world::Owned>(&mut stream, |to| {
             handshake::write_refusal(to.init_refused(), &refused);
         });
         let _ = sent.await;
@@ -314,7 +316,7 @@ mod tests {
     use crate::topology::WorldSize;
 
     /// Rank 1 comes, and the connection is `cut` after it was challenged and before it says who it is.
-    async fn come(lobby: &Rc<Lobby>, cut: bool) -> Result<Transports, handshake::Failure> {
+    async fn come(lobby: &Rc<Lobby>, cut: bool) -> Result<Transports, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (near, accepted) =
             tokio::try_join!(TcpStream::connect(listener.local_addr()?), listener.accept())?;
@@ -344,7 +346,7 @@ mod tests {
         let lobby = Rc::new(Lobby::new(config, Key::from_token(None), notify));
         tokio::task::LocalSet::new()
             .run_until(async {
-                assert!(matches!(come(&lobby, true).await, Err(handshake::Failure::Io(_))));
+                assert!(matches!(come(&lobby, true).await, Err(Failure::Io(_))));
                 assert!(lobby.present.borrow().is_empty());
                 come(&lobby, false).await.expect("let in");
             })

@@ -1,12 +1,9 @@
 //! The three messages that open a connection (`schema/join.capnp`). Nothing that comes is trusted before its proof.
 
-use std::io;
 use std::time::Duration;
 
-use capnp::message::{Builder, HeapAllocator, Reader, ReaderOptions};
-use capnp::serialize::{self, OwnedSegments};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
+use super::failure::{Failure, Refusal};
+use super::frame::{Frame, PATIENCE, exactly, raw_text, receive_unproven, send, text, within};
 use super::secret::{Key, Mac, Nonce, nonce, same};
 use crate::human::one_line;
 use crate::rpc::transport::socket::{Socket, UnixName};
@@ -18,19 +15,9 @@ use crate::rpc::wire::join_capnp::{self as schema, answer, challenge, hello, ref
 use crate::rpc::wire::{self, MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::topology::{Rank, WorldSize};
 
-/// For one message of the other side.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// From the moment that a connection stands until it has proven the token. A rank needs milliseconds, and comes again if it
 /// was too slow.
 const PROOF_LIMIT: Duration = Duration::from_secs(2);
-
-/// Of a message before its sender has proven anything.
-const MAX_FRAME_BYTES: usize = 8 << 10;
-
-/// What Cap'n Proto's framing begins with, where there is one segment: one less than how many there are, and its words.
-const FRAMING_BYTES: usize = 8;
-const WORD_BYTES: usize = 8;
 
 /// Who a connector says it is.
 #[derive(Clone, Debug)]
@@ -46,53 +33,6 @@ pub(crate) struct Introduction {
     pub address: String,
     /// By which it can receive large tensors.
     pub transports: Transports,
-}
-
-/// Why somebody is sent away.
-#[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub reason: RefusalReason,
-    pub message: String,
-    /// Whoever says it knows the token.
-    pub is_proven: bool,
-}
-
-impl Refusal {
-    pub fn new(reason: RefusalReason, message: impl Into<String>) -> Refusal {
-        Refusal { reason, message: message.into(), is_proven: false }
-    }
-}
-
-/// How a handshake failed.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The other side is something else.
-    NotPstrain,
-    /// It does not know the token.
-    Unproven,
-    /// There is no token, and it is of another user.
-    OtherUser,
-    Refused(Refusal),
-    /// The connection broke, or nothing came.
-    Io(io::Error),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Io(error)
-    }
-}
-
-impl From<capnp::Error> for Failure {
-    fn from(_: capnp::Error) -> Failure {
-        Failure::NotPstrain
-    }
-}
-
-impl From<capnp::NotInSchema> for Failure {
-    fn from(_: capnp::NotInSchema) -> Failure {
-        Failure::NotPstrain
-    }
 }
 
 impl Introduction {
@@ -343,18 +283,6 @@ pub(super) fn read_refusal(from: refusal::Reader<'_>) -> Result<Refusal, Failure
     Ok(Refusal::new(reason, text(from.get_message()?, MAX_TEXT_BYTES)?))
 }
 
-/// A text of the other side, which a terminal may show.
-pub(super) fn text(from: capnp::text::Reader<'_>, limit: usize) -> Result<String, Failure> {
-    Ok(one_line(raw_text(from, limit)?).into_owned())
-}
-
-fn raw_text(from: capnp::text::Reader<'_>, limit: usize) -> Result<&str, Failure> {
-    match from.len() <= limit {
-        true => from.to_str().map_err(|_| Failure::NotPstrain),
-        false => Err(Failure::NotPstrain),
-    }
-}
-
 fn job_keys(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
     match JobKeys::is_digests(bytes) {
         true => Ok(bytes.to_vec()),
@@ -362,83 +290,14 @@ fn job_keys(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
     }
 }
 
-pub(super) fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Failure> {
-    bytes.try_into().map_err(|_| Failure::NotPstrain)
-}
-
-pub(super) type Frame = Reader<OwnedSegments>;
-
-/// One message: its length in bytes (u32, little-endian), then Cap'n Proto's own framing.
-pub(super) async fn send<T>(stream: &mut Stream, write: impl FnOnce(T::Builder<'_>)) -> Result<(), Failure>
-where
-    T: capnp::traits::Owned,
-{
-    let mut message = Builder::new(HeapAllocator::new());
-    write(message.init_root());
-    let body = serialize::write_message_to_words(&message);
-    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
-    frame.extend_from_slice(&body);
-    within(PATIENCE, stream.write_all(&frame)).await?;
-    Ok(())
-}
-
-/// A message of who has proven nothing: the first byte that does not fit ends the connection, and nothing larger than the
-/// message itself is allocated.
-async fn receive_unproven(stream: &mut Stream) -> Result<Frame, Failure> {
-    let len = receive_len(stream, MAX_FRAME_BYTES).await?;
-    let mut framing = [0; FRAMING_BYTES];
-    stream.read_exact(&mut framing).await?;
-    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| framing[at + byte])) as usize;
-    if word(0) != 0 || word(4).saturating_mul(WORD_BYTES) != len - FRAMING_BYTES {
-        return Err(Failure::NotPstrain);
-    }
-    let mut body = framing.to_vec();
-    body.resize(len, 0);
-    stream.read_exact(&mut body[FRAMING_BYTES..]).await?;
-    read(&body)
-}
-
-/// A message of who knows the token, without a limit on the time.
-pub(super) async fn receive_frame(stream: &mut Stream, limit: usize) -> Result<Frame, Failure> {
-    let len = receive_len(stream, limit).await?;
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body).await?;
-    read(&body)
-}
-
-async fn receive_len(stream: &mut Stream, limit: usize) -> Result<usize, Failure> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len).await?;
-    match u32::from_le_bytes(len) as usize {
-        len if (FRAMING_BYTES..=limit).contains(&len) && len.is_multiple_of(WORD_BYTES) => Ok(len),
-        _ => Err(Failure::NotPstrain),
-    }
-}
-
-/// What the framing announces is allocated before it is read: no more than came, and some for what is read twice.
-fn read(body: &[u8]) -> Result<Frame, Failure> {
-    let mut options = ReaderOptions::new();
-    options.traversal_limit_in_words(Some(2 * body.len() / WORD_BYTES));
-    Ok(serialize::read_message(&mut &*body, options)?)
-}
-
-async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
-where
-    Failure: From<E>,
-{
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => Ok(done?),
-        Err(_) => {
-            Err(Failure::Io(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"))))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use capnp::message::{Builder, HeapAllocator};
+    use capnp::serialize;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rpc::join::frame::read;
     use crate::rpc::join::world::introduction;
     use crate::rpc::types::config::MeshConfig;
     use crate::rpc::types::token::Token;
@@ -449,14 +308,6 @@ mod tests {
         let mut message = Builder::new(HeapAllocator::new());
         write_hello(message.init_root(), &me, &nonce, &me.mac(key, own, &nonce));
         serialize::write_message_to_words(&message)
-    }
-
-    #[test]
-    fn a_frame_takes_no_more_memory_than_came() {
-        // One segment of 8 Mi words, of which none follows.
-        let announced = [0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let refused = read(&announced).map(drop).expect_err("more than came");
-        assert!(matches!(refused, Failure::NotPstrain), "{refused:?}");
     }
 
     proptest! {

@@ -11,7 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
 use super::address;
-use super::handshake::{self, Failure, Introduction, Refusal};
+use super::failure::{Failure, Refusal};
+use super::frame::{self, Frame};
+use super::handshake::{self, Introduction};
 use super::secret::Key;
 use super::unauthenticated::{Counted, accept_all, turn_away};
 use super::world::{Joined, MAX_WORLD_BYTES, SAY_EVERY, World, fits, introduction, listener};
@@ -45,7 +47,7 @@ pub(super) async fn join(
     let Reached { mut stream, listener, me, transports } = reach(&config, &key, deadline, &waiting).await?;
     let left = |why: String| JoinError::CoordinatorLeft { address: config.master.clone(), why };
     let frame = async {
-        let frame = handshake::receive_frame(&mut stream, MAX_WORLD_BYTES);
+        let frame = frame::receive_frame(&mut stream, MAX_WORLD_BYTES);
         let (mut frame, mut nobody) = (pin!(frame), pin!(turn_away(&listener)));
         loop {
             tokio::select! {
@@ -126,7 +128,7 @@ async fn connect(config: &MeshConfig, key: &Key) -> Result<Reached, Failure> {
     Ok(Reached { stream, listener, me, transports })
 }
 
-fn read_world(frame: &handshake::Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 32]), Failure> {
+fn read_world(frame: &Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 32]), Failure> {
     let complete = match frame.get_root::<world::Reader<'_>>()?.which()? {
         // On a connection that has proven itself.
         world::Refused(refused) => {
@@ -146,12 +148,12 @@ fn read_world(frame: &handshake::Frame, world_size: WorldSize) -> Result<(Vec<Pe
         }
         members.push(Peer {
             rank,
-            name: handshake::text(member.get_name()?, MAX_NAME_BYTES)?,
-            role: handshake::text(member.get_role()?, MAX_NAME_BYTES)?,
-            address: handshake::text(member.get_address()?, MAX_NAME_BYTES)?,
+            name: frame::text(member.get_name()?, MAX_NAME_BYTES)?,
+            role: frame::text(member.get_role()?, MAX_NAME_BYTES)?,
+            address: frame::text(member.get_address()?, MAX_NAME_BYTES)?,
         });
     }
-    Ok((members, handshake::exactly(complete.get_secret()?)?))
+    Ok((members, frame::exactly(complete.get_secret()?)?))
 }
 
 /// The ranks but 0, once it is known who they are.

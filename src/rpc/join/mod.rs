@@ -10,6 +10,8 @@
 
 mod address;
 mod coordinator;
+mod failure;
+mod frame;
 mod handshake;
 mod member;
 pub(crate) mod secret;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 use tokio::net::TcpListener;
 
-use super::handshake::{Introduction, Refusal};
+use super::failure::Refusal;
+use super::handshake::Introduction;
 use super::secret::nonce;
 use crate::human::hex;
 use crate::rpc::transport::socket::{Listener, UnixName};
