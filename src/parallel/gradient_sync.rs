@@ -134,9 +134,6 @@ impl GradientSync {
     /// When a rank is lost.
     pub fn after_backward(&mut self, context: &Context) -> Result<()> {
         let By::Afterwards { all_reduce, compared, first_gradients } = &mut self.by else { return Ok(()) };
-        if self.group.size() == 1 {
-            return Ok(());
-        }
         let gradients = context.state().gradients();
         let own: Gradients =
             self.names.iter().map(|name| gradients.get(name).map(Tensor::shallow_clone)).collect();
@@ -145,6 +142,9 @@ impl GradientSync {
             let (of_module, others) = of_modules.split_at(first.parameters());
             first.note(of_module);
             of_modules = others;
+        }
+        if self.group.size() == 1 {
+            return Ok(());
         }
         let mut flat = flatten(&self.leaves, &own)?;
         let again = compared.as_ref().map(|_| flat.f_detach_copy()).transpose()?;

@@ -174,6 +174,7 @@ fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
     let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
     let all_reduce = ["cluster.world_size=2", "replicas.average=all_reduce", "train.consistency=bsp"];
     let ddp = ["cluster.world_size=2", "replicas.find_unused_parameters=true", "train.consistency=bsp"];
+    let alone = ["cluster.world_size=1", "replicas.average=all_reduce"];
     let hosts = ["roles.server=2", "cluster.world_size=4", "train.consistency=bsp"];
     let start = tch::CModule::load(format!("{DATA}/idle.pt")).unwrap().named_parameters().unwrap();
     for (job, more) in [
@@ -181,6 +182,7 @@ fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
         (JOB, &["modules.net.run=caller"]),
         (JOB, &hosts),
         (&replicas, &all_reduce),
+        (&replicas, &alone),
         (&replicas, &ddp),
     ] {
         let folder = folder();
