@@ -1,32 +1,30 @@
 //! Process groups of a job's ranks: the mesh brings their members together, c10d does the rest.
 //!
-//! - `G-1` The first member of a group has its store. It opens the store when it is first asked for it, and tells the
-//!   others over the mesh where it is; so a group needs no address of its own in the job.
+//! - `G-1` The first member of a group keeps its store, and the others reach it over the mesh; so a group needs no address
+//!   of its own in the job, and nobody from outside gets at it.
 //! - `G-2` A group ends with the mesh: when a rank is lost, what waits in a collective fails at once.
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
-use c10d::{Abort, Backend, Options, ProcessGroup, Store, TcpOptions};
+use c10d::{Abort, Backend, Options, ProcessGroup};
 use tch::Device;
 
-use super::calls::group::{self, StoreAt};
+use super::calls::group::{CarriedBy, Carrier};
+use super::group_store;
 use crate::job::{self, Cluster};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
-/// Makes the groups of this rank, and has the stores of those that it is the first member of.
+/// Makes the groups of this rank, and keeps the stores of those that it is the first member of.
 pub struct Groups {
     cluster: Cluster,
     /// Where this rank's tensors are.
     device: Device,
     /// For the groups that this rank is the first member of.
     backend: Backend,
-    /// By the group's name; written when a member asks first.
-    stores: Mutex<BTreeMap<String, Store>>,
     /// Whether this rank is in a group. Set by the thread that joins one.
     joined: AtomicBool,
 }
@@ -38,21 +36,17 @@ impl Groups {
             cluster: cluster.clone(),
             device,
             backend: backend(cluster.backend, device),
-            stores: Mutex::default(),
             joined: AtomicBool::default(),
         })
     }
 
     /// Offers the stores of this rank to the other members.
-    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        let groups = self.clone();
-        methods.serve(move |incoming, group::Store { group }| {
-            let opened = groups.own(&incoming.mesh, &group).and_then(|store| {
-                let port = store.port().context("the store has no port")?;
-                Ok(StoreAt { port, backend: groups.backend.to_string() })
-            });
-            std::future::ready(opened)
+    pub fn register(&self, methods: &mut Methods) {
+        let backend = self.backend.to_string();
+        methods.serve(move |_, Carrier {}| {
+            std::future::ready(anyhow::Ok(CarriedBy { backend: backend.clone() }))
         });
+        group_store::register(methods);
     }
 
     /// Whether this rank is, or was, in a group: then a collective may fail before the mesh knows who is lost.
@@ -73,7 +67,8 @@ impl Groups {
         mesh.joins_group();
         let abort = Abort::default();
         end_with(mesh, abort.clone())?;
-        let (store, backend) = self.store(mesh, name, members[0])?;
+        let store = group_store::open(mesh, members[0], name, &self.cluster)?;
+        let backend = self.carrier(mesh, members[0])?;
         // Where the others reach this rank's mesh, there they reach its end of the group.
         let host = address_of(mesh, mesh.rank())?.ip();
         let options = Options {
@@ -92,34 +87,13 @@ impl Groups {
             .with_context(|| format!("group `{name}`"))
     }
 
-    /// The group's store, and what carries it: as the first member says, so that all agree.
-    fn store(&self, mesh: &Mesh, name: &str, first: Rank) -> Result<(Store, Backend)> {
+    /// What carries the group: what its first member says, so that all agree.
+    fn carrier(&self, mesh: &Mesh, first: Rank) -> Result<Backend> {
         if first == mesh.rank() {
-            return Ok((self.own(mesh, name)?, self.backend));
+            return Ok(self.backend);
         }
-        let StoreAt { port, backend } = mesh.request(first, group::Store { group: name.into() }).wait()?;
-        let host = address_of(mesh, first)?.ip().to_string();
-        let options = TcpOptions { timeout: self.cluster.join_timeout, ..client(host, port) };
-        Ok((Store::tcp(&options)?, backend_named(&backend)?))
+        backend_named(&mesh.request(first, Carrier {}).wait()?.backend)
     }
-
-    fn own(&self, mesh: &Mesh, name: &str) -> Result<Store> {
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(name) {
-            return Ok(store.clone());
-        }
-        let address = address_of(mesh, mesh.rank())?.ip();
-        // Whoever reaches the store may write to it: it listens where the mesh does, and not everywhere.
-        let listen = Some(address);
-        let server = TcpOptions { is_server: true, listen, ..client(address.to_string(), 0) };
-        let store = Store::tcp(&server)?;
-        stores.insert(name.into(), store.clone());
-        Ok(store)
-    }
-}
-
-fn client(host: String, port: u16) -> TcpOptions {
-    TcpOptions { is_server: false, workers: None, wait_workers: false, ..TcpOptions::new(host, port, 0, 0) }
 }
 
 /// What carries the collectives.

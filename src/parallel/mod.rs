@@ -11,6 +11,7 @@ mod distributed_optimizer;
 mod finite;
 mod first_gradients;
 mod gradient_sync;
+mod group_store;
 mod groups;
 mod hosted;
 mod hosted_parameters;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "guard.h"
+#include "key_values.h"
 
 namespace {
 
@@ -50,9 +51,6 @@ char* shim_store_tcp(const ShimTcpOptions* options, uint16_t* port, StoreBox** s
     wanted.multiTenant = options->multi_tenant;
     wanted.useLibUV = options->use_libuv;
     wanted.timeout = milliseconds(options->timeout_ms);
-    if (options->listening >= 0) {
-      wanted.masterListenFd = options->listening;
-    }
     if (options->workers >= 0) {
       wanted.numWorkers = static_cast<size_t>(options->workers);
     }
@@ -72,6 +70,13 @@ char* shim_store_hash(int64_t timeout_ms, StoreBox** store) {
 
 char* shim_store_prefix(const StoreBox* inner, const char* prefix, StoreBox** store) {
   return guarded([&] { *store = new StoreBox{c10::make_intrusive<c10d::PrefixStore>(prefix, inner->store)}; });
+}
+
+char* shim_store_of(ShimKeyValues keys, int64_t timeout_ms, StoreBox** store) {
+  return guarded([&] {
+    auto shared = std::make_shared<const KeyValues::Calls>(keys);
+    *store = boxed(c10::make_intrusive<KeyValues>(std::move(shared)), timeout_ms);
+  });
 }
 
 char* shim_store_clone(const StoreBox* inner, StoreBox** store) {

@@ -7,6 +7,13 @@
 
 extern "C" {
 
+// A value: `data` is freed with `shim_bytes_free`.
+struct ShimBytes {
+  uint8_t* data;
+  size_t size;
+};
+void shim_bytes_free(ShimBytes bytes);
+
 struct ShimTcpOptions {
   const char* host;
   uint16_t port;
@@ -14,8 +21,6 @@ struct ShimTcpOptions {
   bool wait_workers;
   bool multi_tenant;
   bool use_libuv;
-  // A listening socket for the server, which takes it over; below 0: none.
-  int listening;
   // Below 0: not known.
   int64_t workers;
   int64_t timeout_ms;
@@ -26,16 +31,35 @@ char* shim_store_tcp(const ShimTcpOptions* options, uint16_t* port, StoreBox** s
 char* shim_store_file(const char* path, int workers, int64_t timeout_ms, StoreBox** store);
 char* shim_store_hash(int64_t timeout_ms, StoreBox** store);
 char* shim_store_prefix(const StoreBox* inner, const char* prefix, StoreBox** store);
+
+// What keeps a store's keys outside of c10d. Each function gives null, or why it failed as a malloc'ed string that becomes
+// ours; so do the values. Any thread may call them, several at once. `drop` ends `state`.
+struct ShimKeyValues {
+  void* state;
+  // Whether all are there, `within_ms` from now at the latest.
+  char* (*wait)(void* state, const char* const* keys, size_t count, int64_t within_ms, bool* all_there);
+  // Without data where the key is not there within that time.
+  char* (*get)(void* state, const char* key, int64_t within_ms, ShimBytes* value);
+  char* (*set)(void* state, const char* key, const uint8_t* value, size_t size);
+  char* (*add)(void* state, const char* key, int64_t amount, int64_t* sum);
+  char* (*compare_set)(
+      void* state,
+      const char* key,
+      const uint8_t* expected,
+      size_t expected_size,
+      const uint8_t* wanted,
+      size_t wanted_size,
+      ShimBytes* now);
+  char* (*remove)(void* state, const char* key, bool* was_there);
+  char* (*count)(void* state, int64_t* keys);
+  void (*drop)(void* state);
+};
+// `keys` is taken over, also when this fails.
+char* shim_store_of(ShimKeyValues keys, int64_t timeout_ms, StoreBox** store);
+
 // The same keys over a connection of its own.
 char* shim_store_clone(const StoreBox* inner, StoreBox** store);
 void shim_store_drop(StoreBox* store);
-
-// A value: `data` is freed with `shim_bytes_free`.
-struct ShimBytes {
-  uint8_t* data;
-  size_t size;
-};
-void shim_bytes_free(ShimBytes bytes);
 
 char* shim_store_set(const StoreBox* store, const char* key, const uint8_t* value, size_t size);
 char* shim_store_get(const StoreBox* store, const char* key, ShimBytes* value);

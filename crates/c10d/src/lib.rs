@@ -3,7 +3,8 @@
 //! The engine is c10d inside libtorch, the one that `torch.distributed` uses, so a Rust rank and a Python rank can be
 //! in one group.
 //!
-//! - [`Store`]: where ranks find one another, over TCP, in a file, or in memory.
+//! - [`Store`]: where ranks find one another, over TCP, in a file, in memory, or where you
+//!   keep them ([`KeyValues`]).
 //! - [`ProcessGroup`]: every collective, messages, and groups of some of the ranks; [`Work`]: operations in flight.
 //! - [`reducer`]: data-parallel training: gradients averaged while the backward runs, as DistributedDataParallel does.
 //! - [`Error`]: who and what, in words; a [checked](Options::checked) group finds what the ranks do differently.
@@ -65,7 +66,7 @@ pub use group::{Abort, Options, ProcessGroup};
 pub use recompute::recomputed;
 pub use reduce_op::ReduceOp;
 pub use rendezvous::rendezvous;
-pub use store::{STORE_TIMEOUT, Store, TcpOptions};
+pub use store::{KeyValues, STORE_TIMEOUT, Store, TcpOptions};
 pub use threads::{threads, threads_with};
 pub use work::Work;
 

@@ -94,6 +94,13 @@ pub unsafe fn take_text(message: *mut c_char) -> Option<String> {
     Some(text)
 }
 
+/// A message that becomes the shim's.
+pub fn give_text(text: &str) -> *mut c_char {
+    let text = CString::new(text.replace('\0', " ")).expect("the zeros are gone");
+    // SAFETY: a NUL-terminated string, which is copied.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
 /// What a guarded function of the shim returned, as a result.
 ///
 /// # Safety

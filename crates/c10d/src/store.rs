@@ -2,7 +2,6 @@
 
 use std::ffi::{CString, c_char};
 use std::fmt;
-use std::net::IpAddr;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use std::time::Duration;
 use crate::shim::store::{self as c, ShimBytes, ShimTcpOptions, StoreBox};
 use crate::{Error, Result, TorchError, shim};
 
-mod listening;
+mod key_values;
 
-use listening::Listening;
+pub use key_values::KeyValues;
 
 /// How long a store waits for a key, and for its server, where nothing else is said: c10d's own 5 minutes.
 pub const STORE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -24,11 +23,9 @@ pub struct TcpOptions {
     pub host: String,
     /// For the server 0 means a free port; [`Store::port`] tells which.
     pub port: u16,
-    /// This process holds the server, as rank 0 of a Python group does.
+    /// This process holds the server, as rank 0 of a Python group does. It listens at all addresses of the machine, and
+    /// whoever reaches it can read and change what is in it.
     pub is_server: bool,
-    /// The one address of this machine at which the server listens; `None` for all, which is what Python does. Whoever
-    /// reaches the server can read and change what is in it.
-    pub listen: Option<IpAddr>,
     /// How many clients there will be, the server's own among them; `None` if that is not known.
     pub workers: Option<u32>,
     /// The server's process waits here until all `workers` have come.
@@ -46,7 +43,6 @@ impl TcpOptions {
             host: host.into(),
             port,
             is_server: rank == 0,
-            listen: None,
             workers: Some(size),
             wait_workers: true,
             multi_tenant: true,
@@ -101,32 +97,19 @@ impl Store {
     pub fn tcp(options: &TcpOptions) -> Result<Self> {
         let what = format!("TCP store at {}:{}", options.host, options.port);
         let host = text(&what, "host", &options.host)?;
-        let listening = options.listen.filter(|_| options.is_server);
-        let listening = listening.map(|address| Listening::at(address, options.port)).transpose();
-        let listening = listening.map_err(|why| Error::Store {
-            store: what.clone(),
-            operation: "listen",
-            key: String::new(),
-            reason: why.to_string(),
-        })?;
         let wanted = ShimTcpOptions {
             host: host.as_ptr(),
-            port: listening.as_ref().and_then(Listening::port).unwrap_or(options.port),
+            port: options.port,
             is_server: options.is_server,
             wait_workers: options.wait_workers,
             multi_tenant: options.multi_tenant,
             use_libuv: true,
-            listening: listening.as_ref().map_or(-1, Listening::given),
             workers: options.workers.map_or(-1, i64::from),
             timeout_ms: millis(options.timeout),
         };
         let mut port = options.port;
         // SAFETY: the options and their string live until after the call; the shim keeps no pointer to them.
-        let store = made(what, |out| unsafe { c::shim_store_tcp(&wanted, &mut port, out) });
-        if let (Err(_), Some(listening)) = (&store, listening) {
-            listening.take_back();
-        }
-        let store = store?;
+        let store = made(what, |out| unsafe { c::shim_store_tcp(&wanted, &mut port, out) })?;
         let what = format!("TCP store at {}:{port}", options.host);
         Ok(store.renamed(what, Some(port)))
     }
@@ -158,6 +141,16 @@ impl Store {
     pub fn hash() -> Result<Self> {
         // SAFETY: no pointer goes in but the one for the result.
         made("hash store".into(), |out| unsafe { c::shim_store_hash(millis(STORE_TIMEOUT), out) })
+    }
+
+    /// A store whose keys somebody else keeps; errors call it `what`. `timeout` is for each wait for a key.
+    ///
+    /// # Errors
+    /// None are known.
+    pub fn of(keys: impl KeyValues, what: impl Into<String>, timeout: Duration) -> Result<Self> {
+        let keys = key_values::calls(keys);
+        // SAFETY: functions that keep what the shim asks of them, with a state made for them, which it takes over.
+        made(what.into(), |out| unsafe { c::shim_store_of(keys, millis(timeout).max(1), out) })
     }
 
     /// The part of this store whose keys start with `prefix` and a slash.

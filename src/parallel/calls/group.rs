@@ -1,18 +1,110 @@
-//! Where the members of a process group meet.
+//! What the first member of a process group has for the others: what carries the group, and its store.
 
 use crate::rpc::{body, call};
 
 call! {
-    /// The store of a group whose first member is the callee.
-    pub(in crate::parallel) struct Store = "group.store" -> StoreAt {
+    /// The backend of the groups whose first member is the callee.
+    pub(in crate::parallel) struct Carrier = "group.carrier" -> CarriedBy {}
+}
+
+body! {
+    pub(in crate::parallel) struct CarriedBy {
+        backend: String,
+    }
+}
+
+call! {
+    /// Waits for keys.
+    pub(in crate::parallel) struct Wait = "group.wait" -> Waited {
+        group: String,
+        within_ms: u64,
+        ..keys: String,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Waited {
+        all_there: bool,
+    }
+}
+
+call! {
+    /// Waits for the value of a key.
+    pub(in crate::parallel) struct Get = "group.get" -> Got {
+        group: String,
+        key: String,
+        within_ms: u64,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Got {
+        /// None: it has not come.
+        value: Option<Vec<u8>>,
+    }
+}
+
+call! {
+    pub(in crate::parallel) struct Set = "group.set" -> () {
+        group: String,
+        key: String,
+        value: Vec<u8>,
+    }
+}
+
+call! {
+    /// Adds to a counter.
+    pub(in crate::parallel) struct Add = "group.add" -> Added {
+        group: String,
+        key: String,
+        amount: i64,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Added {
+        sum: i64,
+    }
+}
+
+call! {
+    /// Sets a key that has the expected value.
+    pub(in crate::parallel) struct CompareSet = "group.compare_set" -> Compared {
+        group: String,
+        key: String,
+        expected: Vec<u8>,
+        wanted: Vec<u8>,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Compared {
+        /// What the key has now; what was expected where it is not there.
+        value: Vec<u8>,
+    }
+}
+
+call! {
+    pub(in crate::parallel) struct Delete = "group.delete" -> Deleted {
+        group: String,
+        key: String,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct Deleted {
+        was_there: bool,
+    }
+}
+
+call! {
+    pub(in crate::parallel) struct Count = "group.count" -> Counted {
         group: String,
     }
 }
 
 body! {
-    pub(in crate::parallel) struct StoreAt {
-        port: u16,
-        /// What carries the group's collectives.
-        backend: String,
+    pub(in crate::parallel) struct Counted {
+        keys: u64,
     }
 }

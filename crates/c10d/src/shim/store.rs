@@ -1,6 +1,6 @@
 //! `csrc/store.h`.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 /// C++'s `StoreBox`, only ever behind a pointer.
 #[repr(C)]
@@ -16,7 +16,6 @@ pub struct ShimTcpOptions {
     pub wait_workers: bool,
     pub multi_tenant: bool,
     pub use_libuv: bool,
-    pub listening: i32,
     pub workers: i64,
     pub timeout_ms: i64,
 }
@@ -25,6 +24,28 @@ pub struct ShimTcpOptions {
 pub struct ShimBytes {
     pub data: *mut u8,
     pub size: usize,
+}
+
+/// What was asked for is written through the pointers; a message is the caller's, malloc'ed.
+#[repr(C)]
+pub struct ShimKeyValues {
+    pub state: *mut c_void,
+    pub wait: unsafe extern "C" fn(*mut c_void, *const *const c_char, usize, i64, *mut bool) -> *mut c_char,
+    pub get: unsafe extern "C" fn(*mut c_void, *const c_char, i64, *mut ShimBytes) -> *mut c_char,
+    pub set: unsafe extern "C" fn(*mut c_void, *const c_char, *const u8, usize) -> *mut c_char,
+    pub add: unsafe extern "C" fn(*mut c_void, *const c_char, i64, *mut i64) -> *mut c_char,
+    pub compare_set: unsafe extern "C" fn(
+        *mut c_void,
+        *const c_char,
+        *const u8,
+        usize,
+        *const u8,
+        usize,
+        *mut ShimBytes,
+    ) -> *mut c_char,
+    pub remove: unsafe extern "C" fn(*mut c_void, *const c_char, *mut bool) -> *mut c_char,
+    pub count: unsafe extern "C" fn(*mut c_void, *mut i64) -> *mut c_char,
+    pub drop: unsafe extern "C" fn(*mut c_void),
 }
 
 unsafe extern "C" {
@@ -45,6 +66,7 @@ unsafe extern "C" {
         prefix: *const c_char,
         store: *mut *mut StoreBox,
     ) -> *mut c_char;
+    pub fn shim_store_of(keys: ShimKeyValues, timeout_ms: i64, store: *mut *mut StoreBox) -> *mut c_char;
     pub fn shim_store_clone(inner: *const StoreBox, store: *mut *mut StoreBox) -> *mut c_char;
     pub fn shim_store_drop(store: *mut StoreBox);
     pub fn shim_bytes_free(bytes: ShimBytes);
