@@ -54,19 +54,21 @@ extern "C" {
 
 char* shim_backend_gloo(
     const StoreBox* store,
+    const char* prefix,
     int rank,
     int size,
     int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
+    Announced announced,
     BackendBox** backend) {
   return guarded([&] {
     const BatchThreads started_here;
-    auto options = c10d::ProcessGroupGloo::Options::create_default(milliseconds(join_timeout_ms));
-    if (host != nullptr) {
-      options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(host)};
-    }
-    auto gloo = c10::make_intrusive<Gloo>(store->store, rank, size, std::move(options));
+    auto options = Gloo::Options::create(milliseconds(join_timeout_ms));
+    // Whatever the environment says, not one that connects only when it has something to send: nobody gets in by then.
+    options->devices = {host != nullptr ? Gloo::createDeviceForHostname(host) : Gloo::createDefaultDevice()};
+    auto own = c10::make_intrusive<Announcing>(prefix, store->store, rank, announced);
+    auto gloo = c10::make_intrusive<Gloo>(std::move(own), rank, size, std::move(options));
     gloo->setSequenceNumberForGroup();
     gloo->setTimeout(milliseconds(timeout_ms));
     *backend = new BackendBox{std::move(gloo)};

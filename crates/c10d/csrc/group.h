@@ -4,6 +4,7 @@
 // path. Each starts the operation and gives its work. Tensors are passed by pointer and their handles copied.
 #pragma once
 
+#include "announcing.h"
 #include "handles.h"
 
 #include <cstdint>
@@ -23,14 +24,17 @@ struct ShimCall {
   double factor;
 };
 
-// Meets the others within `join_timeout_ms`. `host`: where they reach this process; null for the machine's own name.
+// Meets the others within `join_timeout_ms`, in the part `prefix` of the group's store. `host`: where they reach this
+// process; null for the machine's own name.
 char* shim_backend_gloo(
     const StoreBox* store,
+    const char* prefix,
     int rank,
     int size,
     int64_t join_timeout_ms,
     int64_t timeout_ms,
     const char* host,
+    Announced announced,
     BackendBox** backend);
 void shim_backend_drop(BackendBox* backend);
 

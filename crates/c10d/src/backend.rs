@@ -15,6 +15,7 @@ use crate::store::millis;
 use crate::{Result, Store, TorchError, cuda, shim};
 
 mod find;
+pub(crate) mod listening;
 mod object;
 
 use object::{Object, TORCH};
@@ -196,10 +197,11 @@ fn gpu_of(device: Option<u32>, rank: u32) -> Result<u32, NoBackend> {
     }
 }
 
-/// Meets the other ranks over `store`, within `join`; `timeout` is for the operations.
+/// Meets the other ranks over `store`, the group's, of which it takes its own part, within `join`; `timeout` is for the
+/// operations.
 pub(crate) fn make(
     source: &Source,
-    store: &Store,
+    (store, prefix): (&Store, &'static str),
     (rank, size): (u32, u32),
     (join, timeout): (Duration, Duration),
     host: Option<IpAddr>,
@@ -210,12 +212,18 @@ pub(crate) fn make(
         Source::BuiltIn => {
             let host = host.map(|host| CString::new(host.to_string()).expect("an address has no NUL byte"));
             let host = host.as_ref().map_or(ptr::null(), |host| host.as_ptr());
-            // SAFETY: a store that is borrowed, of which the backend takes a reference of its own; `host` is null or
-            // a string that lives until after the call.
-            made(|out| unsafe { c::shim_backend_gloo(store.ptr(), rank, size, join, timeout, host, out) })
+            let prefix = CString::new(prefix).expect("a prefix has no NUL byte");
+            let (prefix, announced) = (prefix.as_ptr(), listening::announced);
+            // SAFETY: a store that is borrowed, of which the backend takes a reference of its own; `prefix`, and `host` if it
+            // is not null, are strings that live until after the call; `announced` keeps what the shim asks of it.
+            made(|out| unsafe {
+                c::shim_backend_gloo(store.ptr(), prefix, rank, size, join, timeout, host, announced, out)
+            })
         }
         Source::Mpi(object) | Source::Nccl { object, .. } => {
-            let new = object.new_backend().map_err(|why| TorchError { message: why.to_string() })?;
+            let failed = |why: &dyn fmt::Display| TorchError { message: why.to_string() };
+            let new = object.new_backend().map_err(|why| failed(&why))?;
+            let store = store.prefix(prefix).map_err(|why| failed(&why))?;
             // SAFETY: as above; `new` is the function that the shim takes it for, because the object says that it has
             // the interface in which it is.
             made(|out| unsafe { c::shim_backend_of_object(new, store.ptr(), rank, size, join, timeout, out) })

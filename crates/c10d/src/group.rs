@@ -104,13 +104,15 @@ impl Shared {
         let (rank, size) = (members.rank, members.size());
         let backend_store = store.prefix(backend.prefix())?;
         let source = backend::prepare(backend, device, &backend_store, rank)?;
-        let met = backend::make(&source, &backend_store, (rank, size), (limit, timeout), host)
+        let place = (&store, backend.prefix());
+        let met = backend::make(&source, place, (rank, size), (limit, timeout), host)
             .map_err(|error| peers::not_met(&operation, &backend_store, limit, &error.message))?;
-        let group = Handle::new(&store, &members, backend, source.device(), &met)
-            .map_err(|TorchError { message: reason }| Error::Backend { operation, reason })?;
+        let group = Handle::new(&store, &members, backend, source.device(), &met).map_err(
+            |TorchError { message: reason }| Error::Backend { operation: operation.clone(), reason },
+        )?;
         let group = Arc::new(group);
         let peers = match backend {
-            Backend::Gloo => Peers::of_gloo(&backend_store, size, &group),
+            Backend::Gloo => Peers::of_gloo(&backend_store, &operation, &group)?,
             Backend::Nccl | Backend::Mpi => Peers::new(&group),
         };
         let agreement = if checked { Some(Agreement::new(&store)?) } else { None };

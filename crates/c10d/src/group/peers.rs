@@ -3,7 +3,7 @@
 //! Gloo only says to which address a connection broke. But every rank, Python's too, leaves the address where it
 //! listens in the group's store, so each keeps a table of them: from address to rank, and to ask who still listens.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::abort::soon;
 use super::handle::Handle;
+use crate::backend::listening::{self, listens_at};
 use crate::error::{Operation, cleaned, named};
 use crate::{Error, Store};
 
@@ -43,11 +44,17 @@ impl Peers {
         Self { group: Arc::downgrade(group), ..Self::default() }
     }
 
-    /// Of one over Gloo, `store` being the backend's.
-    pub fn of_gloo(store: &Store, size: u32, group: &Arc<Handle>) -> Self {
+    /// Of one over Gloo, `store` being the backend's. From now on nobody else gets into it.
+    pub fn of_gloo(store: &Store, operation: &Operation, group: &Arc<Handle>) -> Result<Self, Error> {
         let address = |rank: u32| store.get(&format!("0/{rank}")).ok().and_then(|entry| listens_at(&entry));
-        let addresses = (0..size).map(address).collect();
-        Self { addresses, ends_with_failure: true, ..Self::new(group) }
+        let addresses: Vec<_> = (0..operation.members.size()).map(address).collect();
+        let own = addresses.get(operation.members.rank as usize).copied().flatten();
+        let closed = match own {
+            Some(own) => listening::close(own).map_err(|why| format!("Gloo's port {own} stays open: {why}")),
+            None => Err("Gloo's port stays open: its address is not in the store".into()),
+        };
+        closed.map_err(|reason| Error::Backend { operation: operation.clone(), reason })?;
+        Ok(Self { addresses, ends_with_failure: true, ..Self::new(group) })
     }
 
     /// Of one whose ranks are meeting: of those that have left their addresses.
@@ -287,43 +294,11 @@ fn without_address(message: &str) -> String {
     }
 }
 
-/// From what a rank leaves in the store: the length of its host's name (8 bytes) and the name, the length of an
-/// address (8 bytes) and the address as a `sockaddr`, then what does not matter here.
-fn listens_at(entry: &[u8]) -> Option<SocketAddr> {
-    let length = |at: usize| {
-        let bytes = entry.get(at..at.checked_add(8)?)?;
-        usize::try_from(u64::from_ne_bytes(bytes.try_into().ok()?)).ok()
-    };
-    let after_name = 8usize.checked_add(length(0)?)?;
-    length(after_name)?;
-    let address = entry.get(after_name.checked_add(8)?..)?;
-    let family = u16::from_ne_bytes(address.get(..2)?.try_into().ok()?);
-    let port = u16::from_be_bytes(address.get(2..4)?.try_into().ok()?);
-    match i32::from(family) {
-        libc::AF_INET => {
-            let ip: [u8; 4] = address.get(4..8)?.try_into().ok()?;
-            Some(SocketAddr::new(Ipv4Addr::from(ip).into(), port))
-        }
-        libc::AF_INET6 => {
-            let ip: [u8; 16] = address.get(8..24)?.try_into().ok()?;
-            Some(SocketAddr::new(Ipv6Addr::from(ip).into(), port))
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::Ipv4Addr;
 
-    #[test]
-    fn an_entry_of_gloos_table_gives_the_address() {
-        let mut entry = [2u64.to_ne_bytes().as_slice(), b"vm", &136u64.to_ne_bytes()].concat();
-        entry.extend([2, 0, 0x86, 0x03, 127, 0, 0, 1]);
-        assert_eq!(listens_at(&entry), Some("127.0.0.1:34307".parse().unwrap()));
-        assert_eq!(listens_at(&entry[..20]), None);
-        assert_eq!(listens_at(&u64::MAX.to_ne_bytes()), None);
-    }
+    use super::*;
 
     #[test]
     fn an_address_in_a_message_is_found() {

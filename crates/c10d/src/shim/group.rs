@@ -26,6 +26,9 @@ pub struct ShimCall {
     pub factor: f64,
 }
 
+/// `csrc/announcing.h`.
+pub type Announced = unsafe extern "C" fn(entry: *const u8, size: usize) -> *mut c_char;
+
 type One = *const AtTensor;
 type Many = *const *const AtTensor;
 type Group = *const GroupBox;
@@ -36,8 +39,8 @@ type Message = *mut c_char;
 #[rustfmt::skip]
 unsafe extern "C" {
     pub fn shim_backend_gloo(
-        store: *const StoreBox, rank: i32, size: i32, join_timeout_ms: i64, timeout_ms: i64,
-        host: *const c_char, backend: *mut *mut BackendBox,
+        store: *const StoreBox, prefix: *const c_char, rank: i32, size: i32, join_timeout_ms: i64, timeout_ms: i64,
+        host: *const c_char, announced: Announced, backend: *mut *mut BackendBox,
     ) -> Message;
     pub fn shim_backend_of_object(
         new_backend: *mut c_void, store: *const StoreBox, rank: i32, size: i32,

@@ -8,6 +8,9 @@ mod engine;
 /// Where ranks meet.
 mod store;
 
+/// Who connects to a rank without belonging to its group.
+mod strangers;
+
 /// Which backends there are.
 mod backend;
 /// What holds for each of them, over Gloo and, where MPI is, over that.
