@@ -20,6 +20,8 @@ mod limits;
 mod modules;
 /// Other users of the machine.
 mod neighbours;
+/// Ports of jobs that train.
+mod ports;
 /// Ranks whose data, weights or versions differ.
 mod preflight;
 /// Somebody between two ranks.
