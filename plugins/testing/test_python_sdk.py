@@ -42,6 +42,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "src/plugin/templates/python"))
 from pstrain import Field, export_dataset, export_loss  # noqa: E402
 
+EVALUATION = types.SimpleNamespace(train=False, epoch=0, seed=7)
 ALLOWED = "'bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloat16', 'float32', 'float64'"
 
 
@@ -53,7 +54,7 @@ def dataset(field, part):
         def fields(self):
             return [field]
 
-        def batch(self, indices):
+        def batch(self, batch):
             return [part]
 
     return export_dataset(One)()
@@ -67,17 +68,17 @@ class Mistakes(unittest.TestCase):
 
     def test_an_unknown_dtype_of_a_field_is_told_with_the_field_and_the_known_ones(self):
         wrong = dataset(Field("target", "float"), [])
-        self.says(f"field `target`: there is no dtype 'float'; there are {ALLOWED}", wrong.open, "{}")
+        self.says(f"field `target`: there is no dtype 'float'; there are {ALLOWED}", wrong.open, "{}", None)
 
     def test_values_of_another_dtype_are_told_with_the_field(self):
         wrong = dataset(Field("target", "int64"), array.array("f", [0.5]))
-        wrong.open("{}")
+        wrong.open("{}", None)
         message = "field `target` is int64, and what `batch` gave for it is not: "
-        self.says(message + "'float' object cannot be interpreted as an integer", wrong.batch, [0])
+        self.says(message + "'float' object cannot be interpreted as an integer", wrong.batch, [0], EVALUATION)
 
     def test_a_shape_of_anything_but_whole_numbers_is_told_with_the_field(self):
         wrong = dataset(Field("x", "float32", [1.5]), [])
-        self.says("field `x`: the shape [1.5] has more than whole numbers in it", wrong.open, "{}")
+        self.says("field `x`: the shape [1.5] has more than whole numbers in it", wrong.open, "{}", None)
 
     def test_tensors_take_a_dtype_by_its_name_or_as_the_host_gave_it(self):
         self.assertEqual(Tensor().to_dtype("bfloat16"), "BFLOAT16")
@@ -96,9 +97,49 @@ class Mistakes(unittest.TestCase):
 
     def test_right_values_reach_the_host(self):
         right = dataset(Field("x", "int32", [2]), [1, 2])
-        self.assertEqual(right.open("{}"), (1, [("x", Dtype.INT32, [2])]))
-        right.batch([0])
+        emitted.clear()
+        self.assertEqual(right.open("{}", None), (1, [("x", Dtype.INT32, [2])], None))
+        right.batch([0], EVALUATION)
         self.assertEqual(emitted, [(0, Dtype.INT32, [1, 2], array.array("i", [1, 2]).tobytes())])
+
+    def test_a_state_reaches_those_who_are_opened_with_it(self):
+        class Words:
+            def __init__(self, file, state=None):
+                self.state = state if state is not None else b"seen in " + file.encode()
+
+            def __len__(self):
+                return len(self.state)
+
+            def fields(self):
+                return [Field("x", "uint8")]
+
+        self.assertEqual(export_dataset(Words)().open('{"file": "a"}', None)[::2], (9, b"seen in a"))
+        self.assertEqual(export_dataset(Words)().open('{"file": "a"}', b"xy")[::2], (2, None))
+        with self.assertRaises(Exception) as caught:
+            export_dataset(Words)().open('{"file": "a", "state": "b"}', None)
+        self.assertEqual(str(caught.exception), "unknown key `state`, expected one of `file`")
+
+    def test_a_batch_knows_what_it_is_for_and_draws_the_same_numbers_again(self):
+        class Told:
+            def __len__(self):
+                return 1
+
+            def fields(self):
+                return [Field("x", "int32", [3])]
+
+            def batch(self, batch):
+                drawn = batch.random(batch.indices[0]).randrange(1 << 30)
+                return [[int(batch.train), batch.epoch, drawn]]
+
+        told = export_dataset(Told)()
+        told.open("{}", None)
+        emitted.clear()
+        for epoch in (4, 5, 4):
+            told.batch([0], types.SimpleNamespace(train=True, epoch=epoch, seed=7))
+        first, other, again = (array.array("i", part) for _, _, _, part in emitted)
+        self.assertEqual(list(first[:2]), [1, 4])
+        self.assertEqual(first, again)
+        self.assertNotEqual(first[2], other[2])
 
 
 if __name__ == "__main__":

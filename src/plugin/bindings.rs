@@ -10,12 +10,12 @@ wasmtime::component::bindgen!({
     inline: "
         package pstrain:host;
         world everything {
-            import pstrain:plugin/log@0.1.0;
-            import pstrain:plugin/output@0.1.0;
-            import pstrain:plugin/tensors@0.1.0;
-            export pstrain:plugin/dataset@0.1.0;
-            export pstrain:plugin/loss@0.1.0;
-            export pstrain:plugin/raw-loss@0.1.0;
+            import pstrain:plugin/log@0.2.0;
+            import pstrain:plugin/output@0.2.0;
+            import pstrain:plugin/tensors@0.2.0;
+            export pstrain:plugin/dataset@0.2.0;
+            export pstrain:plugin/loss@0.2.0;
+            export pstrain:plugin/raw-loss@0.2.0;
         }
     ",
     world: "pstrain:host/everything",
@@ -28,4 +28,4 @@ pub use pstrain::plugin::{log, tensors, types};
 
 /// The package's name and version, as they stand in the names of imports and exports.
 pub const PACKAGE: &str = "pstrain:plugin";
-pub const VERSION: &str = "0.1.0";
+pub const VERSION: &str = "0.2.0";

@@ -22,7 +22,7 @@ mod tests {
     type Open = fn(&Component, &serde_json::Value) -> Result<(), PluginError>;
 
     fn open_dataset(component: &Component, config: &serde_json::Value) -> Result<(), PluginError> {
-        Dataset::open(component, config, std::path::Path::new("."), PluginLimits::default()).map(drop)
+        Dataset::open(component, config, std::path::Path::new("."), PluginLimits::default(), None).map(drop)
     }
 
     fn open_loss(component: &Component, config: &serde_json::Value) -> Result<(), PluginError> {

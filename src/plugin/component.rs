@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn versions_agree_when_their_second_number_does() {
-        assert!(compatible("0.1.0") && compatible("0.1.7"));
-        assert!(!compatible("0.2.0") && !compatible("1.1.0") && !compatible(""));
-        assert_eq!(of_package("pstrain:plugin/raw-loss@0.1.0"), Some(("raw-loss", "0.1.0")));
+        assert!(compatible("0.2.0") && compatible("0.2.7"));
+        assert!(!compatible("0.1.0") && !compatible("1.2.0") && !compatible(""));
+        assert_eq!(of_package("pstrain:plugin/raw-loss@0.2.0"), Some(("raw-loss", "0.2.0")));
         assert_eq!(of_package("wasi:io/poll@0.2.0"), None);
     }
 }

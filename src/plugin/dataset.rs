@@ -1,10 +1,11 @@
 //! A dataset: one instance of a plug-in that was opened on a data folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tch::{Kind, Tensor};
 
-use super::bindings::dataset::{Guest, GuestIndices, Info};
+use super::bindings::dataset::{Guest, GuestIndices, Info, Purpose as WitPurpose};
 use super::component::{Component, World};
 use super::dtype::kind_of;
 use super::error::{PluginError, PluginErrorKind, tame};
@@ -14,6 +15,8 @@ use crate::job::PluginLimits;
 
 const MOST_FIELDS: usize = 64;
 const MOST_DIMS: usize = 8;
+/// What the training samples have settled for the others: it is kept in memory, sent to the coordinator, and saved.
+pub const MOST_STATE: usize = 64 << 20;
 
 /// What a dataset says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,31 @@ pub struct DatasetInfo {
     pub samples: u64,
     /// Fields, at least one, with distinct names.
     pub fields: Vec<Field>,
+    /// What the training samples have settled for all others.
+    pub state: Option<DatasetState>,
+}
+
+/// At most [`MOST_STATE`] bytes that only the plug-in understands.
+pub type DatasetState = Arc<[u8]>;
+
+/// What a batch is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Purpose {
+    pub train: bool,
+    /// Counted from 0.
+    pub epoch: u32,
+    /// The job's.
+    pub seed: u64,
+}
+
+impl Purpose {
+    pub const fn training(seed: u64, epoch: u32) -> Purpose {
+        Purpose { train: true, epoch, seed }
+    }
+
+    pub const fn evaluation(seed: u64) -> Purpose {
+        Purpose { train: false, epoch: 0, seed }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,12 +66,15 @@ pub struct Dataset {
     config: String,
     root: PathBuf,
     limits: PluginLimits,
+    /// The state that it was opened with.
+    given: Option<DatasetState>,
     info: DatasetInfo,
     instance: Instance<Guest>,
 }
 
 impl Dataset {
-    /// Starts an instance that sees `root` and opens it with `config`, a JSON object.
+    /// Starts an instance that sees `root` and opens it with `config`, a JSON object. `state`: what the training samples
+    /// have settled, unless this is the instance that is to settle it.
     ///
     /// # Errors
     /// If the plug-in is not a dataset, breaks a limit, fails, or says impossible things of itself.
@@ -52,13 +83,15 @@ impl Dataset {
         config: &serde_json::Value,
         root: &Path,
         limits: PluginLimits,
+        state: Option<DatasetState>,
     ) -> Result<Dataset, PluginError> {
         if !component.is(World::Dataset) {
             return Err(component.is_not("a dataset"));
         }
         let config = config.to_string();
-        let (instance, info) = start(component, &config, root, &limits)?;
-        Ok(Dataset { component: component.clone(), config, root: root.into(), limits, info, instance })
+        let (instance, info) = start(component, &config, root, &limits, state.clone())?;
+        let (component, root) = (component.clone(), root.into());
+        Ok(Dataset { component, config, root, limits, given: state, info, instance })
     }
 
     pub fn info(&self) -> &DatasetInfo {
@@ -70,15 +103,18 @@ impl Dataset {
     ///
     /// # Errors
     /// Leaves a dataset that can be asked again: after a trap, by a fresh instance.
-    pub fn batch(&mut self, indices: &[u64]) -> Result<Vec<Tensor>, PluginError> {
+    pub fn batch(&mut self, indices: &[u64], purpose: Purpose) -> Result<Vec<Tensor>, PluginError> {
         self.check_request(indices)?;
         if self.instance.is_spent() {
             self.restart()?;
         }
         let samples = i64::try_from(indices.len()).expect("checked: a batch fits its limit in bytes");
         self.instance.store.data_mut().batch.expect(samples);
-        let called =
-            self.instance.call("batch", self.limits.time, |guest, store| guest.call_batch(store, indices));
+        let Purpose { train, epoch, seed } = purpose;
+        let purpose = WitPurpose { train, epoch, seed };
+        let called = self
+            .instance
+            .call("batch", self.limits.time, |guest, store| guest.call_batch(store, indices, purpose));
         let batch = self.instance.store.data_mut().batch.finish();
         called?;
         batch.map_err(|missing| self.instance.error("batch", PluginErrorKind::BadData, missing))
@@ -111,7 +147,9 @@ impl Dataset {
     }
 
     fn restart(&mut self) -> Result<(), PluginError> {
-        let (instance, info) = start(&self.component, &self.config, &self.root, &self.limits)?;
+        // One that has settled a state would settle it again, and it is compared with the first.
+        let state = self.given.clone();
+        let (instance, info) = start(&self.component, &self.config, &self.root, &self.limits, state)?;
         if info != self.info {
             let message = "it was opened again and is not the same: samples or fields have changed";
             return Err(instance.error("open", PluginErrorKind::BadData, message));
@@ -126,18 +164,21 @@ fn start(
     config: &str,
     root: &Path,
     limits: &PluginLimits,
+    state: Option<DatasetState>,
 ) -> Result<(Instance<Guest>, DatasetInfo), PluginError> {
     let mut instance = Instance::start(component, Some(root), limits, |store, instance| {
         GuestIndices::new(component.pre())?.load(store, instance)
     })?;
-    let info = instance.call("open", limits.open_time, |guest, store| guest.call_open(store, config))?;
+    let info = instance
+        .call("open", limits.open_time, |guest, store| guest.call_open(store, config, state.as_deref()))?;
     let bad = |message: String| instance.error("open", PluginErrorKind::BadData, message);
     if info.samples > limits.max_samples {
         let (samples, limit) = (thousands(info.samples), thousands(limits.max_samples));
         return Err(bad(format!("it claims to have {samples} samples; the limit is {limit}"))
             .with_hint("if it has that many, raise `plugins.max_samples`"));
     }
-    let info = validate(info, limits.batch_bytes).map_err(bad)?;
+    let mut info = validate(info, limits.batch_bytes).map_err(bad)?;
+    info.state = state.or(info.state);
     instance.store.data_mut().batch.set_fields(info.fields.clone(), limits.batch_bytes);
     Ok((instance, info))
 }
@@ -148,9 +189,13 @@ fn bytes_of(field: &Field) -> u64 {
 }
 
 fn validate(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
-    let Info { samples, fields } = info;
+    let Info { samples, fields, state } = info;
     if samples == 0 {
         return Err("it has no samples".into());
+    }
+    if let Some(bytes) = state.as_ref().map(Vec::len).filter(|&bytes| bytes > MOST_STATE) {
+        let (bytes, limit) = (human::bytes(bytes as u64), human::bytes(MOST_STATE as u64));
+        return Err(format!("it has a state of {bytes} for the other samples; the limit is {limit}"));
     }
     if fields.is_empty() || fields.len() > MOST_FIELDS {
         return Err(format!("it has {} fields; 1 to {MOST_FIELDS} are possible", fields.len()));
@@ -182,5 +227,5 @@ fn validate(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
         }
         validated.push(Field { name, dtype, shape: field.shape.iter().map(|&dim| dim as i64).collect() });
     }
-    Ok(DatasetInfo { samples, fields: validated })
+    Ok(DatasetInfo { samples, fields: validated, state: state.map(Into::into) })
 }

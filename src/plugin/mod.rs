@@ -42,7 +42,7 @@ mod tensors;
 pub use apart::{COMPILED, outcome};
 pub use builtin::builtin_names;
 pub use component::{Component, World};
-pub use dataset::{Dataset, DatasetInfo, Field};
+pub use dataset::{Dataset, DatasetInfo, DatasetState, Field, MOST_STATE, Purpose};
 pub use dtype::{is_floating, kind_name};
 pub use error::{PluginError, PluginErrorKind};
 pub use host::{Host, read_file};

@@ -12,7 +12,7 @@ use super::progress::{Reporter, Update};
 use super::samples::Split;
 use super::step::Stepper;
 use crate::job::Training;
-use crate::plugin::Host;
+use crate::plugin::{DatasetState, Host};
 use crate::profile::beat;
 
 /// `None` when the job has no test data.
@@ -23,11 +23,12 @@ pub fn evaluate(
     host: &Host,
     job: &Training,
     root: &Path,
+    state: Option<DatasetState>,
     stepper: &mut Stepper,
     reporter: &mut Reporter,
 ) -> Result<Option<EvalResult>> {
     let Some(test) = &job.data.test else { return Ok(None) };
-    let split = Split::open(host, job, root, test).context("the test data").map_err(BadJob)?;
+    let split = Split::open_test(host, job, root, test, state).context("the test data").map_err(BadJob)?;
     let total = split.samples();
     let schedule = Schedule::for_evaluation(total, job.eval.batch_size)?;
 

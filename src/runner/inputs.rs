@@ -93,8 +93,12 @@ fn missing_data(training: &Training, root: &Path) -> Vec<JobError> {
     let mut problems = Vec::new();
     for (split, parameters) in splits.into_iter().filter_map(|(split, given)| Some((split, given?))) {
         for key in files {
-            let Some(file) = parameters.get(*key).and_then(serde_json::Value::as_str) else { continue };
-            if !is_there(root, file) {
+            let Some(given) = parameters.get(*key) else { continue };
+            let named = given.as_array().map_or(std::slice::from_ref(given), Vec::as_slice);
+            // What a pattern stands for, the plug-in says.
+            let named =
+                named.iter().filter_map(|name| name.as_str()).filter(|name| !name.contains(['*', '?']));
+            if let Some(file) = named.into_iter().find(|file| !is_there(root, file)) {
                 let problem =
                     format!("`data.{split}.{key}` = {file:?} is not in the folder `{}`", root.display());
                 problems.push(JobError::new(problem).hint(format!("it has {}", listed(root))));
@@ -146,7 +150,9 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
         |what: &str, opened: Result<Split>| opened.map_err(|error| problems.push(wrong(what, error))).ok();
     let train = keep("`data.train`", Split::open(&host, training, root, &training.data.train));
     let test = training.data.test.as_ref();
-    let test = test.and_then(|test| keep("`data.test`", Split::open(&host, training, root, test)));
+    let state = train.as_ref().and_then(|train| train.info().state.clone());
+    let test =
+        test.and_then(|test| keep("`data.test`", Split::open_test(&host, training, root, test, state)));
     let loss = host
         .load_ref(&training.loss.plugin)
         .and_then(|component| Loss::open(&component, &training.loss.params, training.plugin_limits));

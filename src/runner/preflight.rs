@@ -60,6 +60,9 @@ impl Facts {
             format!("{} {} {:?}", field.name, kind_name(field.dtype), field.shape)
         };
         self.say("fields of data.train", data.fields.iter().map(field).collect::<Vec<_>>().join(", "));
+        if let Some(state) = &data.state {
+            self.say("states of data.train", format!("SHA-256 {}", &hex(Sha256::digest(state))[..16]));
+        }
         self
     }
 
@@ -205,19 +208,24 @@ mod tests {
         let file = JobText { name: "starter", text: starter() };
         let resolved = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap();
         let training = resolved.job.training().unwrap();
-        let of = |samples, dtype| {
+        let of = |samples, dtype, state: &[u8]| {
             let field =
                 |name: &str, dtype, shape: &[i64]| Field { name: name.into(), dtype, shape: shape.into() };
             let fields = vec![field("image", Kind::Uint8, &[1, 8, 8]), field("label", dtype, &[])];
-            Facts::default().with_data(training, &DatasetInfo { samples, fields })
+            Facts::default().with_data(training, &DatasetInfo { samples, fields, state: Some(state.into()) })
         };
-        let ranks = BTreeMap::from([(Rank(1), of(1_437, Kind::Int64)), (Rank(2), of(1_436, Kind::Float))]);
+        let ranks = BTreeMap::from([
+            (Rank(1), of(1_437, Kind::Int64, b"abc")),
+            (Rank(2), of(1_436, Kind::Float, b"")),
+        ]);
         assert_eq!(
             differences(&ranks),
             [
                 "fields of data.train differ: image uint8 [1, 8, 8], label float32 [] on rank 2; \
                  image uint8 [1, 8, 8], label int64 [] on rank 1",
                 "samples of data.train differ: 1,436 on rank 2; 1,437 on rank 1",
+                // sha256sum of `abc` and of nothing.
+                "states of data.train differ: SHA-256 ba7816bf8f01cfea on rank 1; SHA-256 e3b0c44298fc1c14 on rank 2",
             ]
         );
     }

@@ -27,9 +27,11 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
 pub const TRACE: &str = "trace.json";
+/// What the data to train on have settled for all others, as their plug-in has written it.
+pub const DATA_STATE: &str = "data.state";
 
 /// All that a run may leave in its folder.
-const FILES: [&str; 5] = [JOB, METRICS, SUMMARY, MODEL, TRACE];
+const FILES: [&str; 6] = [JOB, METRICS, SUMMARY, MODEL, TRACE, DATA_STATE];
 
 /// Where run folders go when none is asked for.
 const ROOT: &str = "runs";

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
 
-use super::calls::{self, record::Keep, record::Record, record::Report};
+use super::calls::{self, record::Keep, record::KeepDataState, record::Record, record::Report};
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{EvalResult, MetricsLine, Summary, TrainerReport};
 use super::model_files::{self, Tried};
@@ -17,6 +18,7 @@ use crate::autograd::Autograd;
 use crate::human::counted;
 use crate::job::{Job, ModuleSize, Training, plan};
 use crate::parallel::{StateSnapshot, Taken};
+use crate::plugin::MOST_STATE;
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
 
@@ -49,6 +51,7 @@ pub struct RunRecorder {
     measured: Mutex<Vec<RankMeasured>>,
     /// Of modules on trainers, from the first one, by the module's name.
     states: Mutex<Vec<(String, Taken)>>,
+    data_state: Mutex<Option<Vec<u8>>>,
 }
 
 impl RunRecorder {
@@ -63,6 +66,7 @@ impl RunRecorder {
             ends: Mutex::default(),
             measured: Mutex::default(),
             states: Mutex::default(),
+            data_state: Mutex::default(),
         }))
     }
 
@@ -73,6 +77,8 @@ impl RunRecorder {
         methods.serve(move |_, call| std::future::ready(recorder.report(call)));
         let recorder = self.clone();
         methods.serve(move |_, call| std::future::ready(recorder.keep(call)));
+        let recorder = self.clone();
+        methods.serve(move |_, call| std::future::ready(recorder.keep_data_state(call)));
         let recorder = self.clone();
         methods.serve(move |_, call| std::future::ready(recorder.note(call)));
     }
@@ -85,6 +91,11 @@ impl RunRecorder {
             states.entry(module).or_default().push(StateSnapshot::of(autograd, state));
         }
         states
+    }
+
+    /// What the data to train on have settled, if they have anything.
+    pub fn take_data_state(&self) -> Option<Vec<u8>> {
+        self.data_state.lock().expect("nobody panics keeping it").take()
     }
 
     /// Everything that the ranks have sent, put together.
@@ -144,6 +155,15 @@ impl RunRecorder {
         self.states.lock().expect("nobody panics adding a state").push((module, state));
         Ok(())
     }
+
+    fn keep_data_state(&self, KeepDataState { state }: KeepDataState) -> Result<()> {
+        let (size, limit) = (state.numel(), MOST_STATE);
+        ensure!(size <= limit, "a state of the data of {size} bytes; the limit is {limit}");
+        ensure!(state.kind() == Kind::Uint8, "a state of the data that is not of bytes");
+        let bytes = Vec::try_from(&state.f_flatten(0, -1)?)?;
+        *self.data_state.lock().expect("nobody panics keeping it") = Some(bytes);
+        Ok(())
+    }
 }
 
 /// Reports to the coordinator what this rank has measured.
@@ -180,6 +200,15 @@ impl RecordSender {
     /// When the coordinator cannot take it.
     pub fn keep(&self, module: &str, state: StateSnapshot) -> Result<()> {
         let keep = Keep { module: module.into(), state: state.into_taken() };
+        Ok(self.mesh.request(COORDINATOR, keep).wait()?)
+    }
+
+    /// Hands over what the data to train on have settled.
+    ///
+    /// # Errors
+    /// When the coordinator cannot take it.
+    pub fn keep_data_state(&self, state: &[u8]) -> Result<()> {
+        let keep = KeepDataState { state: Tensor::f_from_slice(state)? };
         Ok(self.mesh.request(COORDINATOR, keep).wait()?)
     }
 

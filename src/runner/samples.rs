@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
-use super::loader::{Prefetcher, Schedule};
+use super::loader::{Planned, Prefetcher, Schedule};
 use crate::job::{ModuleSpec, Normalize, PluginLimits, Training};
 use crate::layers::InputDtype;
-use crate::plugin::{Component, Dataset, DatasetInfo, Host, is_floating, kind_name};
+use crate::plugin::{Component, Dataset, DatasetInfo, DatasetState, Host, Purpose, is_floating, kind_name};
 
 /// One batch as a step takes it.
 #[derive(Debug)]
@@ -49,19 +49,48 @@ pub struct Split {
     config: serde_json::Value,
     first: Dataset,
     prepare: Prepare,
+    /// Of the first epoch.
+    purpose: Purpose,
 }
 
 impl Split {
+    /// The samples to train on.
+    ///
     /// # Errors
     /// When the plug-in cannot open the data, or they do not fit the model.
     pub fn open(host: &Host, job: &Training, root: &Path, config: &serde_json::Value) -> Result<Split> {
+        Split::open_for(Purpose::training(job.seed, 0), host, job, root, config, None)
+    }
+
+    /// The samples to test on, with what those to train on have settled.
+    ///
+    /// # Errors
+    /// As [`Split::open`].
+    pub fn open_test(
+        host: &Host,
+        job: &Training,
+        root: &Path,
+        config: &serde_json::Value,
+        state: Option<DatasetState>,
+    ) -> Result<Split> {
+        Split::open_for(Purpose::evaluation(job.seed), host, job, root, config, state)
+    }
+
+    fn open_for(
+        purpose: Purpose,
+        host: &Host,
+        job: &Training,
+        root: &Path,
+        config: &serde_json::Value,
+        state: Option<DatasetState>,
+    ) -> Result<Split> {
         if !root.is_dir() {
             bail!("the data folder `{}` is not there", root.display());
         }
         let component = host.load_ref(&job.data.plugin)?;
-        let first = open_in_time(&component, config, root, job.plugin_limits)?;
+        let first = open_in_time(&component, config, root, job.plugin_limits, state)?;
         let prepare = Prepare::new(job, first.info())?;
-        Ok(Split { component, config: config.clone(), first, prepare })
+        Ok(Split { component, config: config.clone(), first, prepare, purpose })
     }
 
     pub fn info(&self) -> &DatasetInfo {
@@ -77,7 +106,7 @@ impl Split {
     /// # Errors
     /// When the plug-in fails.
     pub fn batch(&mut self, indices: &[u64]) -> Result<Samples> {
-        self.prepare.samples(self.first.batch(indices)?)
+        self.prepare.samples(self.first.batch(indices, self.purpose)?)
     }
 
     /// Starts fetching. Each thread has an instance of the plug-in of its own.
@@ -90,13 +119,18 @@ impl Split {
         root: &Path,
         schedule: Schedule,
     ) -> Result<Prefetcher<Samples, anyhow::Error>> {
+        let state = self.first.info().state.clone();
         let mut datasets = vec![self.first];
         while datasets.len() < job.data.threads {
-            datasets.push(open_in_time(&self.component, &self.config, root, job.plugin_limits)?);
+            let opened = open_in_time(&self.component, &self.config, root, job.plugin_limits, state.clone())?;
+            datasets.push(opened);
         }
         let fetcher = |mut dataset: Dataset| {
-            let prepare = self.prepare.clone();
-            move |indices: &[u64]| prepare.samples(dataset.batch(indices)?)
+            let (prepare, first) = (self.prepare.clone(), self.purpose);
+            move |planned: &Planned| {
+                let purpose = Purpose { epoch: planned.epoch, ..first };
+                prepare.samples(dataset.batch(&planned.indices, purpose)?)
+            }
         };
         let fetchers = datasets.into_iter().map(fetcher).collect();
         let name = format!("plug-in `{}`", self.component.name());
@@ -115,12 +149,13 @@ fn open_in_time(
     config: &serde_json::Value,
     root: &Path,
     limits: PluginLimits,
+    state: Option<DatasetState>,
 ) -> Result<Dataset> {
     let limit = limits.open_time + HOSTS_OWN;
     let (give, take) = sync_channel(1);
     let (plugin, config, root) = (component.clone(), config.clone(), root.to_owned());
     let open = move || {
-        let _ = give.send(Dataset::open(&plugin, &config, &root, limits));
+        let _ = give.send(Dataset::open(&plugin, &config, &root, limits, state));
     };
     thread::Builder::new()
         .name("open".into())

@@ -26,7 +26,7 @@ use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica, ShardedModule,
 };
-use crate::plugin::{Host, Loss, PluginError};
+use crate::plugin::{DatasetState, Host, Loss, PluginError};
 use crate::rpc::Mesh;
 use crate::topology::Rank;
 
@@ -74,13 +74,17 @@ impl Trainer<'_> {
         let facts = Facts::of_rank(self.job, self.mesh.rank())?.with_data(self.job, split.info());
         let comparison = preflight::compare(self.mesh, facts);
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
+        let data_state = split.info().state.clone();
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
         self.doing("comparing with the other ranks");
         comparison.wait(self.mesh, self.position() == 0)?;
         self.doing("getting the modules");
         let mut stepper = self.stepper(&host, given).map_err(BadJob::of_module)?;
-        let mut course = Course::new(self.job, self.mesh, steps, self.started);
+        let mut course = Course::new(self.job, self.mesh, steps, self.started, data_state);
+        if let Some(state) = course.data_state.as_ref().filter(|_| self.position() == 0) {
+            course.recorder.keep_data_state(state)?;
+        }
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
@@ -273,7 +277,8 @@ impl Trainer<'_> {
         self.mesh.doing("evaluating");
         course.throughput.pause(Instant::now());
         stepper.optimizer.refresh()?;
-        let result = evaluate(host, self.job, self.root, stepper, self.reporter)?;
+        let state = course.data_state.clone();
+        let result = evaluate(host, self.job, self.root, state, stepper, self.reporter)?;
         if let Some(result) = &result {
             course.evaluated(result.clone())?;
         }
@@ -310,6 +315,8 @@ struct Course {
     epoch_loss: Mean,
     log_epochs: bool,
     worked: Worked,
+    /// What the data to train on have settled for those to test on.
+    data_state: Option<DatasetState>,
 }
 
 #[derive(Default)]
@@ -319,7 +326,13 @@ struct Mean {
 }
 
 impl Course {
-    fn new(job: &Training, mesh: &Mesh, steps: u64, started: Instant) -> Course {
+    fn new(
+        job: &Training,
+        mesh: &Mesh,
+        steps: u64,
+        started: Instant,
+        data_state: Option<DatasetState>,
+    ) -> Course {
         let now = Instant::now();
         Course {
             steps,
@@ -337,6 +350,7 @@ impl Course {
             epoch_loss: Mean::default(),
             log_epochs: job.log.epochs,
             worked: Worked::default(),
+            data_state,
         }
     }
 

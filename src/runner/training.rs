@@ -218,6 +218,9 @@ impl<'a> TrainingRank<'a> {
             Ok(())
         })?;
         drop(states);
+        if let Some(state) = recorder.take_data_state() {
+            spool.write(run_folder::DATA_STATE, |mut file, _| Ok(file.write_all(&state)?))?;
+        }
         if let Some(lines) = recorder.metrics_if_deleted() {
             spool.write(run_folder::METRICS, |mut file, _| Ok(file.write_all(&lines)?))?;
         }

@@ -23,8 +23,8 @@ pub mod loss {
         export_macro_name: "export_loss_world",
         default_bindings_module: "pstrain_plugin::bindings::loss",
         with: {
-            "pstrain:plugin/types@0.1.0": crate::bindings::dataset::pstrain::plugin::types,
-            "pstrain:plugin/log@0.1.0": crate::bindings::dataset::pstrain::plugin::log,
+            "pstrain:plugin/types@0.2.0": crate::bindings::dataset::pstrain::plugin::types,
+            "pstrain:plugin/log@0.2.0": crate::bindings::dataset::pstrain::plugin::log,
         },
     });
 }
@@ -38,8 +38,8 @@ pub mod raw_loss {
         export_macro_name: "export_raw_loss_world",
         default_bindings_module: "pstrain_plugin::bindings::raw_loss",
         with: {
-            "pstrain:plugin/types@0.1.0": crate::bindings::dataset::pstrain::plugin::types,
-            "pstrain:plugin/log@0.1.0": crate::bindings::dataset::pstrain::plugin::log,
+            "pstrain:plugin/types@0.2.0": crate::bindings::dataset::pstrain::plugin::types,
+            "pstrain:plugin/log@0.2.0": crate::bindings::dataset::pstrain::plugin::log,
         },
     });
 }

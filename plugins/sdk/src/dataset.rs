@@ -1,6 +1,7 @@
 //! Datasets: a source of samples, by index.
 
 use crate::element::{DType, Element};
+use crate::random::Random;
 use crate::slot::Slot;
 use crate::{Result, bindings};
 use anyhow::{anyhow, bail, ensure};
@@ -16,6 +17,24 @@ pub trait Dataset: Sized + 'static {
     /// # Errors
     /// What the person who wrote the job should read: which file or key, what was found, what was wanted.
     fn open(config: Self::Config) -> Result<Self>;
+
+    /// In place of [`Dataset::open`] where the training samples have settled a [`Dataset::state`]: for the samples to test
+    /// on, and for the training samples on further threads.
+    ///
+    /// # Errors
+    /// As [`Dataset::open`].
+    fn open_with(config: Self::Config, _state: &[u8]) -> Result<Self> {
+        Self::open(config)
+    }
+
+    /// What the training samples settle for all others, such as a vocabulary: the host asks the first instance of theirs,
+    /// hands it to [`Dataset::open_with`], and keeps it with the run. At most 64 MiB.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn state(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
 
     /// How many samples there are.
     fn len(&self) -> u64;
@@ -74,6 +93,7 @@ impl Field {
 /// The samples that the host asks for, and where they go.
 pub struct Batch {
     indices: Vec<u64>,
+    purpose: Purpose,
     fields: Vec<Field>,
     emitted: Vec<bool>,
     /// Rows are put together here. Words, so that elements of any type lie aligned in it.
@@ -83,12 +103,18 @@ pub struct Batch {
 
 impl Batch {
     pub(crate) fn new(fields: Vec<Field>, sink: fn(u32, DType, &[u64], &[u8])) -> Self {
-        Batch { indices: Vec::new(), fields, emitted: Vec::new(), scratch: Vec::new(), sink }
+        let purpose = Purpose { train: false, epoch: 0, seed: 0 };
+        Batch { indices: Vec::new(), purpose, fields, emitted: Vec::new(), scratch: Vec::new(), sink }
     }
 
     /// Which samples are wanted, in the order of their rows. They are below `len()` and may repeat.
     pub fn indices(&self) -> &[u64] {
         &self.indices
+    }
+
+    /// Whether the model learns from these samples, and in which pass.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// Gives a field from a table of all samples, one row of elements after the other in the order of indices.
@@ -205,8 +231,9 @@ impl Batch {
         self.emitted[field] = true;
     }
 
-    pub(crate) fn begin(&mut self, indices: Vec<u64>) {
+    pub(crate) fn begin(&mut self, indices: Vec<u64>, purpose: Purpose) {
         self.indices = indices;
+        self.purpose = purpose;
         self.emitted.clear();
         self.emitted.resize(self.fields.len(), false);
     }
@@ -220,29 +247,44 @@ impl Batch {
 }
 
 #[doc(hidden)]
-pub fn open<D: Dataset>(slot: &Slot<(D, Batch)>, json: &str) -> Result<Info, String> {
+pub fn open<D: Dataset>(slot: &Slot<(D, Batch)>, json: &str, state: Option<&[u8]>) -> Result<Info, String> {
     slot.open(json, |config| {
-        let dataset = D::open(config)?;
+        let (dataset, state) = match state {
+            None => {
+                let dataset = D::open(config)?;
+                let state = dataset.state()?;
+                (dataset, state)
+            }
+            Some(state) => (D::open_with(config, state)?, None),
+        };
         let fields = dataset.fields();
         let told = fields.iter().map(|f| bindings::dataset::exports::pstrain::plugin::dataset::Field {
             name: f.name.clone(),
             dtype: f.dtype,
             shape: f.shape.clone(),
         });
-        let info = Info { samples: dataset.len(), fields: told.collect() };
+        let info = Info { samples: dataset.len(), fields: told.collect(), state };
         Ok(((dataset, Batch::new(fields, to_host)), info))
     })
 }
 
 #[doc(hidden)]
-pub fn batch<D: Dataset>(slot: &Slot<(D, Batch)>, indices: Vec<u64>) -> Result<(), String> {
+pub fn batch<D: Dataset>(slot: &Slot<(D, Batch)>, indices: Vec<u64>, purpose: Purpose) -> Result<(), String> {
     slot.call("batch", |(dataset, batch)| {
-        batch.begin(indices);
+        batch.begin(indices, purpose);
         dataset.batch(batch).and_then(|()| batch.finish())
     })
 }
 
 type Info = bindings::dataset::exports::pstrain::plugin::dataset::Info;
+pub use bindings::dataset::exports::pstrain::plugin::dataset::Purpose;
+
+impl Purpose {
+    /// Random numbers for the sample `index` in this pass, from the job's seed: the same whenever they are asked for.
+    pub fn random(self, index: u64) -> Random {
+        Random::new(self.seed, self.epoch, index)
+    }
+}
 
 fn to_host(field: u32, dtype: DType, shape: &[u64], bytes: &[u8]) {
     bindings::dataset::pstrain::plugin::output::emit(field, dtype, shape, bytes);
@@ -261,16 +303,18 @@ macro_rules! export_dataset {
             impl $crate::bindings::dataset::exports::pstrain::plugin::dataset::Guest for Exported {
                 fn open(
                     config: ::std::string::String,
+                    state: ::std::option::Option<::std::vec::Vec<u8>>,
                 ) -> ::std::result::Result<
                     $crate::bindings::dataset::exports::pstrain::plugin::dataset::Info,
                     ::std::string::String,
                 > {
-                    SLOT.with(|slot| $crate::dataset::open(slot, &config))
+                    SLOT.with(|slot| $crate::dataset::open(slot, &config, state.as_deref()))
                 }
                 fn batch(
                     indices: ::std::vec::Vec<u64>,
+                    purpose: $crate::bindings::dataset::exports::pstrain::plugin::dataset::Purpose,
                 ) -> ::std::result::Result<(), ::std::string::String> {
-                    SLOT.with(|slot| $crate::dataset::batch(slot, indices))
+                    SLOT.with(|slot| $crate::dataset::batch(slot, indices, purpose))
                 }
             }
             $crate::bindings::dataset::export_dataset_world!(Exported with_types_in $crate::bindings::dataset);

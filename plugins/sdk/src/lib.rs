@@ -135,6 +135,7 @@ mod element;
 pub mod log;
 pub mod loss;
 mod panic;
+mod random;
 pub mod raw_loss;
 #[doc(hidden)]
 pub mod slot;
@@ -142,9 +143,10 @@ mod tensor;
 pub mod testing;
 
 pub use ::anyhow::{Context, Error, Result, anyhow, bail, ensure};
-pub use dataset::{Batch, Dataset, Field};
+pub use dataset::{Batch, Dataset, Field, Purpose};
 pub use element::{DType, Element};
 pub use loss::{Loss, Metrics, only};
+pub use random::Random;
 pub use raw_loss::{Buffer, RawLoss, Value, Want};
 pub use serde;
 pub use tensor::Tensor;
@@ -152,9 +154,9 @@ pub use tensor::Tensor;
 /// All that a plug-in usually needs: `use pstrain_plugin::prelude::*;`
 pub mod prelude {
     pub use crate::{
-        Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Loss, Metrics, RawLoss, Result,
-        Tensor, Value, Want, anyhow, bail, data, ensure, export_dataset, export_loss, export_raw_loss, log,
-        only,
+        Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Loss, Metrics, Purpose, Random,
+        RawLoss, Result, Tensor, Value, Want, anyhow, bail, data, ensure, export_dataset, export_loss,
+        export_raw_loss, log, only,
     };
     pub use serde::Deserialize;
 }

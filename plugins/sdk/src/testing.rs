@@ -1,7 +1,7 @@
 //! For `cargo test` on the author's machine, without WebAssembly and without the host: paths are relative to the
 //! crate's folder there. A loss needs the host's tensors; `pstrain plugin check` tries it.
 
-use crate::dataset::{Batch, Dataset};
+use crate::dataset::{Batch, Dataset, Purpose};
 use crate::element::{DType, Element};
 use crate::{Result, config};
 use anyhow::{Context, ensure};
@@ -13,6 +13,14 @@ use std::cell::RefCell;
 /// As [`Dataset::open`], and for a configuration that does not fit.
 pub fn open<D: Dataset>(json: &str) -> Result<D> {
     D::open(config::parse(json)?)
+}
+
+/// Opens a dataset with the [`Dataset::state`] of another, as the host does for the samples to test on.
+///
+/// # Errors
+/// As [`Dataset::open_with`], and for a configuration that does not fit.
+pub fn open_with<D: Dataset>(json: &str, state: &[u8]) -> Result<D> {
+    D::open_with(config::parse(json)?, state)
 }
 
 /// One field of a batch.
@@ -35,11 +43,28 @@ impl Emitted {
     }
 }
 
-/// Asks for a batch as the host does, and returns its fields in order.
+/// Asks for a batch to evaluate as the host does, and returns its fields in order.
 ///
 /// # Errors
 /// As [`Dataset::batch`], and if the batch is not what [`Dataset::fields`] tells.
 pub fn batch<D: Dataset>(dataset: &mut D, indices: &[u64]) -> Result<Vec<Emitted>> {
+    batch_for(dataset, indices, Purpose { train: false, epoch: 0, seed: 0 })
+}
+
+/// Asks for a batch to train on, of the pass `epoch`, as [`batch`].
+///
+/// # Errors
+/// As [`batch`].
+pub fn training_batch<D: Dataset>(
+    dataset: &mut D,
+    indices: &[u64],
+    seed: u64,
+    epoch: u32,
+) -> Result<Vec<Emitted>> {
+    batch_for(dataset, indices, Purpose { train: true, epoch, seed })
+}
+
+fn batch_for<D: Dataset>(dataset: &mut D, indices: &[u64], purpose: Purpose) -> Result<Vec<Emitted>> {
     thread_local! {
         static EMITTED: RefCell<Vec<(u32, Emitted)>> = const { RefCell::new(Vec::new()) };
     }
@@ -50,7 +75,7 @@ pub fn batch<D: Dataset>(dataset: &mut D, indices: &[u64]) -> Result<Vec<Emitted
         let emitted = Emitted { dtype, shape: shape.to_vec(), bytes: bytes.to_vec() };
         EMITTED.with_borrow_mut(|all| all.push((field, emitted)));
     });
-    batch.begin(indices.to_vec());
+    batch.begin(indices.to_vec(), purpose);
     dataset.batch(&mut batch)?;
     batch.finish()?;
     let mut emitted = EMITTED.take();
@@ -132,7 +157,7 @@ mod tests {
     #[test]
     fn a_table_that_is_too_short_is_an_error() {
         let mut all = Batch::new(vec![Field::new("x", DType::Uint8, [4])], |_, _, _, _| ());
-        all.begin(vec![0, 2]);
+        all.begin(vec![0, 2], Purpose { train: false, epoch: 0, seed: 0 });
         let error = all.gather(0, &[0u8; 11]).unwrap_err().to_string();
         assert_eq!(error, "there is no row 2 in a table of 2");
     }

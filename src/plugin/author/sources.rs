@@ -26,6 +26,7 @@ pub(super) const SDK: Files = files! {
     "sdk/src/loss.rs": "plugins/sdk/src/loss.rs",
     "sdk/src/loss/parts.rs": "plugins/sdk/src/loss/parts.rs",
     "sdk/src/panic.rs": "plugins/sdk/src/panic.rs",
+    "sdk/src/random.rs": "plugins/sdk/src/random.rs",
     "sdk/src/raw_loss.rs": "plugins/sdk/src/raw_loss.rs",
     "sdk/src/slot.rs": "plugins/sdk/src/slot.rs",
     "sdk/src/tensor.rs": "plugins/sdk/src/tensor.rs",

@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::{Request, measure, ms};
 use crate::plugin::component::Component;
-use crate::plugin::dataset::Dataset;
+use crate::plugin::dataset::{Dataset, Purpose};
 use crate::plugin::dtype::kind_name;
 use crate::plugin::error::PluginError;
 
@@ -24,6 +24,8 @@ pub struct DatasetReport {
     pub batch_us: f64,
     pub longest_us: f64,
     pub samples_per_s: f64,
+    /// What it has settled for other samples, in bytes.
+    pub state_bytes: Option<u64>,
     /// Whether a sample is the same when it is asked for again, in another batch.
     pub repeats: bool,
     pub memory_bytes: u64,
@@ -39,22 +41,30 @@ pub struct FieldReport {
 
 pub fn check(component: &Component, request: &Request) -> Result<DatasetReport, PluginError> {
     let begun = Instant::now();
-    let mut dataset = Dataset::open(component, request.config, request.root, request.limits)?;
+    let mut dataset = Dataset::open(component, request.config, request.root, request.limits, None)?;
     let open_ms = ms(begun.elapsed());
     let info = dataset.info().clone();
     let size = request.batch_size.clamp(1, info.samples);
 
-    // Both ends, in one batch and alone.
+    // Both ends, in one batch and alone; what is random when it trains is a function of the purpose.
     let last = info.samples - 1;
-    let both = dataset.batch(&[last, 0])?;
-    let alone = dataset.batch(&[last])?;
-    let repeats = both.iter().zip(&alone).all(|(both, alone)| same(&both.narrow(0, 0, 1), alone));
+    let mut repeats = true;
+    for purpose in [Purpose::evaluation(0), Purpose::training(0, 1)] {
+        let both = dataset.batch(&[last, 0], purpose)?;
+        let alone = dataset.batch(&[last], purpose)?;
+        repeats &= both.iter().zip(&alone).all(|(both, alone)| same(&both.narrow(0, 0, 1), alone));
+    }
+    if let Some(state) = &info.state {
+        let state = Some(state.clone());
+        let other = Dataset::open(component, request.config, request.root, request.limits, state)?;
+        repeats &= *other.info() == info;
+    }
 
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut batch_bytes = 0;
     let (batch_us, longest_us) = measure(|_| {
         let indices: Vec<u64> = (0..size).map(|_| random.next_u64() % info.samples).collect();
-        let batch = dataset.batch(&indices)?;
+        let batch = dataset.batch(&indices, Purpose::training(0, 0))?;
         batch_bytes =
             batch.iter().map(|field| (field.numel() * field.kind().elt_size_in_bytes()) as u64).sum();
         Ok(())
@@ -71,6 +81,7 @@ pub fn check(component: &Component, request: &Request) -> Result<DatasetReport, 
         batch_us,
         longest_us,
         samples_per_s: size as f64 / batch_us * 1e6,
+        state_bytes: info.state.as_ref().map(|state| state.len() as u64),
         repeats,
         memory_bytes: dataset.memory_bytes(),
     })

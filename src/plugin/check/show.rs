@@ -51,6 +51,9 @@ fn show_dataset(f: &mut fmt::Formatter<'_>, report: &DatasetReport) -> fmt::Resu
     row(f, "fields", fields.join(", "))?;
     let speed = format!("{}, {:.0} samples/s on one thread", time(report.batch_us), report.samples_per_s);
     row(f, &format!("a batch of {}", report.batch_size), speed)?;
+    if let Some(bytes) = report.state_bytes {
+        row(f, "settles", format!("{} for the samples to test on", human::bytes(bytes)))?;
+    }
     let again =
         if report.repeats { "the same" } else { "different: it draws at random, or mixes up the order" };
     row(f, "asked again", again.into())

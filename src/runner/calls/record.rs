@@ -1,5 +1,7 @@
 //! What ranks tell the one that keeps the run folder.
 
+use tch::Tensor;
+
 use crate::parallel::Taken;
 use crate::rpc::{Body, Call, CallError, Field as _, Fields, Json, Value, call};
 use crate::runner::measured::RankMeasured;
@@ -38,6 +40,13 @@ impl Body for Keep {
 
     fn decode(fields: &mut Fields) -> Result<Keep, CallError> {
         Ok(Keep { module: fields.take("module")?, state: Taken::decode(fields)? })
+    }
+}
+
+call! {
+    /// What the data to train on have settled for all others, of type uint8 and one dimension.
+    pub(in crate::runner) struct KeepDataState = "run.keep_data_state" -> () {
+        state: Tensor,
     }
 }
 

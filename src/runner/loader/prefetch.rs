@@ -66,7 +66,7 @@ pub enum LoadError<E> {
 }
 
 impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
-    /// Starts one thread for each of `fetchers`. Each gets the positions of a batch's samples.
+    /// Starts one thread for each of `fetchers`. Each gets what batches are planned.
     ///
     /// `depth`: batches fetched ahead, at least one for each thread. `fetcher`: what they are, for messages. `limit`: how
     /// long one fetch may take.
@@ -84,7 +84,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
         limit: Duration,
     ) -> std::io::Result<Prefetcher<T, E>>
     where
-        F: FnMut(&[u64]) -> Result<T, E> + Send + 'static,
+        F: FnMut(&Planned) -> Result<T, E> + Send + 'static,
     {
         assert!(!fetchers.is_empty(), "a prefetcher needs a fetcher");
         let schedule = Arc::new(schedule);
@@ -107,10 +107,10 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
             started.lanes.push(Lane { batches, under_way: under_way.clone() });
             let (schedule, orders) = (started.schedule.clone(), orders.clone());
             let steps = (lane as u64..schedule.total_steps()).step_by(lanes);
-            let timed = move |indices: &[u64]| {
+            let timed = move |planned: &Planned| {
                 *lock(&under_way) = Some(Instant::now());
                 let _span = span(Activity::Data);
-                let fetched = fetch(indices);
+                let fetched = fetch(planned);
                 *lock(&under_way) = None;
                 fetched
             };
@@ -201,12 +201,11 @@ fn fetch_all<T, E>(
     steps: impl Iterator<Item = u64>,
     schedule: &Schedule,
     orders: &EpochOrders,
-    mut fetch: impl FnMut(&[u64]) -> Result<T, E>,
+    mut fetch: impl FnMut(&Planned) -> Result<T, E>,
     give: &SyncSender<Result<T, E>>,
 ) {
     for step in steps {
-        let planned = orders.plan(schedule, step);
-        let fetched = fetch(&planned.indices);
+        let fetched = fetch(&orders.plan(schedule, step));
         let failed = fetched.is_err();
         if give.send(fetched).is_err() || failed {
             return;
@@ -277,20 +276,22 @@ mod tests {
         depth: usize,
     ) -> std::io::Result<Prefetcher<T, E>>
     where
-        F: FnMut(&[u64]) -> Result<T, E> + Send + 'static,
+        F: FnMut(&Planned) -> Result<T, E> + Send + 'static,
     {
         Prefetcher::start(schedule, fetchers, depth, "the test".into(), Duration::from_secs(60))
     }
 
-    type Fetch = Box<dyn FnMut(&[u64]) -> Result<Vec<u64>, String> + Send>;
+    type Fetch = Box<dyn FnMut(&Planned) -> Result<Vec<u64>, String> + Send>;
 
     fn echo() -> Fetch {
-        Box::new(|indices| Ok(indices.to_vec()))
+        Box::new(|planned| Ok(planned.indices.clone()))
     }
 
     /// Fails, or panics, at the batch that holds sample 0.
     fn at_sample_zero(then: fn() -> Result<Vec<u64>, String>) -> Fetch {
-        Box::new(move |indices| if indices.contains(&0) { then() } else { Ok(indices.to_vec()) })
+        Box::new(
+            move |planned| if planned.indices.contains(&0) { then() } else { Ok(planned.indices.clone()) },
+        )
     }
 
     /// P-1
@@ -299,9 +300,9 @@ mod tests {
         let schedule = schedule(103, 5, 3);
         let planned: Vec<Vec<u64>> = schedule.batches().map(|batch| batch.indices).collect();
         // The odd threads are slower than the even ones, without waiting for a clock.
-        let slow: Fetch = Box::new(|indices| {
+        let slow: Fetch = Box::new(|planned| {
             (0..50).for_each(|_| std::thread::yield_now());
-            Ok(indices.to_vec())
+            Ok(planned.indices.clone())
         });
         let prefetcher = start(schedule.clone(), vec![echo(), slow, echo()], 4).unwrap();
         let fetched: Vec<Batch<Vec<u64>>> = prefetcher.map(Result::unwrap).collect();
@@ -317,10 +318,10 @@ mod tests {
         let (tell, told) = channel();
         let counting = |_lane| {
             let (count, tell) = (count.clone(), tell.clone());
-            move |indices: &[u64]| {
+            move |planned: &Planned| {
                 count.fetch_add(1, Ordering::SeqCst);
                 tell.send(()).unwrap();
-                Ok::<_, String>(indices.to_vec())
+                Ok::<_, String>(planned.indices.clone())
             }
         };
         let mut prefetcher = start(schedule(100, 1, 1), (0..2).map(counting).collect(), 6).unwrap();
@@ -362,9 +363,9 @@ mod tests {
         let fetchers = (0..3)
             .map(|_| {
                 let alive = alive.clone();
-                move |indices: &[u64]| {
+                move |planned: &Planned| {
                     let _holds = &alive;
-                    Ok::<_, String>(indices.to_vec())
+                    Ok::<_, String>(planned.indices.clone())
                 }
             })
             .collect();
@@ -379,11 +380,11 @@ mod tests {
     fn a_fetch_that_does_not_come_back_is_an_error_and_not_a_hang() {
         let (_go, gate) = channel::<()>();
         let gate = Mutex::new(gate);
-        let stuck: Fetch = Box::new(move |indices| {
-            if indices.contains(&2) {
+        let stuck: Fetch = Box::new(move |planned| {
+            if planned.indices.contains(&2) {
                 let _ = gate.lock().unwrap().recv();
             }
-            Ok(indices.to_vec())
+            Ok(planned.indices.clone())
         });
         let in_order = Schedule::for_evaluation(4, 1).unwrap();
         let limit = Duration::from_millis(50);
@@ -400,12 +401,12 @@ mod tests {
 
     #[test]
     fn waiting_for_data_is_measured() {
-        let slow = |indices: &[u64]| {
+        let slow = |planned: &Planned| {
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_millis(30) {
                 std::thread::yield_now();
             }
-            Ok::<_, String>(indices.to_vec())
+            Ok::<_, String>(planned.indices.clone())
         };
         let mut prefetcher = start(schedule(2, 1, 1), vec![slow], 1).unwrap();
         let first = prefetcher.next().unwrap().unwrap();

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use pstrain::job::PluginLimits;
-use pstrain::plugin::{Dataset, Host, Loss, PluginError, PluginErrorKind};
+use pstrain::plugin::{Dataset, Host, Loss, PluginError, PluginErrorKind, Purpose};
 use serde_json::json;
 use tch::{Kind, Tensor};
 
@@ -15,6 +15,7 @@ use super::modules::{Form, random};
 use crate::support::times;
 
 const TIME: Duration = Duration::from_millis(50);
+const EVALUATION: Purpose = Purpose::evaluation(0);
 /// Of all that happens with one plug-in, on a busy machine: some calls of 50 ms each, compiling, a backward.
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -41,10 +42,10 @@ fn run(form: Form, module: &[u8], root: &Path) -> Result<(), PluginError> {
     let component = HOST.load("wild", module)?;
     match form {
         Form::Dataset => {
-            let mut dataset = Dataset::open(&component, &json!({}), root, limits())?;
+            let mut dataset = Dataset::open(&component, &json!({}), root, limits(), None)?;
             let samples = dataset.info().samples;
-            dataset.batch(&[0, samples - 1])?;
-            dataset.batch(&[samples / 2])?;
+            dataset.batch(&[0, samples - 1], EVALUATION)?;
+            dataset.batch(&[samples / 2], EVALUATION)?;
         }
         Form::Loss | Form::RawLoss => {
             let mut loss = Loss::open(&component, &json!({}), limits())?;

@@ -17,7 +17,7 @@ mod world;
 pub use made::{Repeats, hard_to_compile, raw_loss, repeating};
 pub use random::{random, tables};
 
-use world::{Import, PACKAGE};
+use world::{Import, PACKAGE, numbers};
 
 /// What a plug-in is made for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,12 +36,12 @@ impl Form {
         }
     }
 
-    /// The interface, and its functions with how many numbers each is given. All return a pointer.
-    fn exports(self) -> (&'static str, &'static [(&'static str, usize)]) {
+    /// The interface, and its functions with what each is given: `i` is an i32, `I` an i64. All return a pointer.
+    fn exports(self) -> (&'static str, &'static [(&'static str, &'static str)]) {
         match self {
-            Form::Loss => ("loss", &[("open", 2), ("compute", 5)]),
-            Form::RawLoss => ("raw-loss", &[("open", 2), ("compute", 6)]),
-            Form::Dataset => ("dataset", &[("open", 2), ("batch", 2)]),
+            Form::Loss => ("loss", &[("open", "ii"), ("compute", "iiiii")]),
+            Form::RawLoss => ("raw-loss", &[("open", "ii"), ("compute", "iiiiii")]),
+            Form::Dataset => ("dataset", &[("open", "iiiii"), ("batch", "iiiiI")]),
         }
     }
 }
@@ -73,18 +73,17 @@ fn module(
         types.ty().function(import.params.iter().copied(), import.result);
         imports.import(&import.module, &import.name, EntityType::Function(nth as u32));
     }
-    let i32s = |n: usize| vec![ValType::I32; n];
     let (interface, calls) = form.exports();
     let (mut functions, mut exports, mut code) =
         (FunctionSection::new(), ExportSection::new(), CodeSection::new());
     for (((name, params), body), own) in calls.iter().zip(&bodies).zip(imported.len() as u32..) {
-        types.ty().function(i32s(*params), Some(ValType::I32));
+        types.ty().function(numbers(params), Some(ValType::I32));
         functions.function(own);
-        exports.export(&format!("pstrain:plugin/{interface}@0.1.0#{name}"), ExportKind::Func, own);
+        exports.export(&format!("pstrain:plugin/{interface}@0.2.0#{name}"), ExportKind::Func, own);
         code.function(body);
     }
     let realloc = (imported.len() + calls.len()) as u32;
-    types.ty().function(i32s(4), Some(ValType::I32));
+    types.ty().function(numbers("iiii"), Some(ValType::I32));
     functions.function(realloc);
     exports.export("cabi_realloc", ExportKind::Func, realloc).export("memory", ExportKind::Memory, 0);
     code.function(&realloc_body());

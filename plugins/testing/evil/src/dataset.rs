@@ -1,6 +1,6 @@
 //! Ten samples in two fields, unless told otherwise.
 
-use super::exports::pstrain::plugin::dataset::{Field, Guest, Info};
+use super::exports::pstrain::plugin::dataset::{Field, Guest, Info, Purpose};
 use super::pstrain::plugin::output::emit;
 use super::pstrain::plugin::types::Dtype;
 use super::{Evil, configure, count_call, sin, sins};
@@ -32,13 +32,16 @@ fn emit_honestly(indices: &[u64]) {
 }
 
 impl Guest for Evil {
-    fn open(config: String) -> Result<Info, String> {
+    fn open(config: String, state: Option<Vec<u8>>) -> Result<Info, String> {
         let (sin, argument) = configure(&config);
         if let Some(sin) = sin.strip_prefix("open-") {
             sins::commit(sin, &argument)?;
         }
-        let mut info =
-            Info { samples: 10, fields: vec![field("x", Dtype::Uint8, &[2]), field("y", Dtype::Int64, &[])] };
+        let mut info = Info {
+            samples: 10,
+            fields: vec![field("x", Dtype::Uint8, &[2]), field("y", Dtype::Int64, &[])],
+            state: None,
+        };
         match &*sin {
             "empty" => info.samples = 0,
             "endless-data" => info.samples = u64::MAX,
@@ -56,13 +59,21 @@ impl Guest for Evil {
                 info.fields = vec![field("x", Dtype::Uint8, &[28, 28]), field("y", Dtype::Int64, &[])]
             }
             "big" => info.fields = vec![field("x", Dtype::Uint8, &[argument.parse().unwrap_or(1)])],
+            // Settles so many bytes, and has as many samples when it is opened with them.
+            "settle" => match state {
+                None => info.state = Some(vec![7; argument.parse().unwrap_or(0)]),
+                Some(state) => {
+                    info.samples = state.iter().filter(|&&byte| byte == 7).count() as u64;
+                    info.state = Some(b"another".into());
+                }
+            },
             "emit-early" => emit_honestly(&[0]),
             _ => {}
         }
         Ok(info)
     }
 
-    fn batch(indices: Vec<u64>) -> Result<(), String> {
+    fn batch(indices: Vec<u64>, purpose: Purpose) -> Result<(), String> {
         let (sin, argument) = sin();
         let calls = count_call();
         let n = indices.len() as u64;
@@ -92,6 +103,12 @@ impl Guest for Evil {
                         (0..n as usize * 6 * size).map(|byte| if at == 0 { byte % 2 } else { byte } as u8);
                     emit(at as u32, *dtype, &[n, 2, 3], &bytes.collect::<Vec<u8>>());
                 }
+                return Ok(());
+            }
+            // Gives what it is told instead of indices.
+            "purpose" => {
+                let told = [u64::from(purpose.train), purpose.epoch.into(), purpose.seed];
+                emit_honestly(&told[..indices.len()]);
                 return Ok(());
             }
             "bad-boolean" => emit(0, Dtype::Uint8, &[n, 2], &[]),

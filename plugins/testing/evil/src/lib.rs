@@ -17,8 +17,8 @@ wit_bindgen::generate!({
         }
         world evil {
             import telephone;
-            include pstrain:plugin/dataset-plugin@0.1.0;
-            include pstrain:plugin/loss-plugin@0.1.0;
+            include pstrain:plugin/dataset-plugin@0.2.0;
+            include pstrain:plugin/loss-plugin@0.2.0;
         }
     ",
     world: "pstrain:testing/evil",

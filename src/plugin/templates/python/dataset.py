@@ -46,13 +46,13 @@ class Csv:
     def fields(self):
         return [Field("features", "float32", [self.columns]), Field("target", "float32")]
 
-    # The samples of these indices: for each field all elements, one sample after the other.
-    def batch(self, indices):
+    # The samples `batch.indices`: for each field all elements, one sample after the other.
+    def batch(self, batch):
         n = self.columns
         features = array.array("f")
-        for i in indices:
+        for i in batch.indices:
             features.extend(self.features[i * n : (i + 1) * n])
-        return [features, array.array("f", [self.targets[i] for i in indices])]
+        return [features, array.array("f", [self.targets[i] for i in batch.indices])]
 
 
 # The name on the left is the one that the host looks for.

@@ -4,6 +4,10 @@ A dataset is a class with `__init__(self, ...)`, `__len__`, `fields` and `batch`
 `compute` and, if it likes, `metrics`. The plug-in's keys in the job file arrive as keyword arguments of
 `__init__`: one without a default must be given, one that it does not take is an error.
 
+What the training samples settle for all others, such as a vocabulary, a dataset leaves as bytes in `self.state`; its
+`__init__` then has the argument `state`, which is None for the first instance of the training samples, and for all
+others what that has settled.
+
 To tell the person who runs the job what is wrong, raise `Problem("...")`; a last line "hint: ..." says what to do.
 Any other exception is reported with its message and its place in the source.
 
@@ -42,6 +46,22 @@ class Field:
     name: str
     dtype: str
     shape: list = field(default_factory=list)
+
+
+@dataclass
+class Batch:
+    """Which samples are wanted, in the order of their rows, and what for."""
+
+    indices: list
+    train: bool  # Whether the model learns from them. If not, nothing is to be random.
+    epoch: int  # The pass over the training samples, counted from 0.
+    seed: int  # The job's.
+
+    def random(self, index):
+        """A `random.Random` for a sample in this pass: the same whenever it is asked for."""
+        from random import Random
+
+        return Random(f"{self.seed} {self.epoch} {index}")
 
 
 def info(message):
@@ -86,16 +106,18 @@ def export_dataset(cls):
     dataset, fields = None, []
 
     class Dataset:
-        def open(self, config):
+        def open(self, config, state):
             nonlocal dataset, fields
             with _Problems():
-                dataset = _make(cls, config)
+                takes_state = "state" in inspect.signature(cls.__init__).parameters
+                dataset = _make(cls, config, {"state": state} if takes_state else {})
                 fields = dataset.fields()
-                return Info(len(dataset), [_told(WitField, f) for f in fields])
+                settled = _settled(dataset) if takes_state and state is None else None
+                return Info(len(dataset), [_told(WitField, f) for f in fields], settled)
 
-        def batch(self, indices):
+        def batch(self, indices, purpose):
             with _Problems():
-                parts = dataset.batch(indices)
+                parts = dataset.batch(Batch(indices, purpose.train, purpose.epoch, purpose.seed))
                 if len(parts) != len(fields):
                     raise TypeError(f"batch gave {len(parts)} parts, and there are {len(fields)} fields")
                 for number, (f, part) in enumerate(zip(fields, parts)):
@@ -201,10 +223,18 @@ class _Problems:
             raise Err(f"cannot read `{error.filename}`: {error.strerror} (os error {error.errno})") from None
 
 
-def _make(cls, config):
-    """The author's object from the job's keys, with errors that name the key."""
+def _settled(dataset):
+    """What the training samples have settled."""
+    state = getattr(dataset, "state", None)
+    if state is not None and not isinstance(state, (bytes, bytearray)):
+        raise TypeError(f"`self.state` is {_kind(state)}, and bytes are wanted")
+    return state and bytes(state)
+
+
+def _make(cls, config, more={}):
+    """The author's object from the job's keys, with errors that name the key; and from `more`, which is no key."""
     given = json.loads(config)
-    known = {name: p for name, p in inspect.signature(cls.__init__).parameters.items() if name != "self"}
+    known = {name: p for name, p in inspect.signature(cls.__init__).parameters.items() if name not in ("self", *more)}
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     for name, value in given.items():
         if name not in known and not takes_all:
@@ -217,7 +247,7 @@ def _make(cls, config):
     for name, p in known.items():
         if name not in given and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             raise Problem(f"missing key `{name}`")
-    return cls(**given)
+    return cls(**given, **more)
 
 
 def _fits(wanted, value):

@@ -86,7 +86,7 @@ impl Writer<'_> {
     fn module(&mut self) -> Vec<u8> {
         let first = self.imports.len() as u32;
         let exports = self.form.exports().1.iter().zip(first..);
-        let bodies = exports.map(|((name, params), own)| self.body(name, *params as u32, own)).collect();
+        let bodies = exports.map(|((name, params), own)| self.body(name, params.len() as u32, own)).collect();
         let data = self.data();
         module(self.form, self.imports, self.tables, bodies, data)
     }
@@ -235,6 +235,9 @@ impl Writer<'_> {
                 [wrong.to_le_bytes(), [0; 4]].concat(),
                 self.samples().to_le_bytes().into(),
                 list(FIELD, if self.dice.one_in(8) { self.dice.integer() as u32 } else { 1 }),
+                // Whether there is a state, and which.
+                self.dice.below(3).to_le_bytes().into(),
+                list(SCRATCH, self.dice.integer() as u32),
             ]
             .concat(),
         };

@@ -159,11 +159,16 @@ const WASI: [(&str, &str); 46] = [
     ("sock_shutdown", "ii"),
 ];
 
+/// `i` is an i32, `I` an i64.
+pub fn numbers(kinds: &str) -> Vec<ValType> {
+    kinds.chars().map(|kind| if kind == 'i' { ValType::I32 } else { ValType::I64 }).collect()
+}
+
 pub fn wasi() -> impl Iterator<Item = Import> {
     WASI.iter().map(|(name, params)| Import {
         module: "wasi_snapshot_preview1".into(),
         name: (*name).into(),
-        params: params.chars().map(|kind| if kind == 'i' { ValType::I32 } else { ValType::I64 }).collect(),
+        params: numbers(params),
         roles: vec![Role::Any; params.len()],
         result: (*name != "proc_exit").then_some(ValType::I32),
     })

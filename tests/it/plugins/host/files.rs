@@ -26,7 +26,8 @@ fn folder() -> tempfile::TempDir {
 fn answer(sin: &str) -> (PluginErrorKind, String) {
     let dir = folder();
     let root = dir.path().join("data");
-    let error = Dataset::open(&EVIL, &json!(format!("open-{sin}")), &root, LIMITS).err().expect("an answer");
+    let error =
+        Dataset::open(&EVIL, &json!(format!("open-{sin}")), &root, LIMITS, None).err().expect("an answer");
     (error.kind, told(&error).replace(&*root.to_string_lossy(), "ROOT"))
 }
 
@@ -101,7 +102,7 @@ fn neither_environment_nor_arguments_are_seen() {
 
 #[test]
 fn a_data_folder_that_is_missing_is_named() {
-    let opened = Dataset::open(&EVIL, &json!("none"), "/nowhere/at/all".as_ref(), LIMITS);
+    let opened = Dataset::open(&EVIL, &json!("none"), "/nowhere/at/all".as_ref(), LIMITS, None);
     assert_snapshot!(told(&opened.err().unwrap()), @r"
     plug-in `evil`: `open`: the data folder `/nowhere/at/all` cannot be opened: No such file or directory (os error 2)
       hint: `data.root` names the folder
@@ -112,7 +113,8 @@ fn a_data_folder_that_is_missing_is_named() {
 fn files_that_are_never_closed_come_to_an_end() {
     let dir = folder();
     let limits = pstrain::job::PluginLimits { max_files: 32, ..LIMITS };
-    let opened = Dataset::open(&EVIL, &json!("open-hoard-files plain.txt"), &dir.path().join("data"), limits);
+    let opened =
+        Dataset::open(&EVIL, &json!("open-hoard-files plain.txt"), &dir.path().join("data"), limits, None);
     assert_snapshot!(told(&opened.err().unwrap()), @r"
     plug-in `evil`: `open`: an operation was refused: it holds 32 files, tensors and other handles, its limit
       hint: close what is read; if it needs more at one time, raise `plugins.max_files`

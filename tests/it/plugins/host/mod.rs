@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use pstrain::job::PluginLimits;
-use pstrain::plugin::{Component, Dataset, Host, Loss, PluginError};
+use pstrain::plugin::{Component, Dataset, Host, Loss, PluginError, Purpose};
 use serde_json::json;
 
 /// Small, and with time enough on a busy machine.
@@ -30,6 +30,7 @@ const LIMITS: PluginLimits = PluginLimits {
     log_lines: 10_000,
     log_bytes: 1 << 20,
 };
+const EVALUATION: Purpose = Purpose::evaluation(0);
 /// For guests that never come back.
 const SHORT: PluginLimits = PluginLimits { time: Duration::from_millis(200), ..LIMITS };
 
@@ -49,11 +50,11 @@ fn any_folder() -> &'static Path {
 }
 
 fn dataset(sin: &str) -> Result<Dataset, PluginError> {
-    Dataset::open(&EVIL, &json!(sin), any_folder(), LIMITS)
+    Dataset::open(&EVIL, &json!(sin), any_folder(), LIMITS, None)
 }
 
 fn endless_dataset(sin: &str) -> Dataset {
-    Dataset::open(&EVIL, &json!(sin), any_folder(), SHORT).expect("it opens")
+    Dataset::open(&EVIL, &json!(sin), any_folder(), SHORT, None).expect("it opens")
 }
 
 fn loss(sin: &str) -> Loss {

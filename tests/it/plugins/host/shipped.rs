@@ -7,7 +7,7 @@ use pstrain::plugin::{Dataset, Loss, PluginErrorKind, World, builtin_names};
 use serde_json::{Value, json};
 use tch::{Kind, Reduction, Tensor};
 
-use super::{HOST, LIMITS, told};
+use super::{EVALUATION, HOST, LIMITS, told};
 
 fn open(name: &str, config: Value) -> Loss {
     let component = HOST.load_ref(&PluginRef::Builtin(name.into())).unwrap();
@@ -16,7 +16,7 @@ fn open(name: &str, config: Value) -> Loss {
 
 fn dataset(name: &str, config: &Value, root: &std::path::Path) -> Dataset {
     let component = HOST.load_ref(&PluginRef::Builtin(name.into())).unwrap();
-    Dataset::open(&component, config, root, LIMITS).unwrap()
+    Dataset::open(&component, config, root, LIMITS, None).unwrap()
 }
 
 /// Scores of five samples in three classes, and their classes.
@@ -117,14 +117,14 @@ fn a_table_and_a_pair_of_idx_files_are_read_from_the_data_folder() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("rows.csv"), "a,b,y\n1,2,0\n3.5,4,1\n").unwrap();
     let mut rows = dataset("csv", &json!({ "file": "rows.csv", "target": "y" }), dir.path());
-    let batch = rows.batch(&[1, 0]).unwrap();
+    let batch = rows.batch(&[1, 0], EVALUATION).unwrap();
     assert_eq!(Vec::<f32>::try_from(batch[0].flatten(0, -1)).unwrap(), [3.5, 4.0, 1.0, 2.0]);
 
     let images = [&[0u8, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &[1, 2, 3, 4]].concat();
     fs::write(dir.path().join("images"), images).unwrap();
     fs::write(dir.path().join("labels"), [0, 0, 8, 1, 0, 0, 0, 2, 9, 7]).unwrap();
     let mut digits = dataset("idx", &json!({ "images": "images", "labels": "labels" }), dir.path());
-    let batch = digits.batch(&[1]).unwrap();
+    let batch = digits.batch(&[1], EVALUATION).unwrap();
     assert_eq!((batch[0].kind(), batch[0].size()), (Kind::Uint8, vec![1, 1, 2]));
     assert_eq!(Vec::<i64>::try_from(&batch[1]).unwrap(), [7]);
 }
@@ -134,7 +134,8 @@ fn a_file_that_a_plugin_misses_is_told_with_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("train.csv"), "1,2\n").unwrap();
     let component = HOST.load_ref(&PluginRef::Builtin("csv".into())).unwrap();
-    let error = Dataset::open(&component, &json!({ "file": "test.csv" }), dir.path(), LIMITS).err().unwrap();
+    let error =
+        Dataset::open(&component, &json!({ "file": "test.csv" }), dir.path(), LIMITS, None).err().unwrap();
     let text = told(&error);
     assert!(text.contains("test.csv") && text.contains("train.csv"), "{text}");
     assert!(text.contains(&*dir.path().to_string_lossy()), "{text}");

@@ -7,7 +7,7 @@ use pstrain::job::PluginRef;
 use pstrain::plugin::{Dataset, Host, PluginErrorKind, World};
 use serde_json::json;
 
-use super::{EVIL, HOST, LIMITS, RAW, any_folder, guest, told};
+use super::{EVALUATION, EVIL, HOST, LIMITS, RAW, any_folder, guest, told};
 
 fn load_error(bytes: &[u8]) -> String {
     told(&HOST.load("thing.wasm", bytes).expect_err("no plug-in"))
@@ -35,11 +35,11 @@ fn what_is_no_webassembly_is_told_apart() {
 #[test]
 fn webassembly_that_exports_no_world_is_told_apart() {
     assert_snapshot!(load_error(CORE), @r"
-    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.2.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
     assert_snapshot!(load_error(COMPONENT), @r"
-    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.1.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.2.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }
@@ -90,28 +90,28 @@ fn the_worlds_of_a_plugin_are_known() {
 fn what_this_host_does_not_have_may_be_imported_but_not_called() {
     assert_eq!(EVIL.missing_imports(), ["pstrain:testing/telephone"]);
     let mut dataset = super::dataset("telephone 110").unwrap();
-    let error = dataset.batch(&[0]).unwrap_err();
+    let error = dataset.batch(&[0], EVALUATION).unwrap_err();
     assert_eq!(error.kind, PluginErrorKind::Denied);
     assert_snapshot!(told(&error), @"plug-in `evil`: `batch` reached for what it may not: it called pstrain:testing/telephone.call, which plug-ins do not have");
 }
 
 #[test]
 fn a_plugin_of_the_wrong_kind_is_told_what_it_is() {
-    let opened = Dataset::open(&RAW, &json!({}), any_folder(), LIMITS);
+    let opened = Dataset::open(&RAW, &json!({}), any_folder(), LIMITS, None);
     assert_snapshot!(told(&opened.err().unwrap()), @"`raw` is not a plug-in that can be used here: it is a raw loss, not a dataset");
 }
 
 #[test]
 fn a_plugin_for_another_version_of_the_interface_is_refused() {
     let mut other = guest("raw");
-    let (from, to) = (b"@0.1.0", b"@0.2.0");
+    let (from, to) = (b"@0.2.0", b"@0.3.0");
     for at in 0..other.len() - from.len() {
         if other[at..].starts_with(from) {
             other[at..at + to.len()].copy_from_slice(to);
         }
     }
     assert_snapshot!(load_error(&other), @r"
-    `thing.wasm` is not a plug-in that can be used here: it is made for pstrain:plugin@0.2.0; this pstrain has pstrain:plugin@0.1.0
+    `thing.wasm` is not a plug-in that can be used here: it is made for pstrain:plugin@0.3.0; this pstrain has pstrain:plugin@0.2.0
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }

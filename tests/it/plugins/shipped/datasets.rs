@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
-use super::{dataset, dataset_error};
+use super::{EVALUATION, dataset, dataset_error};
 
 fn digits() -> Value {
     json!({"images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"})
@@ -34,7 +34,7 @@ fn idx_gives_images_and_labels_of_plain_and_compressed_files() {
         idx.info().fields.iter().map(|f| (f.name.as_str(), f.dtype, f.shape.clone())).collect();
     assert_eq!(fields, [("images", Kind::Uint8, vec![2, 3]), ("labels", Kind::Int64, vec![])]);
     assert_eq!(idx.info().samples, 4);
-    let batch = idx.batch(&[3, 1, 1]).unwrap();
+    let batch = idx.batch(&[3, 1, 1], EVALUATION).unwrap();
     assert_eq!(batch[0].size(), [3, 2, 3]);
     assert_eq!(
         Vec::<i64>::try_from(batch[0].select(1, 0).select(1, 0).to_kind(Kind::Int64)).unwrap(),
@@ -54,7 +54,7 @@ fn idx_resizes_as_pytorch_does() {
         [("bilinear", [32, 20]), ("bilinear", [7, 56]), ("nearest", [32, 20]), ("nearest", [13, 57])]
     {
         let config = json!({"images": "one", "resize": to, "resize_filter": filter});
-        let found = dataset("idx", &config, folder.path()).batch(&[0]).unwrap().remove(0);
+        let found = dataset("idx", &config, folder.path()).batch(&[0], EVALUATION).unwrap().remove(0);
         let image = Tensor::from_slice(&pixels).to_kind(Kind::Float).reshape([1, 1, 28, 28]);
         let expected = if filter == "nearest" {
             image.upsample_nearest2d(to, None, None)
@@ -77,7 +77,7 @@ fn mnist_fits_well_into_the_default_memory() {
     images.resize(16 + 60_000 * 784, 7);
     std::fs::write(folder.path().join("images"), images).unwrap();
     let mut idx = dataset("idx", &json!({"images": "images"}), folder.path());
-    idx.batch(&(0..512).collect::<Vec<_>>()).unwrap();
+    idx.batch(&(0..512).collect::<Vec<_>>(), EVALUATION).unwrap();
     assert!(idx.memory_bytes() < 64 << 20, "{}", idx.memory_bytes());
 }
 
@@ -86,13 +86,13 @@ fn csv_and_synthetic_give_what_a_linear_model_wants() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("t.csv"), "a,b,y\n1,2,3\n4,5,6\n").unwrap();
     let mut csv = dataset("csv", &json!({"file": "t.csv", "target": "y"}), folder.path());
-    let batch = csv.batch(&[1, 0]).unwrap();
+    let batch = csv.batch(&[1, 0], EVALUATION).unwrap();
     assert_eq!(Vec::<f32>::try_from(batch[0].reshape([-1])).unwrap(), [4.0, 5.0, 1.0, 2.0]);
     assert_eq!(Vec::<f32>::try_from(&batch[1]).unwrap(), [6.0, 3.0]);
 
     let config = json!({"kind": "classification", "samples": 50, "shape": [3], "classes": 4});
     let mut synthetic = dataset("synthetic", &config, Path::new("."));
-    let batch = synthetic.batch(&[49, 0]).unwrap();
+    let batch = synthetic.batch(&[49, 0], EVALUATION).unwrap();
     assert_eq!((batch[0].size(), batch[0].kind()), (vec![2, 3], Kind::Float));
     assert_eq!((batch[1].size(), batch[1].kind()), (vec![2], Kind::Int64));
 }
@@ -100,7 +100,7 @@ fn csv_and_synthetic_give_what_a_linear_model_wants() {
 #[test]
 fn bags_are_what_an_embedding_bag_takes() {
     let mut bags = dataset("bags", &json!({"samples": 160, "rows": 100, "bags": 8}), Path::new("."));
-    let batch = bags.batch(&[8, 9, 10, 11, 12, 13, 14, 15]).unwrap();
+    let batch = bags.batch(&[8, 9, 10, 11, 12, 13, 14, 15], EVALUATION).unwrap();
     assert_eq!((batch[0].size(), batch[0].kind()), (vec![8, 10], Kind::Int64));
     assert_eq!((batch[1].size(), batch[1].kind()), (vec![8], Kind::Int64));
     let indices = batch[0].ge(0).sum(Kind::Int64).int64_value(&[]);
@@ -153,7 +153,7 @@ fn a_file_larger_than_the_memory_limit_is_refused_with_the_key_that_raises_it() 
 fn clicks_are_rows_of_one_table_and_a_zero_or_one() {
     let config = json!({"samples": 100, "users": 50, "items": 20, "categories": 3});
     let mut clicks = dataset("clicks", &config, Path::new("."));
-    let batch = clicks.batch(&(0..100).collect::<Vec<u64>>()).unwrap();
+    let batch = clicks.batch(&(0..100).collect::<Vec<u64>>(), EVALUATION).unwrap();
     assert_eq!((batch[0].size(), batch[0].kind()), (vec![100, 3], Kind::Int64));
     assert_eq!((batch[1].size(), batch[1].kind()), (vec![100, 1], Kind::Float));
     let largest: Vec<i64> = batch[0].amax([0i64].as_slice(), false).try_into().unwrap();

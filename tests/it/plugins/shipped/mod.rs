@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use pstrain::job::{PluginLimits, PluginRef};
-use pstrain::plugin::{Component, Dataset, Host, Loss};
+use pstrain::plugin::{Component, Dataset, Host, Loss, Purpose};
 use serde_json::Value;
 
 /// A job's defaults.
@@ -26,6 +26,8 @@ const LIMITS: PluginLimits = PluginLimits {
     log_bytes: 1 << 20,
 };
 
+const EVALUATION: Purpose = Purpose::evaluation(0);
+
 static HOST: LazyLock<Host> = LazyLock::new(|| Host::new(None).expect("this machine runs WebAssembly"));
 
 fn shipped(name: &str) -> Component {
@@ -37,7 +39,7 @@ fn loss(name: &str, params: &Value) -> Loss {
 }
 
 fn dataset(name: &str, config: &Value, root: &Path) -> Dataset {
-    Dataset::open(&shipped(name), config, root, LIMITS).expect("it opens")
+    Dataset::open(&shipped(name), config, root, LIMITS, None).expect("it opens")
 }
 
 fn loss_error(name: &str, params: &Value) -> String {
@@ -45,6 +47,6 @@ fn loss_error(name: &str, params: &Value) -> String {
 }
 
 fn dataset_error(name: &str, config: &Value, root: &Path) -> String {
-    let error = Dataset::open(&shipped(name), config, root, LIMITS).err().expect("it does not open");
+    let error = Dataset::open(&shipped(name), config, root, LIMITS, None).err().expect("it does not open");
     error.to_string().replace(&root.display().to_string(), "ROOT")
 }
