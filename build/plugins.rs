@@ -4,8 +4,22 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-const SHIPPED: [&str; 9] =
-    ["bags", "bce_with_logits", "clicks", "cross_entropy", "csv", "idx", "mse", "nll", "synthetic"];
+const SHIPPED: [&str; 14] = [
+    "bags",
+    "bce_with_logits",
+    "clicks",
+    "criteo",
+    "cross_entropy",
+    "csv",
+    "idx",
+    "images",
+    "mse",
+    "nll",
+    "npy",
+    "parquet",
+    "synthetic",
+    "text",
+];
 
 /// Writes `OUT_DIR/builtin_plugins.rs`, which `src/plugin/builtin.rs` includes.
 pub fn embed() {

@@ -1,334 +1,201 @@
-//! The file into two dense tables: features and target.
+//! The rows of all files, in memory where they fit there, and read when they are asked for where they do not.
 
-use pstrain_plugin::{Batch, DType, Error, Result, anyhow, bail, ensure};
-use serde::Deserialize;
-use std::collections::HashSet;
-use std::fmt;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use crate::cells::{Cells, FieldReader, State, Values, values_of};
+use crate::columns::{Column, Columns};
+use plugin_rows::{Form, Record, Records, Rows};
+use pstrain_plugin::{Batch, DType, Field, Result, anyhow, bail, ensure};
 
-/// How the file is to be read.
+/// How files are to be read.
 pub struct Layout {
     /// Whether the first line has the columns' names; if not told, it should have.
     pub header: Option<bool>,
-    pub delimiter: u8,
-    /// All but the target's if `None`.
-    pub features: Option<Vec<Column>>,
-    pub feature_dtype: Number,
-    pub target: Option<Target>,
+    pub form: Form,
+    pub fields: Vec<FieldSpec>,
+    /// Texts that stand for no value, beside the empty one.
+    pub nothing: Vec<String>,
+    pub in_memory_bytes: usize,
 }
 
-pub struct Target {
-    pub columns: Vec<Column>,
-    pub dtype: Number,
-    /// If given, cells are these texts, and their positions the numbers.
-    pub classes: Option<Vec<String>>,
-}
-
-/// How a job names a column.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(untagged, expecting = "wanted a column's name or its position from 0")]
-pub enum Column {
-    Position(usize),
-    Name(String),
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
-#[serde(rename_all = "snake_case")]
-pub enum Number {
-    #[default]
-    Float32,
-    Int64,
-}
-
-/// All rows of some columns, row by row.
-#[derive(Debug, PartialEq)]
-pub enum Values {
-    Float32(Vec<f32>),
-    Int64(Vec<i64>),
+pub struct FieldSpec {
+    pub name: String,
+    /// What a job calls it, for errors.
+    pub key: String,
+    /// All that `others` do not name if `None`.
+    pub columns: Option<Vec<Column>>,
+    /// One column that is not in a list: a sample has a number and not a list of one.
+    pub scalar: bool,
+    pub cells: Cells,
 }
 
 pub struct Table {
-    pub rows: u64,
-    /// Of `features`.
-    pub columns: usize,
-    pub features: Values,
-    pub target: Option<Values>,
+    rows: Rows,
+    readers: Vec<FieldReader>,
+    fields: Vec<Field>,
+    nothing: Vec<String>,
+    values: Vec<Values>,
+    /// Whether `values` are those of all rows, or of those that are being read.
+    in_memory: bool,
 }
 
-impl Values {
-    pub fn dtype(&self) -> DType {
-        match self {
-            Values::Float32(_) => DType::Float32,
-            Values::Int64(_) => DType::Int64,
+/// How much is read at once while all rows are gone through.
+const BUFFER: usize = 64 << 10;
+
+impl Table {
+    /// Reads all files once. What the training samples settle is taken from `state`, or left there.
+    ///
+    /// # Errors
+    /// Names the file, the line and the column of what is wrong.
+    pub fn read(files: &[String], layout: &Layout, state: Option<&State>) -> Result<(Table, State)> {
+        let mut table = Table {
+            rows: Rows::new(layout.form),
+            readers: Vec::new(),
+            fields: Vec::new(),
+            nothing: layout.nothing.clone(),
+            values: Vec::new(),
+            in_memory: true,
+        };
+        let mut record = Record::default();
+        for name in files {
+            let mut records = Records::open(name, layout.form, BUFFER)?;
+            let columns = Columns::read(name, layout.header, &mut records, &mut record)?;
+            let found = positions(&columns, layout)?;
+            if table.readers.is_empty() {
+                table.begin(layout, &found, state)?;
+            }
+            let same = table.fields.iter().zip(&layout.fields).zip(&found).all(|((field, spec), found)| {
+                field.shape().iter().product::<u64>() == (found.len() * values_of(&spec.cells)) as u64
+            });
+            ensure!(same, "`{name}` has {} columns, and `{}` has others", columns.count, files[0]);
+            table.rows.begin(name, columns.count, found.clone());
+            loop {
+                let wrong = |place: String, what: &str| {
+                    anyhow!("`{name}`, line {}{place}: {what}", records.line(&record))
+                };
+                if record.cells() != columns.count {
+                    let what = format!("it has {} cells, and {} are wanted", record.cells(), columns.count);
+                    return Err(wrong(String::new(), &what));
+                }
+                table.rows.add(record.start);
+                table
+                    .push(&record, &found)
+                    .map_err(|(column, what)| wrong(format!(", column {}", columns.call(column)), &what))?;
+                if !table.in_memory {
+                    table.values.iter_mut().for_each(Values::clear);
+                } else if table.values.iter().map(Values::bytes).sum::<usize>() > layout.in_memory_bytes {
+                    table.in_memory = false;
+                    table.values = table.readers.iter().map(FieldReader::empty).collect();
+                }
+                if !records.next(&mut record)? {
+                    break;
+                }
+            }
         }
+        let mut settled = State::default();
+        let in_memory = table.in_memory;
+        for (reader, values) in table.readers.iter_mut().zip(&mut table.values) {
+            reader.settle(&mut settled, in_memory.then_some(values))?;
+        }
+        Ok((table, settled))
+    }
+
+    pub fn len(&self) -> u64 {
+        self.rows.count()
+    }
+
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// What each field has of categories, by column.
+    pub fn categories(&self) -> impl Iterator<Item = (&str, Vec<usize>)> {
+        self.fields.iter().map(Field::name).zip(self.readers.iter().map(FieldReader::categories))
     }
 
     /// # Errors
-    /// As [`Batch::gather`].
-    pub fn give(&self, batch: &mut Batch, field: usize) -> Result<()> {
-        match self {
-            Values::Float32(values) => batch.gather(field, values),
-            Values::Int64(values) => batch.gather(field, values),
-        }
-    }
-
-    fn new(number: Number) -> Self {
-        match number {
-            Number::Float32 => Values::Float32(Vec::new()),
-            Number::Int64 => Values::Int64(Vec::new()),
-        }
-    }
-
-    /// What is wrong with the cell, if it is not such a number.
-    fn push(&mut self, cell: &str) -> Result<(), String> {
-        match self {
-            _ if cell.is_empty() => Err("the cell is empty".into()),
-            Values::Float32(values) => match cell.parse::<f32>() {
-                Ok(value) if value.is_finite() => {
-                    values.push(value);
-                    Ok(())
+    /// If a file has changed.
+    pub fn batch(&mut self, batch: &mut Batch) -> Result<()> {
+        if !self.in_memory {
+            self.values.iter_mut().for_each(Values::clear);
+            for &index in batch.indices() {
+                let (record, found) = self.rows.read(index)?;
+                if let Err((_, what)) =
+                    push(&mut self.readers, &self.nothing, &mut self.values, record, found)
+                {
+                    bail!("{}: {what}: the file has changed", self.rows.call(index));
                 }
-                Ok(_) => Err(format!("`{}` is not a finite number", cut(cell))),
-                Err(_) => Err(format!("`{}` is not a number", cut(cell))),
-            },
-            Values::Int64(values) => match cell.parse() {
-                Ok(value) => {
-                    values.push(value);
-                    Ok(())
-                }
-                Err(_) => Err(format!("`{}` is not a whole number", cut(cell))),
-            },
-        }
-    }
-
-    fn push_class(&mut self, cell: &str, classes: &[String]) -> Result<(), String> {
-        match (self, classes.iter().position(|class| class == cell)) {
-            (Values::Int64(values), Some(class)) => {
-                values.push(class as i64);
-                Ok(())
-            }
-            (_, _) => Err(format!("`{}` is not one of the classes `{}`", cut(cell), classes.join("`, `"))),
-        }
-    }
-}
-
-/// Reads a whole file; `name` is for errors.
-///
-/// # Errors
-/// Names the line and the column of what is wrong.
-pub fn read(name: &str, file: impl Read + Seek, layout: &Layout) -> Result<Table> {
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(layout.header != Some(false))
-        .delimiter(layout.delimiter)
-        .trim(csv::Trim::All)
-        .from_reader(file);
-    match parse(name, &mut reader, layout) {
-        Ok(table) => Ok(table),
-        Err(Bad::File(error)) => Err(error),
-        Err(Bad::Line { from, place, what }) => {
-            let line = first_line(reader.into_inner(), &from);
-            Err(anyhow!("`{name}`, line {line}{place}: {what}"))
-        }
-    }
-}
-
-/// What is wrong.
-enum Bad {
-    File(Error),
-    /// `from` is where the reader began to look for the line, `place` the column's name after a comma.
-    Line {
-        from: csv::Position,
-        place: String,
-        what: String,
-    },
-}
-
-impl From<Error> for Bad {
-    fn from(error: Error) -> Self {
-        Bad::File(error)
-    }
-}
-
-fn parse(name: &str, reader: &mut csv::Reader<impl Read>, layout: &Layout) -> Result<Table, Bad> {
-    let broken = |error: csv::Error| explain(name, &error);
-    let header = match layout.header {
-        Some(false) => None,
-        _ => Some(reader.headers().map_err(broken)?.clone()),
-    };
-    let mut record = csv::StringRecord::new();
-    if !reader.read_record(&mut record).map_err(broken)? {
-        return Err(anyhow!("`{name}` has no rows").into());
-    }
-    let columns = Columns { name, header: header.as_ref(), count: record.len() };
-    if layout.header.is_none() {
-        columns.check_header()?;
-    }
-    let targets = columns.find(layout.target.as_ref().map_or(&[], |target| &target.columns))?;
-    let features = match &layout.features {
-        Some(features) => columns.find(features)?,
-        None => (0..columns.count).filter(|column| !targets.contains(column)).collect(),
-    };
-    if features.is_empty() {
-        return Err(anyhow!("`{name}` has no columns for `features`").into());
-    }
-    columns.check_apart(&features, &targets)?;
-    let mut table = Table {
-        rows: 0,
-        columns: features.len(),
-        features: Values::new(layout.feature_dtype),
-        target: layout.target.as_ref().map(|target| Values::new(target.dtype)),
-    };
-    let classes = layout.target.as_ref().and_then(|target| target.classes.as_deref());
-    loop {
-        table.add(&record, &features, &targets, classes).map_err(|(column, what)| Bad::Line {
-            from: record.position().cloned().unwrap_or_else(csv::Position::new),
-            place: format!(", column {}", columns.call(column)),
-            what,
-        })?;
-        if !reader.read_record(&mut record).map_err(broken)? {
-            return Ok(table);
-        }
-    }
-}
-
-/// The line on which the record at `from` begins: the reader's position lies before the empty lines that it skips.
-fn first_line(mut file: impl Read + Seek, from: &csv::Position) -> u64 {
-    let at_start = file.seek(SeekFrom::Start(from.byte())).is_ok();
-    let bytes = BufReader::new(file).bytes().map_while(Result::ok).take_while(|_| at_start);
-    from.line()
-        + bytes.take_while(|byte| matches!(byte, b'\r' | b'\n')).filter(|byte| *byte == b'\n').count() as u64
-}
-
-impl Table {
-    /// Adds a row, or tells which column is wrong, and why.
-    fn add(
-        &mut self,
-        record: &csv::StringRecord,
-        features: &[usize],
-        targets: &[usize],
-        classes: Option<&[String]>,
-    ) -> Result<(), (usize, String)> {
-        for &column in features {
-            self.features.push(&record[column]).map_err(|what| (column, what))?;
-        }
-        if let Some(values) = &mut self.target {
-            for &column in targets {
-                let pushed = match classes {
-                    Some(classes) => values.push_class(&record[column], classes),
-                    None => values.push(&record[column]),
-                };
-                pushed.map_err(|what| (column, what))?;
             }
         }
-        self.rows += 1;
+        for (field, values) in self.values.iter().enumerate() {
+            match self.in_memory {
+                true => values.gather(batch, field)?,
+                false => values.emit(batch, field)?,
+            }
+        }
         Ok(())
     }
+
+    /// The first file tells how many columns there are.
+    fn begin(&mut self, layout: &Layout, found: &[Vec<usize>], state: Option<&State>) -> Result<()> {
+        for (spec, found) in layout.fields.iter().zip(found) {
+            let reader = FieldReader::new(&spec.name, spec.cells.clone(), found.len(), state)?;
+            let width = values_of(&spec.cells);
+            let shape = match (spec.scalar, found.len() * width) {
+                (true, 1) => Vec::new(),
+                (_, size) => vec![size as u64],
+            };
+            let dtype = reader.empty().dtype();
+            debug_assert!(matches!(dtype, DType::Float32 | DType::Int64));
+            self.fields.push(Field::new(spec.name.as_str(), dtype, shape));
+            self.values.push(reader.empty());
+            self.readers.push(reader);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, record: &Record, found: &[Vec<usize>]) -> Result<(), (usize, String)> {
+        push(&mut self.readers, &self.nothing, &mut self.values, record, found)
+    }
 }
 
-/// The columns that a file has.
-struct Columns<'a> {
-    name: &'a str,
-    header: Option<&'a csv::StringRecord>,
-    count: usize,
+/// Adds a row, or tells which column is wrong, and why.
+fn push(
+    readers: &mut [FieldReader],
+    nothing: &[String],
+    values: &mut [Values],
+    record: &Record,
+    found: &[Vec<usize>],
+) -> Result<(), (usize, String)> {
+    for ((reader, values), found) in readers.iter_mut().zip(values).zip(found) {
+        for (at, &column) in found.iter().enumerate() {
+            reader.push(at, record.cell(column), nothing, values).map_err(|what| (column, what))?;
+        }
+    }
+    Ok(())
 }
 
-impl Columns<'_> {
-    /// A header that nobody asked for and that looks like data is not taken for a header, except that some programs call their
-    /// columns 0, 1, 2...
-    fn check_header(&self) -> Result<()> {
-        let names = self.header.into_iter().flatten();
-        let numbers: Option<Vec<f64>> = names.map(|name| name.parse().ok()).collect();
-        let counted = |numbers: &[f64]| numbers.iter().enumerate().all(|(n, number)| n as f64 == *number);
-        ensure!(
-            numbers.is_none_or(|numbers| counted(&numbers)),
-            "the first line of `{}` has only numbers, and the columns' names are looked for there\n\
-             hint: set `header = false`, or `header = true` if these are the names",
-            self.name
+/// Where in a file the columns of each field are.
+fn positions(columns: &Columns<'_>, layout: &Layout) -> Result<Vec<Vec<usize>>> {
+    let named = layout.fields.iter().map(|spec| {
+        let wanted = spec.columns.as_deref();
+        wanted.map(|wanted| columns.find(&spec.key, wanted)).transpose()
+    });
+    let named: Vec<Option<Vec<usize>>> = named.collect::<Result<_>>()?;
+    let taken: Vec<usize> = named.iter().flatten().flatten().copied().collect();
+    let rest = || (0..columns.count).filter(|column| !taken.contains(column)).collect::<Vec<_>>();
+    let found: Vec<Vec<usize>> = named.into_iter().map(|found| found.unwrap_or_else(rest)).collect();
+    for (spec, found) in layout.fields.iter().zip(&found) {
+        ensure!(!found.is_empty(), "`{}` has no columns for {}", columns.file, spec.key);
+    }
+    // What a model is to predict it must not see.
+    if let [features, target] = &layout.fields[..]
+        && (features.key.as_str(), target.key.as_str()) == ("`features`", "`target`")
+        && let Some(&both) = found[1].iter().find(|column| found[0].contains(column))
+    {
+        bail!(
+            "column {} is one of `features` and of `target`: the model would see what it is to predict\n\
+             hint: leave it out of `features`; a model that gives back its input takes data.target = \"features\"",
+            columns.call(both)
         );
-        Ok(())
     }
-
-    /// Positions of the columns that the job names.
-    fn find(&self, wanted: &[Column]) -> Result<Vec<usize>> {
-        wanted.iter().map(|column| self.find_one(column)).collect()
-    }
-
-    fn find_one(&self, column: &Column) -> Result<usize> {
-        let Columns { name, header, count } = self;
-        match column {
-            Column::Position(at) if at < count => Ok(*at),
-            Column::Position(at) => bail!("`{name}` has no column {at}: it has {count}, counted from 0"),
-            Column::Name(column) => {
-                let Some(header) = header else {
-                    bail!(
-                        "`{name}` has no header, so column `{column}` cannot be found by its name\n\
-                         hint: give positions, counted from 0, or `header = true`"
-                    );
-                };
-                let mut found = (0..header.len()).filter(|&at| &header[at] == column);
-                let first = found.next().ok_or_else(|| {
-                    let names: Vec<&str> = header.iter().take(20).collect();
-                    let more = if header.len() > names.len() { "..." } else { "" };
-                    anyhow!("`{name}` has no column `{column}`; it has `{}`{more}", names.join("`, `"))
-                })?;
-                match found.next() {
-                    None => Ok(first),
-                    Some(second) => bail!(
-                        "`{name}` has two columns `{column}`, {first} and {second}, counted from 0\n\
-                         hint: give the position of the one that is meant"
-                    ),
-                }
-            }
-        }
-    }
-
-    /// What a model is to predict it must not see, and no column counts twice.
-    fn check_apart(&self, features: &[usize], targets: &[usize]) -> Result<()> {
-        for (key, columns) in [("features", features), ("target", targets)] {
-            let mut seen = HashSet::new();
-            if let Some(&twice) = columns.iter().find(|column| !seen.insert(*column)) {
-                bail!("`{key}` names column {} twice", self.call(twice));
-            }
-        }
-        let seen: HashSet<usize> = features.iter().copied().collect();
-        if let Some(&both) = targets.iter().find(|column| seen.contains(column)) {
-            bail!(
-                "column {} is one of `features` and of `target`: the model would see what it is to predict\n\
-                 hint: leave it out of `features`; a model that gives back its input takes data.target = \"features\"",
-                self.call(both)
-            );
-        }
-        Ok(())
-    }
-
-    /// How an error names a column.
-    fn call(&self, column: usize) -> impl fmt::Display {
-        match self.header.and_then(|header| header.get(column)) {
-            Some(name) => format!("`{name}`"),
-            None => column.to_string(),
-        }
-    }
-}
-
-fn explain(name: &str, error: &csv::Error) -> Bad {
-    let what = match error.kind() {
-        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("it has {len} cells, and {expected_len} are wanted")
-        }
-        csv::ErrorKind::Utf8 { .. } => "it is not UTF-8 text".to_owned(),
-        _ => error.to_string(),
-    };
-    match error.position() {
-        Some(position) => Bad::Line { from: position.clone(), place: String::new(), what },
-        None => Bad::File(anyhow!("cannot read `{name}`: {what}")),
-    }
-}
-
-/// Errors show the start of a long cell.
-fn cut(cell: &str) -> String {
-    const SHOWN: usize = 40;
-    match cell.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", &cell[..end]),
-        None => cell.to_owned(),
-    }
+    Ok(found)
 }

@@ -1,7 +1,7 @@
 //! The job's data folder (`data.root`). Relative paths lead there; it is read-only, and nothing else can be seen.
 
 use crate::{Error, Result};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -59,6 +59,63 @@ pub fn find<'a>(names: &[&'a str]) -> Result<&'a str> {
     Err(missing(names))
 }
 
+/// The files that some names stand for, in the order of the names: each is a file, or has `*` and `?` in its last part and is
+/// all files that are called so, in alphabetical order.
+///
+/// # Errors
+/// If a name stands for none, or all for far too many. If a folder may not be read.
+pub fn find_all(names: &[impl AsRef<str>]) -> Result<Vec<String>> {
+    const MOST: usize = 1 << 20;
+    let mut found = Vec::new();
+    for name in names {
+        let name = name.as_ref();
+        if !name.contains(['*', '?']) {
+            found.push(name.to_owned());
+            continue;
+        }
+        let (folder, pattern) = name.rsplit_once('/').map_or(("", name), |(folder, last)| (folder, last));
+        ensure!(!folder.contains(['*', '?']), "`{name}`: `*` and `?` may stand in the last part only");
+        let place = Path::new(if folder.is_empty() { "." } else { folder });
+        let entries = std::fs::read_dir(place).map_err(|error| explain(place, &error))?;
+        let before = found.len();
+        for entry in entries {
+            let entry = entry.map_err(|error| explain(place, &error))?;
+            let called = entry.file_name();
+            let Some(called) = called.to_str().filter(|called| matches(pattern, called)) else { continue };
+            if std::fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file()) {
+                found.push(if folder.is_empty() { called.to_owned() } else { format!("{folder}/{called}") });
+            }
+            ensure!(found.len() <= MOST, "`{name}` stands for more than {MOST} files");
+        }
+        ensure!(found.len() > before, "no file is called `{name}`{}", neighbours(Path::new(name)));
+        found[before..].sort_unstable();
+    }
+    ensure!(!found.is_empty(), "no file is named");
+    Ok(found)
+}
+
+/// Whether `name` is of the form `pattern`, where `*` is any text and `?` any character.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut of) = (0, 0);
+    // Where the last `*` is, and what of the name it may reach.
+    let mut star = None;
+    while at < name.len() {
+        if of < pattern.len() && pattern[of] == '*' {
+            star = Some((of, at));
+            of += 1;
+        } else if of < pattern.len() && (pattern[of] == '?' || pattern[of] == name[at]) {
+            (at, of) = (at + 1, of + 1);
+        } else if let Some((last, reached)) = star {
+            star = Some((last, reached + 1));
+            (at, of) = (reached + 1, last + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[of..].iter().all(|&left| left == '*')
+}
+
 fn missing(names: &[&str]) -> Error {
     let first = names.first().map_or(Path::new(""), |name| Path::new(name));
     anyhow!("the data folder has no file `{}`{}", names.join("` or `"), neighbours(first))
@@ -114,5 +171,24 @@ mod tests {
             error.starts_with("the data folder has no file `no_such` or `no_such.gz`; it has `"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_name_with_stars_stands_for_all_files_of_that_form() {
+        assert_eq!(
+            find_all(&["Cargo.toml", "src/r*.rs"]).unwrap(),
+            ["Cargo.toml", "src/random.rs", "src/raw_loss.rs"]
+        );
+        let error = find_all(&["src/*.csv"]).unwrap_err().to_string();
+        assert!(error.starts_with("no file is called `src/*.csv`; it has `"), "{error}");
+        for (pattern, name, fits) in [
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "abX", false),
+            ("?.x", "é.x", true),
+            ("a?", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
     }
 }

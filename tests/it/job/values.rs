@@ -284,7 +284,7 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
     insta::assert_snapshot!(replaced("plugin = \"idx\"", "plugin = \"mnist\""), @r#"
     error: job `x.toml`: `data.plugin` = "mnist" is neither a builtin plug-in nor a path that ends in .wasm
       from: x.toml, line 19
-      hint: builtin ones: idx, csv, synthetic, bags, clicks
+      hint: builtin ones: idx, csv, images, text, criteo, npy, parquet, synthetic, bags, clicks
     "#);
     insta::assert_snapshot!(replaced("plugin = \"cross_entropy\"", "plugin = \"cross-entropy\""), @r#"
     error: job `x.toml`: `loss.plugin` = "cross-entropy" is neither a builtin plug-in nor a path that ends in .wasm

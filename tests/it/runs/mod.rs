@@ -1,5 +1,6 @@
 mod bad_input;
 mod collectives;
+mod datasets;
 mod hybrid;
 mod joining;
 mod lost_ranks;

@@ -47,12 +47,17 @@ fn all_of_them_load_and_are_what_they_should_be() {
             ("bags", World::Dataset),
             ("bce_with_logits", World::Loss),
             ("clicks", World::Dataset),
+            ("criteo", World::Dataset),
             ("cross_entropy", World::Loss),
             ("csv", World::Dataset),
             ("idx", World::Dataset),
+            ("images", World::Dataset),
             ("mse", World::Loss),
             ("nll", World::Loss),
+            ("npy", World::Dataset),
+            ("parquet", World::Dataset),
             ("synthetic", World::Dataset),
+            ("text", World::Dataset),
         ]
     );
 }
