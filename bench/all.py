@@ -32,6 +32,7 @@ BENCHMARKS = {
     "all_reduce": Benchmark("all_reduce.py", quick="--sizes 4K,64K", data=False),
     "recommender": Benchmark("recommender.py", "--steps 3000 --peer-steps 600", "--steps 100 --peer-steps 40", False),
     "data": Benchmark("data.py", quick="--steps 60"),
+    "files": Benchmark("data.py", "--kinds images,csv,text,criteo,npy", "--kinds text,npy", False),
     "memory": Benchmark("resources.py memory", quick="--steps 50"),
     "growth": Benchmark("resources.py growth", quick="--steps 2000"),
     "startup": Benchmark("resources.py startup"),

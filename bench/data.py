@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Samples per second through the data plug-ins, beside PyTorch's DataLoader.
 
-    bench/data.py [--data DIR] [--python PYTHON] [--rounds 5] [--steps 0] [--kinds images,csv,text,criteo,npy]
+    bench/data.py [--data DIR] [--python PYTHON] [--rounds 5] [--steps 0]
+    bench/data.py --kinds images,csv,text,criteo,npy [--python PYTHON] [--rounds 5]
 
-MNIST's training images in batches of 32, and made-up files of each kind in batches of 64: shuffled, made ready for a model,
+MNIST's training images in batches of 32, or made-up files of some kinds in batches of 64: shuffled, made ready for a model,
 and nothing done with them. The PyTorch that reads images needs torchvision.
 """
 import tempfile
 from pathlib import Path
 
-from side_by_side import ROOT, arguments, bench, in_turns, output, parse, peer, peer_command, peer_environment, settings
+from side_by_side import (ROOT, arguments, bench, check, fail, in_turns, output, peer, peer_command, peer_environment,
+                          settings)
 from report import ratio, table
 
 JOB = ROOT / "jobs/mnist_ps.toml"
@@ -101,12 +103,19 @@ def files(args, folder, kinds):
 def main():
     parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=0, help="batches of MNIST; 0: all of one pass")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="made-up files of these kinds")
-    args = parse(parser)
-    print(mnist(args))
-    kinds = [kind for kind in args.kinds.split(",") if kind]
+    parser.add_argument("--kinds", help=f"made-up files in place of MNIST: of {', '.join(KINDS)}")
+    args = parser.parse_args()
+    if not args.kinds:
+        check(args)
+        print(mnist(args))
+        return
+    del args.data
+    check(args)
+    kinds = args.kinds.split(",")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        fail(f"--kinds: there is no {unknown[0]}", f"there are {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory() as folder:
-        print("", files(args, Path(folder), kinds), sep="\n")
+        print(files(args, Path(folder), kinds))
 
 
 if __name__ == "__main__":

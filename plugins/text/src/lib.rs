@@ -37,6 +37,16 @@ enum Unit {
     Tokens,
 }
 
+impl Unit {
+    fn word(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Characters => "characters",
+            Unit::Tokens => "tokens",
+        }
+    }
+}
+
 /// A file above this size stays on disk, where its bytes are the numbers.
 const IN_MEMORY: u64 = 64 << 20;
 const LONGEST: u64 = 1 << 24;
@@ -101,9 +111,10 @@ impl Text {
         }
         ensure!(
             text.len() > 0,
-            "`{}` has fewer than {} {unit:?}: `length` and one more for the target",
+            "`{}` has fewer than {} {}: `length` and one more for the target",
             names.join("`, `"),
-            length + 1
+            length + 1,
+            unit.word()
         );
         log::info(format!("numbers below {}: the vocabulary of a model", vocabulary.size()));
         Ok(text)

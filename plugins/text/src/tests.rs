@@ -82,7 +82,7 @@ fn what_makes_no_sample_is_told() {
     let error = |config: &str| opened(&[("a.txt", b"abc")], config, None).err().unwrap();
     assert_eq!(
         error(r#"{"file": "FOLDER/a.txt", "length": 3}"#),
-        "`a.txt` has fewer than 4 Bytes: `length` and one more for the target"
+        "`a.txt` has fewer than 4 bytes: `length` and one more for the target"
     );
     assert_eq!(error(r#"{"file": "FOLDER/a.txt", "length": 0}"#), "`length` = 0 is not from 1 to 16777216");
     assert_eq!(
