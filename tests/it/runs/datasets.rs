@@ -157,3 +157,18 @@ test = { file = "train.tsv", rows = 10 }"#;
     let loss = tested(folder.path(), &[]);
     assert!(loss < 0.1, "{loss}");
 }
+
+#[test]
+fn parquet_trains_a_linear_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parquet/snappy.parquet");
+    fs::copy(from, folder.path().join("a.parquet")).unwrap();
+    // 10 r and 10 r + 2.
+    let split = r#"{ file = "a.parquet", fields = [{ name = "x", columns = ["i32"], dtype = "float32" }, { name = "y", columns = ["f32"] }] }"#;
+    let data = format!("plugin = \"parquet\"\ntrain = {split}\ntest = {split}");
+    let model = "input = [1]\nlayers = [{ type = \"linear\", in_features = 1, out_features = 1 }]";
+    job(folder.path(), model, &data, "mse", 0.05);
+    let loss = tested(folder.path(), &[]);
+    // Of a model that has learnt nothing it is above 1,000.
+    assert!(loss < 100.0, "{loss}");
+}
