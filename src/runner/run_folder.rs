@@ -28,7 +28,7 @@ pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
 pub const TRACE: &str = "trace.json";
 /// What the data to train on have settled for all others, as their plug-in has written it.
-pub const DATA_STATE: &str = "data.state";
+pub const DATA_STATE: &str = "dataset.state";
 
 /// All that a run may leave in its folder.
 const FILES: [&str; 6] = [JOB, METRICS, SUMMARY, MODEL, TRACE, DATA_STATE];

@@ -2,7 +2,7 @@
 //! which but the label may be empty. Fields, as the reference implementation of DLRM has them: `dense` float32 [13], the
 //! logarithm of a number and one; `categories` int64 [26], a category modulo its column's rows; `click` float32 [1].
 
-use plugin_rows::{Form, Record, Records, Rows, cut};
+use plugin_rows::{Form, Record, Records, Room, Rows, cut};
 use pstrain_plugin::prelude::*;
 
 const DENSE: usize = 13;
@@ -100,7 +100,8 @@ impl Criteo {
     }
 
     /// Goes through a file once, so that every line is one that can be read.
-    fn add(&mut self, name: &str, room: usize) -> Result<()> {
+    /// `before`: bytes of the files before it.
+    fn add(&mut self, name: &str, room: &Room, before: u64) -> Result<u64> {
         let mut records = Records::open(name, FORM, BUFFER)?;
         let mut record = Record::default();
         self.rows.begin(name, CELLS, Vec::new());
@@ -110,13 +111,28 @@ impl Criteo {
             self.rows.add(record.start);
             if self.in_memory {
                 self.lines.push(line);
-                self.in_memory = size_of_val(self.lines.as_slice()) <= room;
-                if !self.in_memory {
-                    self.lines = Vec::new();
-                }
+                self.make_room(room, before + records.offset());
             }
         }
-        Ok(())
+        Ok(records.offset())
+    }
+
+    /// Behind the lines 1,024, 2,048 and so on: keeps the lines if all will fit.
+    fn make_room(&mut self, room: &Room, read: u64) {
+        let lines = self.lines.len();
+        if lines < 1024 || !lines.is_power_of_two() {
+            return;
+        }
+        match room.foretell(size_of_val(self.lines.as_slice()) as u64, read) {
+            // A little more, since lines are not all alike. Where there is no memory, the lines themselves will say so.
+            Some(all) => {
+                drop(self.lines.try_reserve_exact(all as usize / size_of::<Line>() * 51 / 50 - lines))
+            }
+            None => {
+                self.in_memory = false;
+                self.lines = Vec::new();
+            }
+        }
     }
 }
 
@@ -138,9 +154,12 @@ impl Dataset for Criteo {
             OneOrMore::One(name) => vec![name],
             OneOrMore::More(names) => names,
         })?;
-        let mut criteo = Criteo { rows: Rows::new(FORM), modulus, lines: Vec::new(), in_memory: true };
+        let in_memory = in_memory_mb > 0;
+        let mut criteo = Criteo { rows: Rows::new(FORM), modulus, lines: Vec::new(), in_memory };
+        let room = Room::new(&names, (in_memory_mb as u64) << 20);
+        let mut before = 0;
         for name in &names {
-            criteo.add(name, in_memory_mb.saturating_mul(1 << 20))?;
+            before += criteo.add(name, &room, before)?;
         }
         ensure!(criteo.len() > 0, "`{}` has no lines", names.join("`, `"));
         Ok(criteo)

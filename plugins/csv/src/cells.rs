@@ -58,6 +58,16 @@ impl Values {
         }
     }
 
+    /// Room for `times` as many as there are, if the memory has it.
+    pub fn reserve(&mut self, times: f64) {
+        let more = |has: usize| ((has as f64 * times) as usize).saturating_sub(has);
+        // Where there is none, the values themselves will say so.
+        let _ = match self {
+            Values::Float32(values) => values.try_reserve_exact(more(values.len())),
+            Values::Int64(values) => values.try_reserve_exact(more(values.len())),
+        };
+    }
+
     pub fn clear(&mut self) {
         match self {
             Values::Float32(values) => values.clear(),

@@ -2,7 +2,7 @@
 
 use crate::cells::{Cells, FieldReader, State, Values, values_of};
 use crate::columns::{Column, Columns};
-use plugin_rows::{Form, Record, Records, Rows};
+use plugin_rows::{Form, Record, Records, Room, Rows};
 use pstrain_plugin::{Batch, DType, Field, Result, anyhow, bail, ensure};
 
 /// How files are to be read.
@@ -52,9 +52,11 @@ impl Table {
             fields: Vec::new(),
             nothing: layout.nothing.clone(),
             values: Vec::new(),
-            in_memory: true,
+            in_memory: layout.in_memory_bytes > 0,
         };
         let mut record = Record::default();
+        let room = Room::new(files, layout.in_memory_bytes as u64);
+        let mut before = 0;
         for name in files {
             let mut records = Records::open(name, layout.form, BUFFER)?;
             let columns = Columns::read(name, layout.header, &mut records, &mut record)?;
@@ -79,16 +81,13 @@ impl Table {
                 table
                     .push(&record, &found)
                     .map_err(|(column, what)| wrong(format!(", column {}", columns.call(column)), &what))?;
-                if !table.in_memory {
-                    table.values.iter_mut().for_each(Values::clear);
-                } else if table.values.iter().map(Values::bytes).sum::<usize>() > layout.in_memory_bytes {
-                    table.in_memory = false;
-                    table.values = table.readers.iter().map(FieldReader::empty).collect();
-                }
-                if !records.next(&mut record)? {
+                let more = records.next(&mut record)?;
+                table.make_room(&room, before + records.offset());
+                if !more {
                     break;
                 }
             }
+            before += records.offset();
         }
         let mut settled = State::default();
         let in_memory = table.in_memory;
@@ -96,6 +95,31 @@ impl Table {
             reader.settle(&mut settled, in_memory.then_some(values))?;
         }
         Ok((table, settled))
+    }
+
+    /// Behind each row: keeps the values if all will fit. `read`: bytes of the files that were read by now.
+    fn make_room(&mut self, room: &Room, read: u64) {
+        if !self.in_memory {
+            self.values.iter_mut().for_each(Values::clear);
+            return;
+        }
+        // At 1,024 rows, 2,048 and so on, so that it costs nothing and goes by more than a few.
+        let rows = self.rows.count();
+        if rows < 1024 || !rows.is_power_of_two() {
+            return;
+        }
+        let taken: usize = self.values.iter().map(Values::bytes).sum();
+        match room.foretell(taken as u64, read) {
+            Some(all) => {
+                // A little more, since rows are not all alike.
+                let times = all as f64 / taken.max(1) as f64 * 1.02;
+                self.values.iter_mut().for_each(|values| values.reserve(times));
+            }
+            None => {
+                self.in_memory = false;
+                self.values = self.readers.iter().map(FieldReader::empty).collect();
+            }
+        }
     }
 
     pub fn len(&self) -> u64 {

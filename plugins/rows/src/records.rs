@@ -74,6 +74,11 @@ impl Records {
         &self.name
     }
 
+    /// Bytes of the file that were read by now.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Goes on with the row at `start`.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ layers = [{ type = "embedding", num_embeddings = 3, embedding_dim = 1, padding_i
     job(folder.path(), table, &data, "mse", 0.1);
     let loss = tested(folder.path(), &[]);
     assert!(loss < 1e-3, "{loss}");
-    let state = fs::read_to_string(folder.path().join("RUN/data.state")).unwrap();
+    let state = fs::read_to_string(folder.path().join("RUN/dataset.state")).unwrap();
     assert_eq!(state, r#"{"city":{"categories":[["Bergen","Oslo"]],"means":[]}}"#);
     // The row of what is unknown is the padding, which is 0.
     let loss = tested(folder.path(), &["data.test.file=unknown.csv"]);
@@ -85,7 +85,7 @@ train = { folder = "train", resize = 16, crop = 12, random_crop = true, flip = t
 test = { folder = "test", resize = 16, crop = 12 }"#;
     let model = "input = [3, 12, 12]\nlayers = [\"flatten\", { type = \"linear\", in_features = 432, out_features = 2 }]";
     job(folder.path(), model, data, "cross_entropy", 0.01);
-    let mut run = |settings: &[&str]| {
+    let run = |settings: &[&str]| {
         let loss = tested(folder.path(), settings);
         (loss, fs::read(crate::program::model(folder.path())).unwrap())
     };
@@ -114,7 +114,7 @@ layers = [{ type = "embedding", num_embeddings = 3, embedding_dim = 3 }, { type 
     job(folder.path(), table, data, "cross_entropy", 0.1);
     let loss = tested(folder.path(), &[]);
     assert!(loss < 0.05, "{loss}");
-    assert_eq!(fs::read_to_string(folder.path().join("RUN/data.state")).unwrap(), "ab");
+    assert_eq!(fs::read_to_string(folder.path().join("RUN/dataset.state")).unwrap(), "ab");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn a_state_of_any_size_is_refused() {
         Dataset::open(&EVIL, &json!(format!("settle {size}")), any_folder(), limits, None).map(drop)
     };
     assert!(open(64 << 20).is_ok());
-    assert_snapshot!(told(&open((64 << 20) + 1).unwrap_err()), @"plug-in `evil`: `open` handed over bad data: it has a state of 64 MiB for the other samples; the limit is 64 MiB");
+    assert_snapshot!(told(&open((64 << 20) + 1).unwrap_err()), @"plug-in `evil`: `open` handed over bad data: it has a state of 64.0 MiB for the other samples; the limit is 64 MiB");
 }
 
 #[test]
