@@ -90,7 +90,8 @@ test = { folder = "test", resize = 16, crop = 12 }"#;
         (loss, fs::read(crate::program::model(folder.path())).unwrap())
     };
     let (loss, first) = run(&[]);
-    assert!(loss < 0.1, "{loss}");
+    // Of a model that has learnt nothing it is 0.69.
+    assert!(loss < 0.5, "{loss}");
     assert!(
         run(&["data.threads=3", "data.train.cache_mb=0"]).1 == first,
         "another number of threads is another run"
