@@ -15,6 +15,7 @@ const STRING: &str = "a string";
 const TABLE: &str = "{ key = \"value\" }";
 
 /// A value and the key it stands at.
+#[derive(Clone)]
 pub struct Item<'a> {
     pub(super) reader: &'a Reader<'a>,
     pub path: String,

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use figment::value::{Dict, Value};
 use sha2::{Digest, Sha256};
 
+use super::parse::takes::FROM;
 use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, PluginRef, Training, Work};
+use crate::config::AnyKey as _;
 use crate::config::show::{inline, rank};
 use crate::config::text::{join, key_text};
 
@@ -36,6 +38,8 @@ pub(super) fn toml(job: &Job, merged: &Dict, master_port_is_given: bool) -> Stri
 
 fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     let mut modules = take(&mut root, "modules");
+    let says = |module: &Value| module.as_dict().is_some_and(|dict| dict.contains_key(FROM.name()));
+    let is_graph = modules.values().any(says);
     for module in &training.modules {
         // The first stage takes it for all of them.
         if let Some(Value::Dict(_, dict)) = modules.remove(module.written_name()) {
@@ -65,19 +69,22 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     // With PyTorch's defaults written out: they are what a reader of a run wants to know.
     let optimizer = Value::serialize(&training.optimizer).ok().and_then(Value::into_dict).unwrap_or_default();
     section(out, "optimizer", optimizer.iter());
-    section(out, "train", train(training, take(&mut root, "train")).iter());
+    section(out, "train", train(training, take(&mut root, "train"), is_graph).iter());
     for key in ["eval", "log", "plugins"] {
         section(out, key, take(&mut root, key).iter());
     }
 }
 
-/// As it was settled: each trainer's batch, and that replicas go in rounds.
-fn train(training: &Training, mut train: Dict) -> Dict {
+/// As it was settled: each trainer's batch, and that replicas go in rounds. Where modules say what they take, `forward` says no
+/// more than what the others do.
+fn train(training: &Training, mut train: Dict, is_graph: bool) -> Dict {
     train.insert("role".into(), training.train.trainers.name.as_str().into());
-    let mut forward: Vec<Value> =
-        training.modules.iter().map(|module| module.written_name().into()).collect();
-    forward.dedup();
-    train.insert("forward".into(), forward.into());
+    if !is_graph {
+        let mut forward: Vec<Value> =
+            training.modules.iter().map(|module| module.written_name().into()).collect();
+        forward.dedup();
+        train.insert("forward".into(), forward.into());
+    }
     if train.remove("global_batch_size").is_some() {
         train.insert("batch_size".into(), training.train.batch_size.into());
     }

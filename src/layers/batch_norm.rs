@@ -9,7 +9,8 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{EPS, arguments, size};
 use super::op::{
-    Buffer, First, ForwardArgs, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
+    Buffer, First, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position,
+    weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
@@ -110,6 +111,10 @@ where
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

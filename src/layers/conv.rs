@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{Arguments, BIAS, divisors_hint, size};
 use super::op::{
-    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::window::{Window, dimensions, slide};
@@ -222,6 +222,10 @@ where
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -7,7 +7,7 @@ use super::conv::{
     Conv, GROUPS, IN_CHANNELS, OUT_CHANNELS, PADDING_MODE, expect_channels, groups_fit, with_channels,
 };
 use super::op::{
-    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
@@ -95,6 +95,10 @@ impl Op for ConvTranspose2d {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

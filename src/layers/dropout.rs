@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 use super::{Layer, masks};
 use crate::config::{Key, Number, between, key};
@@ -44,6 +44,10 @@ impl Op for Dropout {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use tch::{TchError, Tensor};
 
 use super::Layer;
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 
 /// All that there is to say of such a layer.
@@ -41,6 +41,10 @@ impl<T: Elementwise> Op for T {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

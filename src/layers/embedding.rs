@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{arguments, size};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias};
 use super::shape::{Output, Signal};
 use super::{Layer, LayerOp};
 use crate::config::{Flag, Integer, Key, MOST, Optional, Refused, Table, flag, integer, key, refused};
@@ -78,6 +78,10 @@ impl Op for Embedding {
         let over_rows = Embedding { padding_idx: None, sparse: false, ..self.clone() };
         let table = TableSpec { rows, dim, padding };
         Some(RowTable { table, bags: None, over_rows: LayerOp::Embedding(over_rows) })
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
+        None
     }
 
     fn inner(&self) -> &[Layer] {

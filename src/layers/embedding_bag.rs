@@ -5,7 +5,7 @@ use tch::{Kind, TchError, Tensor};
 use super::arguments::arguments;
 use super::embedding::{EMBEDDING_DIM, MAX_NORM, NORM_TYPE, NUM_EMBEDDINGS, SCALE_GRAD_BY_FREQ, SPARSE};
 use super::op::{
-    BagMode, Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias,
+    BagMode, Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, TableSpec, weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, LayerOp};
@@ -84,6 +84,10 @@ impl Op for EmbeddingBag {
         let over_rows = EmbeddingBag { sparse: false, ..self.clone() };
         let table = TableSpec { rows, dim, padding: None };
         Some(RowTable { table, bags: Some(mode), over_rows: LayerOp::EmbeddingBag(over_rows) })
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
+        None
     }
 
     fn inner(&self) -> &[Layer] {

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{arguments, dimension};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal, no_dimension, position};
 
 arguments! {
@@ -59,6 +59,10 @@ impl Op for Flatten {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -5,7 +5,7 @@ use tch::{TchError, Tensor};
 use super::arguments::{EPS, arguments, must_divide, size};
 use super::batch_norm::{AFFINE, channels};
 use super::op::{
-    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
@@ -57,6 +57,10 @@ impl Op for GroupNorm {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

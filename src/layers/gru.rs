@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position};
 use super::recurrent::{BIDIRECTIONAL, HiddenStates, NUM_LAYERS, OUTPUT, Recurrent};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
@@ -55,6 +55,10 @@ impl Op for Gru {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -9,7 +9,7 @@ use super::batch_norm::{
     ALL_OF_THE_BATCH, MOMENTUM, NUM_FEATURES, RUNNING_MEAN, RUNNING_VAR, channels, running_statistics,
 };
 use super::op::{
-    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::window::dimensions;
@@ -103,6 +103,10 @@ where
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -4,7 +4,9 @@ use figment::value::Value;
 use tch::{TchError, Tensor};
 
 use super::arguments::{BIAS, EPS, arguments};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
+use super::op::{
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
+};
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Item, Key, Kind, MOST, Values, flag, integer, key};
@@ -95,6 +97,10 @@ impl Op for LayerNorm {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{BIAS, arguments, size};
 use super::op::{
-    Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
@@ -66,6 +66,10 @@ impl Op for Linear {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

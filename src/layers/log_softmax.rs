@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{arguments, dimension};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal, along_dimension};
 
 arguments! {
@@ -40,6 +40,10 @@ impl Op for LogSoftmax {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -13,6 +13,7 @@ mod conv;
 mod elementwise;
 pub mod init;
 mod instance_norm;
+mod join;
 pub mod masks;
 mod max_pool;
 pub mod op;
@@ -27,7 +28,7 @@ mod window;
 pub use embedding_bag::EMPTY_PLACE;
 pub use op::{BagMode, ForwardArgs, Op, ParameterSpec, RowTable, Seen, TableSpec};
 pub use read::{NAME, TYPE, check_name, list};
-pub use shape::{InputDtype, MOST_DIMENSIONS, Mismatch, Outputs, Signal, infer};
+pub use shape::{InputDtype, MOST_DIMENSIONS, Mismatch, Outputs, Signal, infer, infer_from};
 
 use std::ops::Deref;
 
@@ -130,6 +131,11 @@ layers! {
     hardswish::Hardswish,
     softplus::Softplus,
     prelu::Prelu,
+    narrow::Narrow,
+    concat::Concat,
+    add::Add,
+    mul::Mul,
+    dot_interaction::DotInteraction,
 }
 
 /// What a job can say of a layer.

@@ -4,7 +4,9 @@ use tch::{Kind, TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, must_divide, size};
 use super::masks::{self, MaskSource};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
+use super::op::{
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
+};
 use super::shape::{Output, Signal, steps_of};
 use super::{Layer, size::numbers};
 use crate::config::{Flag, Integer, Key, Refused, Table, flag, key, refused};
@@ -81,6 +83,10 @@ impl Op for MultiheadAttention {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

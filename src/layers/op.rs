@@ -37,6 +37,9 @@ pub trait Op: Debug + Send + Sync {
     /// Its rows, if it is a table that can lie on several ranks.
     fn rows(&self) -> Option<RowTable>;
 
+    /// How it makes one of several inputs, if it does: then it takes no single one.
+    fn joins(&self) -> Option<&dyn Join>;
+
     /// Layers that its input goes through first.
     fn inner(&self) -> &[Layer];
 
@@ -47,6 +50,21 @@ pub trait Op: Debug + Send + Sync {
     /// # Errors
     /// What libtorch refuses.
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError>;
+}
+
+/// What there is to say of a layer that makes one of several inputs.
+pub trait Join: Debug + Send + Sync {
+    /// One sample of what it gives for one of each input, or why it does not take these: there are at least two.
+    fn joined(&self, inputs: &[Signal]) -> Output;
+
+    /// Multiply-accumulates of one sample's forward, about.
+    fn joined_macs(&self, inputs: &[Signal]) -> u64;
+
+    /// Its output for a batch of each input.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError>;
 }
 
 /// A parameter as PyTorch names it within its layer, with its shape.
@@ -160,6 +178,8 @@ pub struct ForwardArgs<'a> {
     pub params: &'a [Tensor],
     /// A batch; its first dimension counts the samples.
     pub x: &'a Tensor,
+    /// The batch's further inputs, of a layer that [joins](Op::joins) them.
+    pub others: &'a [Tensor],
     /// What the inner layers gave for it.
     pub inner: Option<&'a Tensor>,
     pub train: bool,

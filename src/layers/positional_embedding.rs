@@ -4,7 +4,7 @@ use tch::{Kind, TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{arguments, size};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, weight_and_bias};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, weight_and_bias};
 use super::shape::{Output, Refusal, Signal, steps_of};
 
 arguments! {
@@ -49,6 +49,10 @@ impl Op for PositionalEmbedding {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, parameter};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, parameter};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Integer, Key, MOST, Number, integer, key, number};
 
@@ -59,6 +59,10 @@ impl Op for Prelu {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::{INPLACE, arguments};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Signal};
 
 arguments! {
@@ -39,6 +39,10 @@ impl Op for Relu {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -3,7 +3,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position};
 use super::shape::{Output, Refusal, Signal, infer};
 use super::{Layer, read, size};
 use crate::config::{By, Key, Kind, by, key};
@@ -33,7 +33,7 @@ impl Op for Residual {
     }
 
     fn output(&self, input: &Signal) -> Output {
-        let inner = infer(&self.layers, input);
+        let inner = infer(&self.layers, std::slice::from_ref(input));
         match inner.output() {
             Some(output) if output == input => Ok(output.clone()),
             Some(output) => {
@@ -55,6 +55,10 @@ impl Op for Residual {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -4,7 +4,9 @@ use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
 use super::layer_norm::{NORMALIZED_SHAPE, output};
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter};
+use super::op::{
+    Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
+};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Key, Number, Optional, above, flag, key};
@@ -54,6 +56,10 @@ impl Op for RmsNorm {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

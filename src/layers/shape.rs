@@ -47,13 +47,18 @@ pub struct Mismatch {
     pub hint: String,
 }
 
-/// Sends `input` through `layers`.
+/// Sends `inputs` through `layers`; several where the first layer joins them.
 ///
 /// After a mismatch it goes on with what the layer would have given, where that can be known, so that one
 /// call finds as much as it can.
-pub fn infer(layers: &[Layer], input: &Signal) -> Outputs {
+pub fn infer(layers: &[Layer], inputs: &[Signal]) -> Outputs {
+    infer_from(layers, inputs, "the module's input")
+}
+
+/// As [`infer`], for messages that name where the inputs come from.
+pub fn infer_from(layers: &[Layer], inputs: &[Signal], source: &str) -> Outputs {
     let mut walk = Walk { mismatches: Vec::new(), position: Vec::new() };
-    let signals = walk.list(layers, input, "the module's input");
+    let signals = walk.list(layers, inputs, source);
     Outputs { signals, mismatches: walk.mismatches, layers: layers.len() }
 }
 
@@ -151,13 +156,13 @@ struct Walk {
 }
 
 impl Walk {
-    fn list(&mut self, layers: &[Layer], input: &Signal, source: &str) -> Vec<Signal> {
+    fn list(&mut self, layers: &[Layer], inputs: &[Signal], source: &str) -> Vec<Signal> {
         let mut signals: Vec<Signal> = Vec::with_capacity(layers.len());
         let mut source = source.to_owned();
         for (index, layer) in layers.iter().enumerate() {
-            let input = signals.last().unwrap_or(input);
+            let inputs = signals.last().map_or(inputs, std::slice::from_ref);
             self.position.push(index);
-            let output = self.layer(layer, input, &source);
+            let output = self.layer(layer, inputs, &source);
             self.position.pop();
             let Some(output) = output else { break };
             signals.push(output);
@@ -166,20 +171,30 @@ impl Walk {
         signals
     }
 
-    fn layer(&mut self, layer: &Layer, input: &Signal, source: &str) -> Option<Signal> {
+    fn layer(&mut self, layer: &Layer, inputs: &[Signal], source: &str) -> Option<Signal> {
         let inner = layer.op.inner();
-        if !inner.is_empty() && self.list(inner, input, source).len() < inner.len() {
+        if !inner.is_empty() && self.list(inner, inputs, source).len() < inner.len() {
             // Where it stopped inside, that has been said.
             return None;
         }
-        match layer.op.output(input) {
+        let output = match (inputs, layer.op.joins()) {
+            ([input], _) => layer.op.output(input),
+            (_, Some(join)) => join.joined(inputs),
+            (_, None) => Err(Refusal::new(
+                "one input",
+                "begin with a layer that joins them: concat, add, mul or dot_interaction",
+            )),
+        };
+        match output {
             Ok(output) => Some(output),
             Err(refusal) => {
                 let (kind, name) = (layer.op.name(), &layer.name);
+                let came: Vec<String> = inputs.iter().map(Signal::to_string).collect();
+                let (came, verb) = (came.join(" and "), if inputs.len() == 1 { "comes" } else { "come" });
                 self.mismatches.push(Mismatch {
                     position: self.position.clone(),
                     message: format!(
-                        "{kind} `{name}` expects {}; {input} comes from {source}",
+                        "{kind} `{name}` expects {}; {came} {verb} from {source}",
                         refusal.expects
                     ),
                     hint: refusal.hint,

@@ -6,7 +6,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::arguments::arguments;
-use super::op::{Buffer, ForwardArgs, Memory, Op, ParameterSpec, RowTable};
+use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{
     Flag, Integer, Item, Key, Kind, MOST, Number, Optional, Refused, Table, Values, Words, above, flag,
@@ -199,6 +199,10 @@ impl Op for Upsample {
     }
 
     fn rows(&self) -> Option<RowTable> {
+        None
+    }
+
+    fn joins(&self) -> Option<&dyn Join> {
         None
     }
 

@@ -15,6 +15,9 @@ pub enum ModelError {
     #[error("module `{module}`: {got} inputs came, layer `{layer}` takes 1")]
     Inputs { module: String, layer: String, got: usize },
 
+    #[error("module `{module}` has {got} outputs, and one is asked for")]
+    Outputs { module: String, got: usize },
+
     #[error("module `{module}`: there is no device to put it on")]
     NoDevice { module: String },
 
@@ -33,8 +36,8 @@ pub enum ModelError {
     #[error("{file}: {problem}\n  hint: {hint}", file = file.display())]
     Script { file: PathBuf, problem: String, hint: String },
 
-    #[error("module `{module}`, TorchScript, input of shape {input:?}: {message}")]
-    ScriptForward { module: String, input: Vec<i64>, message: String },
+    #[error("module `{module}`, TorchScript, input of shape {inputs}: {message}")]
+    ScriptForward { module: String, inputs: String, message: String },
 
     #[error("module `{module}`, TorchScript: {problem}\n  hint: {hint}")]
     ScriptWrote { module: String, problem: String, hint: &'static str },

@@ -27,30 +27,48 @@ impl Mode {
 }
 
 impl Module {
-    /// The module's output for a batch, on the last layer's device or that of its TorchScript.
+    /// What a module with one output gives for a batch.
+    ///
+    /// # Errors
+    /// As [`Module::outputs`]; TorchScript with several outputs.
+    pub fn forward(&self, params: &[Tensor], inputs: &[Tensor], mode: Mode) -> Result<Tensor, ModelError> {
+        let outputs: [Tensor; 1] = self
+            .outputs(params, inputs, mode)?
+            .try_into()
+            .map_err(|all: Vec<Tensor>| ModelError::Outputs { module: self.name.clone(), got: all.len() })?;
+        let [output] = outputs;
+        Ok(output)
+    }
+
+    /// The module's outputs for a batch, on the last layer's device or that of its TorchScript.
     ///
     /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters
-    /// themselves. `inputs` is the batch, first dimension the batch's. Inputs may come from any device. Gradients are recorded as the caller's
+    /// themselves. `inputs` are the batch, first dimension the batch's, as many as the module takes. Inputs may come from any device. Gradients are recorded as the caller's
     /// grad mode says.
     ///
     /// # Errors
     /// The layer that failed, with its input's shape and libtorch's message.
-    pub fn forward(&self, params: &[Tensor], inputs: &[Tensor], mode: Mode) -> Result<Tensor, ModelError> {
-        let (output, statistics) = self.observe(params, inputs, mode)?;
+    pub fn outputs(
+        &self,
+        params: &[Tensor],
+        inputs: &[Tensor],
+        mode: Mode,
+    ) -> Result<Vec<Tensor>, ModelError> {
+        let (outputs, statistics) = self.observe(params, inputs, mode)?;
         self.fold(&statistics)?;
-        Ok(output)
+        Ok(outputs)
     }
 
-    /// As [`Module::forward`], but leaves it to the caller when the buffers take in what this batch showed.
+    /// As [`Module::outputs`], but leaves it to the caller when the buffers take in what this batch showed.
     ///
     /// # Errors
-    /// As [`Module::forward`].
+    /// As [`Module::outputs`].
     pub fn observe(
         &self,
         params: &[Tensor],
         inputs: &[Tensor],
         mode: Mode,
-    ) -> Result<(Tensor, Statistics), ModelError> {
+    ) -> Result<(Vec<Tensor>, Statistics), ModelError> {
         self.observe_from(params, inputs, mode, None)
     }
 
@@ -61,21 +79,24 @@ impl Module {
         inputs: &[Tensor],
         mode: Mode,
         buffers: Option<&[Tensor]>,
-    ) -> Result<(Tensor, Statistics), ModelError> {
+    ) -> Result<(Vec<Tensor>, Statistics), ModelError> {
         if params.len() != self.parameters().len() {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
         }
         match &self.body {
-            Body::Layers { nodes, .. } => self.through_layers(nodes, params, inputs, mode),
+            Body::Layers { nodes, .. } => {
+                let (output, seen) = self.through_layers(nodes, params, inputs, mode)?;
+                Ok((vec![output], seen))
+            }
             Body::Script { script, device } => {
-                let [x] = inputs else { return Err(self.input_count("TorchScript", inputs.len())) };
-                let x = on(x, (*device).into()).map_err(|error| self.buffer_error("the input", &error))?;
+                let here = inputs.iter().map(|x| on(x, (*device).into())).collect::<Result<Vec<_>, _>>();
+                let here = here.map_err(|error| self.buffer_error("an input", &error))?;
                 let buffers = match buffers {
                     Some(buffers) => self.copies(buffers)?,
                     None => self.copy_buffers()?,
                 };
-                script.forward(&self.name, (params, self.share_fixed(), buffers), &x, mode)
+                script.forward(&self.name, (params, self.share_fixed(), buffers), &here, mode)
             }
         }
     }
@@ -87,12 +108,15 @@ impl Module {
         inputs: &[Tensor],
         mode: Mode,
     ) -> Result<(Tensor, Statistics), ModelError> {
-        let [x] = inputs else {
-            let layer = nodes.first().map_or("", |node| node.path.as_str());
-            return Err(self.input_count(layer, inputs.len()));
+        let (Some((first, nodes)), Some((x, others))) = (nodes.split_first(), inputs.split_first()) else {
+            return Err(self.input_count("", inputs.len()));
         };
+        if !others.is_empty() && first.op.joins().is_none() {
+            return Err(self.input_count(&first.path, inputs.len()));
+        }
         let mut seen = Statistics::default();
-        let output = self.chain(nodes, params, x.shallow_clone(), mode, &mut seen)?;
+        let x = self.step(first, params, (x.shallow_clone(), others), mode, &mut seen)?;
+        let output = self.chain(nodes, params, x, mode, &mut seen)?;
         Ok((output, seen))
     }
 
@@ -109,7 +133,7 @@ impl Module {
         seen: &mut Statistics,
     ) -> Result<Tensor, ModelError> {
         for node in nodes {
-            x = self.step(node, params, x, mode, seen)?;
+            x = self.step(node, params, (x, &[]), mode, seen)?;
         }
         Ok(x)
     }
@@ -118,19 +142,22 @@ impl Module {
         &self,
         node: &Node,
         params: &[Tensor],
-        x: Tensor,
+        (x, others): (Tensor, &[Tensor]),
         mode: Mode,
         seen: &mut Statistics,
     ) -> Result<Tensor, ModelError> {
         let failed = |error| self.layer_error(node, &x, &error);
-        let x = on(&x, node.device).map_err(failed)?;
+        let here = on(&x, node.device).map_err(failed)?;
+        let others =
+            others.iter().map(|x| on(x, node.device)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let inner = match node.inner.as_slice() {
             [] => None,
-            inner => Some(self.chain(inner, params, x.shallow_clone(), mode, seen)?),
+            inner => Some(self.chain(inner, params, here.shallow_clone(), mode, seen)?),
         };
         let mut call = ForwardArgs {
             params: &params[node.parameters.clone()],
-            x: &x,
+            x: &here,
+            others: &others,
             inner: inner.as_ref(),
             train: mode.train,
             may_overwrite: node.may_overwrite,

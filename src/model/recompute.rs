@@ -14,13 +14,13 @@ impl Module {
     /// is not counted twice.
     ///
     /// # Errors
-    /// As [`Module::forward`].
+    /// As [`Module::outputs`]; with `recompute`, a module of several outputs.
     pub fn record(
         self: &Arc<Self>,
         params: &[Tensor],
         inputs: &[Tensor],
         mode: Mode,
-    ) -> Result<(Tensor, Statistics), ModelError> {
+    ) -> Result<(Vec<Tensor>, Statistics), ModelError> {
         if !self.recompute {
             return self.observe(params, inputs, mode);
         }
@@ -43,7 +43,13 @@ impl Module {
             };
             let first = report.lock().unwrap_or_else(PoisonError::into_inner).take();
             let (output, seen) = match observed {
-                Ok((output, seen)) => (Ok(output), Ok(seen)),
+                Ok((outputs, seen)) => match <[Tensor; 1]>::try_from(outputs) {
+                    Ok([output]) => (Ok(output), Ok(seen)),
+                    Err(outputs) => {
+                        let error = ModelError::Outputs { module: module.name.clone(), got: outputs.len() };
+                        (Err(TorchError { message: error.to_string() }), Err(error))
+                    }
+                },
                 Err(error) => (Err(TorchError { message: error.to_string() }), Err(error)),
             };
             if let Some(first) = first {
@@ -53,7 +59,7 @@ impl Module {
         });
         let seen = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (output, seen) {
-            (Ok(output), Some(Ok(seen))) => Ok((output, seen)),
+            (Ok(output), Some(Ok(seen))) => Ok((vec![output], seen)),
             (_, Some(Err(error))) => Err(error),
             (Err(TorchError { message }), _) => Err(self.recompute_error(message)),
             (Ok(_), None) => Err(self.recompute_error("the forward did not run".into())),

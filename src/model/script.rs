@@ -10,12 +10,13 @@ use std::path::Path;
 
 use c10d::TorchError;
 use c10d::script::{Run, Script, Slot};
-use tch::{Device, Kind, Tensor, with_grad};
+use tch::{Device, Kind, TchError, Tensor, with_grad};
 
 use super::dtype::torch_name;
 use super::statistics::{Seen, Statistics};
 use super::{Mode, ModelError, ParameterInfo};
-use crate::job::{ModuleSpec, TorchScript, suggest};
+use crate::human::counted;
+use crate::job::{ModuleSpec, NamedOutput, TorchScript, suggest};
 use crate::layers::{InputDtype, Signal, masks::MaskSource, rng};
 
 /// A loaded module, and what each of its slots is here.
@@ -48,7 +49,7 @@ pub(super) struct Loaded {
 pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> Result<Loaded, ModelError> {
     let file = &script.file;
     let loaded = Script::load(file, device).map_err(|error| not_loaded(file, &error.message))?;
-    forward_fits(file, &loaded)?;
+    forward_fits(file, &loaded, spec.inputs.len(), script.outputs.len())?;
     state_fits(file, &loaded)?;
     buffers_named(file, &loaded, &script.non_persistent)?;
     dtypes_fit(file, loaded.slots())?;
@@ -85,7 +86,7 @@ pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> R
         roles.push(role);
     }
     let body = ScriptBody { script: loaded, file: file.display().to_string(), roles };
-    body.try_out(file, &spec.input(), &script.output, device)?;
+    body.try_out(file, spec, script, device)?;
     Ok(Loaded { body, parameters, fixed, buffers, tied })
 }
 
@@ -108,11 +109,12 @@ impl ScriptBody {
         &self,
         module: &str,
         (params, fixed, buffers): (&[Tensor], Vec<Tensor>, Vec<Tensor>),
-        input: &Tensor,
+        inputs: &[Tensor],
         mode: Mode,
-    ) -> Result<(Tensor, Statistics), ModelError> {
-        let failed =
-            |message| ModelError::ScriptForward { module: module.into(), input: input.size(), message };
+    ) -> Result<(Vec<Tensor>, Statistics), ModelError> {
+        let shapes =
+            || inputs.iter().map(|input| format!("{:?}", input.size())).collect::<Vec<_>>().join(", ");
+        let failed = |message| ModelError::ScriptForward { module: module.into(), inputs: shapes(), message };
         let tensor = |role: &Role| match *role {
             Role::Parameter(at) => params[at].shallow_clone(),
             Role::Fixed(at) => fixed[at].shallow_clone(),
@@ -120,18 +122,18 @@ impl ScriptBody {
         };
         let tensors: Vec<Tensor> = self.roles.iter().map(tensor).collect();
         let before = counters(&buffers).map_err(|error| failed(c10d::torch_message(&error)))?;
-        let run = || self.script.run(&tensors, input, mode.train);
+        let run = || self.script.run(&tensors, inputs, mode.train);
         let run = self.seeded(MaskSource::new(mode.dropout_seed, module, 0).seed(), run);
         let run = run.map_err(|error| failed(error.message))?;
         if !mode.train {
-            return Ok((run.output, Statistics::default()));
+            return Ok((run.outputs, Statistics::default()));
         }
         let mut seen = Statistics::default();
         for (slot, now) in &run.written {
             seen.push(self.written(module, *slot, now, &before)?);
         }
         self.normalised(&run, &mut seen);
-        Ok((run.output, seen))
+        Ok((run.outputs, seen))
     }
 
     /// What a forward made of a slot.
@@ -184,12 +186,12 @@ impl ScriptBody {
         }
     }
 
-    /// Runs a batch of two samples: only a forward tells its output's shape.
+    /// Runs a batch of two samples: only a forward tells its outputs' shapes.
     fn try_out(
         &self,
         file: &Path,
-        input: &Signal,
-        output: &Signal,
+        spec: &ModuleSpec,
+        said: &TorchScript,
         device: Device,
     ) -> Result<(), ModelError> {
         let batch = |signal: &Signal| -> Vec<i64> {
@@ -197,14 +199,20 @@ impl ScriptBody {
         };
         let refused =
             |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
-        let zeros = || Tensor::f_zeros(batch(input), (kind(input.dtype), device));
+        let zeros = || -> Result<Vec<Tensor>, TchError> {
+            spec.inputs
+                .iter()
+                .map(|input| Tensor::f_zeros(batch(input), (kind(input.dtype), device)))
+                .collect()
+        };
         let run = |train| {
             let zeros = zeros().map_err(|error| c10d::torch_message(&error))?;
             let own = self.leaves().map_err(|error| error.message)?;
             self.seeded(0, || self.script.run(&own, &zeros, train)).map_err(|error| error.message)
         };
         let gives = with_grad(|| run(false)).map_err(|message| {
-            let problem = format!("a forward of zeros of shape {:?} fails: {message}", batch(input));
+            let shapes: Vec<String> = spec.inputs.iter().map(|input| format!("{:?}", batch(input))).collect();
+            let problem = format!("a forward of zeros of shape {} fails: {message}", shapes.join(", "));
             refused(
                 problem,
                 match message.contains("dtype") {
@@ -213,10 +221,13 @@ impl ScriptBody {
                 },
             )
         })?;
-        self.output_fits(file, &gives.output, &batch(output), kind(output.dtype))?;
+        for (given, said) in gives.outputs.iter().zip(&said.outputs) {
+            self.output_fits(file, given, said, &batch(&said.signal))?;
+        }
         // In training it may do something else; what fails there is told when it is trained.
-        let in_training = || with_grad(|| run(true)).is_ok_and(|run| run.output.requires_grad());
-        if self.has_parameters() && !gives.output.requires_grad() && !in_training() {
+        let trains = |run: &Run| run.outputs.iter().any(Tensor::requires_grad);
+        let in_training = || with_grad(|| run(true)).is_ok_and(|run| trains(&run));
+        if self.has_parameters() && !trains(&gives) && !in_training() {
             return Err(refused(
                 "no gradient comes from its output to its parameters, so none of them would be trained"
                     .into(),
@@ -247,31 +258,36 @@ impl ScriptBody {
         self.roles.iter().enumerate().map(leaf).collect()
     }
 
-    /// Compares the output of a batch of two with what the job says of it.
+    /// Compares an output of a batch of two with what the job says of it.
     fn output_fits(
         &self,
         file: &Path,
         given: &Tensor,
+        said: &NamedOutput,
         wanted: &[i64],
-        wanted_kind: Kind,
     ) -> Result<(), ModelError> {
         let refused =
             |problem, hint: &str| ModelError::Script { file: file.into(), problem, hint: hint.into() };
+        let wanted_kind = kind(said.signal.dtype);
         if given.size() == wanted && given.kind() == wanted_kind {
             return Ok(());
         }
+        let (of, shape_key, dtype_key) = match &said.name {
+            None => (String::new(), "output", "output_dtype"),
+            Some(name) => (format!(" for its output `{name}`"), "shape", "dtype"),
+        };
         let problem = format!(
-            "it makes {} of a batch of 2, where {} was said",
+            "it makes {} of a batch of 2, where {} was said{of}",
             shown(&given.size(), given.kind()),
             shown(wanted, wanted_kind)
         );
         Err(match (given.size().as_slice(), KINDS.iter().any(|(_, known)| *known == given.kind())) {
             ([2, shape @ ..], true) if !shape.is_empty() => {
                 let dtype = match given.kind() {
-                    Kind::Int64 => ", output_dtype = \"int64\"",
-                    _ => "",
+                    Kind::Int64 => format!(", {dtype_key} = \"int64\""),
+                    _ => String::new(),
                 };
-                refused(problem, &format!("write output = {shape:?}{dtype}"))
+                refused(problem, &format!("write {shape_key} = {shape:?}{dtype}"))
             }
             ([2, ..], false) => refused(problem, "let its forward end with .float()"),
             _ => refused(problem, "the output's first dimension is the batch's"),
@@ -295,7 +311,7 @@ fn kind(dtype: InputDtype) -> Kind {
 }
 
 /// Of the buffers that count in whole numbers: what they are before a forward.
-fn counters(buffers: &[Tensor]) -> Result<Vec<Option<Tensor>>, tch::TchError> {
+fn counters(buffers: &[Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
     let counts = |buffer: &Tensor| matches!(buffer.kind(), Kind::Int64 | Kind::Int);
     buffers.iter().map(|buffer| counts(buffer).then(|| buffer.f_detach_copy()).transpose()).collect()
 }
@@ -314,27 +330,36 @@ fn not_loaded(file: &Path, message: &str) -> ModelError {
     ModelError::Script { file: file.into(), problem, hint: hint.into() }
 }
 
-fn forward_fits(file: &Path, script: &Script) -> Result<(), ModelError> {
+fn forward_fits(file: &Path, script: &Script, inputs: usize, outputs: usize) -> Result<(), ModelError> {
     let forward = script.forward();
+    let takes = |what: usize| counted(what as u64, "tensor");
     let (problem, hint) = match forward {
         _ if forward.names_cuda => (
             "its code names a CUDA device".into(),
-            "move the module to the CPU before it is scripted or traced; the job puts it on its device",
+            "move the module to the CPU before it is scripted or traced; the job puts it on its device".into(),
         ),
-        _ if forward.arguments != 1 => (
-            format!("its forward takes {} arguments, and modules here take one tensor", forward.arguments),
-            "wrap it in a module whose forward takes one, or give the others defaults",
+        _ if forward.arguments > inputs => (
+            format!("its forward takes {} arguments, and the job gives it {}", forward.arguments, takes(inputs)),
+            "name as many fields or modules in `from`, in the order of the arguments, or give the others defaults".into(),
         ),
-        _ if !forward.takes_tensor => {
-            ("its forward takes something else than a tensor".into(), "annotate its argument as torch.Tensor")
-        }
-        _ if !forward.gives_tensor => (
-            "its forward gives something else than one tensor".into(),
-            "wrap it in a module whose forward returns one of them",
+        _ if forward.tensors < inputs => (
+            format!("the job gives its forward {}, and it takes {}", takes(inputs), forward.tensors),
+            "annotate each of its arguments as torch.Tensor, or name fewer in `from`".into(),
+        ),
+        _ if forward.outputs == 0 => (
+            "its forward gives something else than tensors".into(),
+            "wrap it in a module whose forward returns a tensor or a tuple of tensors".into(),
+        ),
+        _ if forward.outputs != outputs => (
+            format!("its forward gives {}, and the job says of {}", takes(forward.outputs), takes(outputs)),
+            match forward.outputs {
+                1 => "write output, the shape of it for one sample".into(),
+                _ => format!("write outputs, a list of {} with name and shape for each", forward.outputs),
+            },
         ),
         _ => return Ok(()),
     };
-    Err(ModelError::Script { file: file.into(), problem, hint: hint.into() })
+    Err(ModelError::Script { file: file.into(), problem, hint })
 }
 
 /// Parameters and buffers have to be all that a forward depends on beside its input.

@@ -135,27 +135,27 @@ impl HostedModule {
         trainer: Rank,
         inputs: &[Tensor],
         mode: Mode,
-    ) -> Result<Tensor> {
+    ) -> Result<Vec<Tensor>> {
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.
         self.peak_activations.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
         let _span = span(Activity::Forward);
         let start = Instant::now();
-        let observed = self.module.record(&leaves, inputs, mode).and_then(|(output, seen)| {
+        let observed = self.module.record(&leaves, inputs, mode).and_then(|(outputs, seen)| {
             match self.updates.has_rounds() {
                 true => self.keep(context, seen),
                 false => self.module.fold(&seen)?,
             }
-            Ok(output)
+            Ok(outputs)
         });
         self.computed(start.elapsed());
         observed.with_context(|| format!("module `{}`", self.name))
     }
 
     /// Forward without recording anything, dropout off.
-    pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Tensor> {
+    pub fn predict(&self, caller: Rank, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let snapshot = self.current(caller);
-        tch::no_grad(|| self.module.forward(&snapshot.tensors, inputs, Mode::EVAL))
+        tch::no_grad(|| self.module.outputs(&snapshot.tensors, inputs, Mode::EVAL))
             .with_context(|| format!("module `{}`", self.name))
     }
 

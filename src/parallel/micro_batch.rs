@@ -1,17 +1,24 @@
 //! A micro-batch on its way through a model's modules, of which some are here and some on other ranks.
 
+use std::future::poll_fn;
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tch::Tensor;
 
-use super::remote_module::Forwarding;
-use super::{Forward, LookingUp, ModuleHandle, RemoteModule};
+use super::remote_module::{Forwarding, Input, Nested};
+use super::walk::Walk;
+use super::{Forward, LookingUp, ModuleHandle};
 use crate::autograd::Context;
+use crate::job::Source;
 use crate::profile::{Activity, span};
+use crate::rpc::wait_for;
 
-/// The modules of a model, in the order in which a sample passes them, and how each forward of one micro-batch runs.
+/// The modules of a model, and how each forward of one micro-batch runs.
 pub struct Passage<'a> {
+    pub walk: &'a Walk,
+    /// Each behind those that it takes from.
     pub modules: &'a [ModuleHandle],
     /// `None`: nothing is recorded.
     pub context: Option<&'a Context>,
@@ -22,93 +29,220 @@ pub struct Passage<'a> {
 /// How far a micro-batch has come.
 #[must_use = "a forward goes on only when it is finished"]
 pub struct MicroBatch {
-    /// Modules that it has passed, or is passing on other ranks.
-    passed: usize,
-    output: Output,
+    fields: Vec<Tensor>,
+    /// Of each module.
+    at: Vec<At>,
+    /// How many of those that are computed here have been.
+    computed_here: usize,
     /// How long this rank has computed for it.
     computed: Duration,
 }
 
-enum Output {
-    Here(Tensor),
-    /// The output of modules on other ranks.
-    Forwarding(Forwarding),
-    /// The output of a table on other ranks.
-    LookingUp(LookingUp),
+enum At {
+    /// It has not begun. One that is nested is begun by another and never here.
+    Waiting,
+    /// On other ranks.
+    Coming(Coming),
+    /// The outputs, and how often they are still to be taken.
+    Here(Vec<Tensor>, usize),
+}
+
+/// What other ranks were asked for.
+enum Coming {
+    Forward(Box<Forwarding>),
+    Rows(Box<LookingUp>),
+}
+
+impl Coming {
+    fn wait(self) -> Result<Vec<Tensor>> {
+        match self {
+            Coming::Forward(forwarding) => forwarding.wait(),
+            Coming::Rows(rows) => Ok(vec![rows.wait()?]),
+        }
+    }
+
+    fn poll(&mut self, context: &mut task::Context<'_>) -> Poll<()> {
+        match self {
+            Coming::Forward(forwarding) => forwarding.poll_outputs(context),
+            Coming::Rows(rows) => rows.poll_rows(context),
+        }
+    }
 }
 
 impl MicroBatch {
-    /// Computes what comes before the first module on other ranks, and has that compute.
+    /// Has other ranks compute all that needs nothing but the fields, and computes here what does.
     ///
     /// # Errors
     /// What a module here says.
-    pub fn start(passage: &Passage<'_>, input: Tensor) -> Result<MicroBatch> {
-        MicroBatch { passed: 0, output: Output::Here(input), computed: Duration::ZERO }.advance(passage)
+    pub fn start(passage: &Passage<'_>, fields: Vec<Tensor>) -> Result<MicroBatch> {
+        let mut batch = MicroBatch::new(passage, fields);
+        batch.advance(passage)?;
+        Ok(batch)
     }
 
-    /// How long this rank has computed for it so far.
-    pub fn computed(&self) -> Duration {
-        self.computed
+    /// Begins only what may begin before the trainer's last step is over; [`MicroBatch::advance`] does the rest.
+    ///
+    /// # Errors
+    /// What a module here says.
+    pub fn start_ahead(passage: &Passage<'_>, fields: Vec<Tensor>) -> Result<MicroBatch> {
+        let mut batch = MicroBatch::new(passage, fields);
+        for (module, step) in passage.walk.modules.iter().enumerate() {
+            if step.may_begin_ahead {
+                batch.begin(passage, module)?;
+            }
+        }
+        Ok(batch)
     }
 
-    /// Waits for other ranks, computes the rest, and gives the output of the last module, with how long this rank has
-    /// computed for it since the start.
+    fn new(passage: &Passage<'_>, fields: Vec<Tensor>) -> MicroBatch {
+        let at = passage.modules.iter().map(|_| At::Waiting).collect();
+        MicroBatch { fields, at, computed_here: 0, computed: Duration::ZERO }
+    }
+
+    /// How long this rank has computed for it, since this was last asked.
+    pub fn take_computed(&mut self) -> Duration {
+        std::mem::take(&mut self.computed)
+    }
+
+    /// Waits for other ranks, computes the rest, and gives what the loss takes.
     ///
     /// # Errors
     /// What a module says, or the call to its owner.
-    pub fn finish(self, passage: &Passage<'_>) -> Result<(Tensor, Duration)> {
-        let mut at = MicroBatch { computed: Duration::ZERO, ..self };
+    pub fn finish(&mut self, passage: &Passage<'_>) -> Result<Vec<Tensor>> {
         loop {
-            let output = match at.output {
-                Output::Forwarding(forwarding) => forwarding.wait()?,
-                Output::LookingUp(rows) => rows.wait()?,
-                Output::Here(output) => output,
+            self.advance(passage)?;
+            let Some(module) = self.first_to_come()? else {
+                let ends = passage.walk.ends.iter().map(|end| self.take(*end));
+                return ends
+                    .collect::<Option<_>>()
+                    .context("a forward ends before all of its modules have run");
             };
-            if at.passed == passage.modules.len() {
-                return Ok((output, at.computed));
+            if let At::Coming(coming) = std::mem::replace(&mut self.at[module], At::Waiting) {
+                self.at[module] = At::Here(coming.wait()?, passage.walk.modules[module].uses);
             }
-            at = MicroBatch { output: Output::Here(output), ..at }.advance(passage)?;
         }
     }
 
-    /// To the next modules on other ranks, or to the end.
-    fn advance(self, passage: &Passage<'_>) -> Result<MicroBatch> {
-        let MicroBatch { mut passed, mut output, mut computed } = self;
-        while let Output::Here(input) = output {
-            let Some(module) = passage.modules.get(passed) else {
-                return Ok(MicroBatch { passed, output: Output::Here(input), computed });
-            };
-            let _span = span(Activity::Forward);
-            let (start, forward) = (Instant::now(), passage.forwards[passed]);
-            passed += 1;
-            output = match (module, passage.context) {
-                (ModuleHandle::Remote(_), context) => {
-                    let remote = passage.remote_from(passed - 1);
-                    passed += remote.len() - 1;
-                    let forwarding = RemoteModule::forward_through(&remote, context, input);
-                    return Ok(MicroBatch { passed, output: Output::Forwarding(forwarding), computed });
-                }
-                (ModuleHandle::Sharded(table), Some(context)) => {
-                    Output::LookingUp(table.look_up(context, &input, forward.after)?)
-                }
-                (ModuleHandle::Sharded(table), None) => Output::Here(table.predict(&input)?),
-                (ModuleHandle::Replica(replica), Some(_)) => Output::Here(replica.forward(input, forward)?),
-                (ModuleHandle::Replica(replica), None) => Output::Here(replica.predict(input)?),
-                (ModuleHandle::Pulled(pulled), Some(context)) => {
-                    Output::Here(pulled.forward(context, input, forward)?)
-                }
-                (ModuleHandle::Pulled(pulled), None) => Output::Here(pulled.copy().predict(input)?),
-            };
-            computed += start.elapsed();
+    /// Of the modules on other ranks one that has answered: waits where there are several. None: there is none.
+    fn first_to_come(&mut self) -> Result<Option<usize>> {
+        let coming = |module: &usize| matches!(self.at[*module], At::Coming(_));
+        let mut modules = (0..self.at.len()).filter(coming);
+        let (first, second) = (modules.next(), modules.next());
+        if second.is_none() {
+            return Ok(first);
         }
-        Ok(MicroBatch { passed, output, computed })
+        let poll = |context: &mut task::Context<'_>| {
+            let ready = |(module, at): (usize, &mut At)| match at {
+                At::Coming(coming) => coming.poll(context).is_ready().then_some(module),
+                At::Waiting | At::Here(..) => None,
+            };
+            match self.at.iter_mut().enumerate().find_map(ready) {
+                Some(module) => Poll::Ready(module),
+                None => Poll::Pending,
+            }
+        };
+        Ok(Some(wait_for(poll_fn(poll))?))
     }
-}
 
-impl<'a> Passage<'a> {
-    /// The modules on other ranks that follow one another from there on.
-    fn remote_from(&self, first: usize) -> Vec<(&'a RemoteModule, Forward)> {
-        let from = self.modules.iter().zip(&self.forwards).skip(first);
-        from.map_while(|(module, forward)| module.remote().map(|remote| (remote, *forward))).collect()
+    /// Begins whatever has its inputs here: calls first, so that other ranks compute while this one does.
+    ///
+    /// # Errors
+    /// What a module here says.
+    pub fn advance(&mut self, passage: &Passage<'_>) -> Result<()> {
+        loop {
+            let is_here = |module: &usize| passage.walk.here.contains(module);
+            let ready = |module: &usize| self.is_ready(passage, *module);
+            let call = (0..passage.modules.len()).filter(|module| !is_here(module)).find(ready);
+            let next = passage.walk.here.get(self.computed_here).copied().filter(ready);
+            match (call, next) {
+                (Some(module), _) => self.begin(passage, module)?,
+                (None, Some(module)) => {
+                    self.computed_here += 1;
+                    self.begin(passage, module)?;
+                }
+                (None, None) => return Ok(()),
+            }
+        }
+    }
+
+    /// Is it this rank that begins the module, and now?
+    fn is_ready(&self, passage: &Passage<'_>, module: usize) -> bool {
+        let waits = matches!(self.at[module], At::Waiting);
+        waits && !passage.walk.modules[module].nested && self.has_inputs(passage, module)
+    }
+
+    fn has_inputs(&self, passage: &Passage<'_>, module: usize) -> bool {
+        passage.walk.modules[module].sources.iter().all(|source| match *source {
+            Source::Field(_) => true,
+            Source::Output { module, .. } if passage.walk.modules[module].nested => {
+                self.has_inputs(passage, module)
+            }
+            Source::Output { module, .. } => matches!(self.at[module], At::Here(..)),
+        })
+    }
+
+    fn begin(&mut self, passage: &Passage<'_>, module: usize) -> Result<()> {
+        let _span = span(Activity::Forward);
+        let (start, forward, context) = (Instant::now(), passage.forwards[module], passage.context);
+        let handle = &passage.modules[module];
+        if let ModuleHandle::Remote(remote) = handle {
+            let inputs = self.remote_inputs(passage, module)?;
+            self.at[module] = At::Coming(Coming::Forward(Box::new(remote.start(context, inputs, forward))));
+            return Ok(());
+        }
+        let sources = &passage.walk.modules[module].sources;
+        let inputs: Option<Vec<Tensor>> = sources.iter().map(|source| self.take(*source)).collect();
+        let inputs = inputs.context("a forward begins before its inputs are there")?;
+        let here = |outputs| At::Here(outputs, passage.walk.modules[module].uses);
+        self.at[module] = match (handle, context) {
+            (ModuleHandle::Sharded(table), Some(context)) => {
+                let rows = table.look_up(context, &inputs[0], forward.after)?;
+                At::Coming(Coming::Rows(Box::new(rows)))
+            }
+            (ModuleHandle::Sharded(table), None) => here(vec![table.predict(&inputs[0])?]),
+            (ModuleHandle::Replica(replica), Some(_)) => here(replica.forward(&inputs, forward)?),
+            (ModuleHandle::Replica(replica), None) => here(replica.predict(&inputs)?),
+            (ModuleHandle::Pulled(pulled), Some(context)) => here(pulled.forward(context, &inputs, forward)?),
+            (ModuleHandle::Pulled(pulled), None) => here(pulled.copy().predict(&inputs)?),
+            (ModuleHandle::Remote(_), _) => At::Waiting,
+        };
+        self.computed += start.elapsed();
+        Ok(())
+    }
+
+    /// Values that are here, and what other ranks ask one another for.
+    fn remote_inputs(&mut self, passage: &Passage<'_>, module: usize) -> Result<Vec<Input>> {
+        let input = |source: &Source| -> Result<Input> {
+            match *source {
+                Source::Output { module, output } if passage.walk.modules[module].nested => {
+                    let remote =
+                        passage.modules[module].remote().context("only a remote module is nested")?;
+                    let inputs = self.remote_inputs(passage, module)?;
+                    let forward = passage.forwards[module];
+                    Ok(Input::Output(Box::new(Nested { module: remote.clone(), inputs, forward }), output))
+                }
+                source => {
+                    let value = self.take(source).context("a forward begins before its inputs are there")?;
+                    Ok(Input::Tensor(value))
+                }
+            }
+        };
+        passage.walk.modules[module].sources.iter().map(input).collect()
+    }
+
+    /// The value, which is let go when the last that needs it takes it.
+    fn take(&mut self, source: Source) -> Option<Tensor> {
+        match source {
+            Source::Field(field) => self.fields.get(field).map(Tensor::shallow_clone),
+            Source::Output { module, output } => {
+                let At::Here(outputs, uses) = &mut self.at[module] else { return None };
+                *uses = uses.saturating_sub(1);
+                let value = outputs.get(output).map(Tensor::shallow_clone);
+                if *uses == 0 {
+                    outputs.clear();
+                }
+                value
+            }
+        }
     }
 }

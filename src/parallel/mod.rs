@@ -28,6 +28,7 @@ mod shards;
 mod state;
 mod updates;
 mod versioned;
+mod walk;
 
 pub use calls::state::Piece;
 pub(crate) use calls::state::Taken;
@@ -45,6 +46,7 @@ pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
 pub use state::{
     Entry, Extent, ModuleState, PIECE_BYTES, RowShare, StateKey, StateServer, StateSnapshot, StepCounters,
 };
+pub use walk::Walk;
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and
 /// heartbeats find one that is gone; so this only bounds the wait.

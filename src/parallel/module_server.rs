@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use c10d::ProcessGroup;
+use futures::future::try_join_all;
 use tch::Tensor;
 use tokio::sync::watch;
 
 use super::Applied;
-use super::calls::module::{self, Input, ParameterList};
+use super::calls::module::{self, Input, Outputs, ParameterList};
 use super::calls::optimizer::{Create, Created, Step, Stepped};
 use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
@@ -109,29 +110,37 @@ impl ModuleServer {
     }
 }
 
-async fn forward(scope: Scope, call: module::Forward) -> Result<module::Output> {
+async fn forward(scope: Scope, call: module::Forward) -> Result<module::Outputs> {
     let module::Forward { module, train, dropout_seed: Bits(dropout_seed), after, inputs } = call;
     let module = module.local::<HostedModule>().await?;
     if scope.state.is_some() {
         // Before the modules that give its inputs compute: nobody else waits for the trainer's turn there.
         module.turn(scope.from, after).await?;
     }
-    let mut tensors = Vec::with_capacity(inputs.len());
-    for given in inputs {
-        tensors.push(input(&scope, given).await?);
-    }
-    let output = match &scope.state {
+    // All at once: other ranks compute them side by side.
+    let tensors = match <[Input; 1]>::try_from(inputs) {
+        Ok([only]) => vec![input(&scope, only).await?],
+        Err(inputs) => try_join_all(inputs.into_iter().map(|given| input(&scope, given))).await?,
+    };
+    let outputs = match &scope.state {
         Some(context) => module.forward(context, scope.from, &tensors, Mode { train, dropout_seed })?,
         None => module.predict(scope.from, &tensors)?,
     };
-    Ok(module::Output { output: output.f_to_device(tch::Device::Cpu)? })
+    let here = |output: Tensor| output.f_to_device(tch::Device::Cpu);
+    Ok(module::Outputs { outputs: outputs.into_iter().map(here).collect::<Result<_, _>>()? })
 }
 
 async fn input(scope: &Scope, input: Input) -> Result<Tensor> {
     Ok(match input {
         Input::Tensor(tensor) => tensor,
         Input::Lent(lent) => scope.borrow(lent).await?.tensor,
-        Input::Output(call) => scope.call_within(call.module.owner(), *call, WAIT_FOR_TRAINERS).await?.output,
+        Input::Output(call, nth) => {
+            let owner = call.module.owner();
+            let Outputs { mut outputs } = scope.call_within(owner, *call, WAIT_FOR_TRAINERS).await?;
+            let (nth, given) = (nth as usize, outputs.len());
+            ensure!(nth < given, "output {nth} of a module is wanted, and rank {owner} gave {given}");
+            outputs.swap_remove(nth)
+        }
     })
 }
 

@@ -1,14 +1,16 @@
 //! A module that lives on another rank, as its users hold it.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll, ready};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use tch::Tensor;
 
 use super::WAIT_FOR_TRAINERS;
-use super::calls::module::{self, Input};
+use super::calls::module;
 use crate::autograd::{Autograd, Context};
-use crate::rpc::{Bits, PendingReply, RRef};
+use crate::rpc::{Bits, CallError, PendingReply, RRef};
 use crate::topology::Rank;
 
 /// A handle on a module hosted by some rank. Cheap to clone.
@@ -18,15 +20,43 @@ pub struct RemoteModule {
     rref: RRef,
 }
 
-/// The output of a forward that other ranks compute.
+/// The outputs of a forward that other ranks compute.
 #[must_use = "a forward that nobody waits for fails unseen"]
-pub struct Forwarding(PendingReply<module::Output>);
+pub struct Forwarding {
+    reply: PendingReply<module::Outputs>,
+    /// Once it is there.
+    came: Option<Result<module::Outputs, CallError>>,
+}
+
+/// What a forward gets.
+pub enum Input {
+    Tensor(Tensor),
+    /// An output of a module on another rank, whose owner is asked for it by the one that needs it: so what passes between the
+    /// two does not pass through this rank.
+    Output(Box<Nested>, usize),
+}
+
+/// A forward that another one asks for.
+pub struct Nested {
+    pub module: RemoteModule,
+    pub inputs: Vec<Input>,
+    pub forward: Forward,
+}
 
 impl Forwarding {
     /// # Errors
     /// What the owner of one of the modules says, or a call.
-    pub fn wait(self) -> Result<Tensor> {
-        Ok(self.0.wait()?.output)
+    pub fn wait(self) -> Result<Vec<Tensor>> {
+        let came = self.came.unwrap_or_else(|| self.reply.wait());
+        Ok(came?.outputs)
+    }
+
+    /// Is the answer there? Then [`wait`](Forwarding::wait) does not wait.
+    pub(super) fn poll_outputs(&mut self, context: &mut task::Context<'_>) -> Poll<()> {
+        if self.came.is_none() {
+            self.came = Some(ready!(Pin::new(&mut self.reply).poll(context)));
+        }
+        Poll::Ready(())
     }
 }
 
@@ -70,42 +100,46 @@ impl RemoteModule {
         self.rref.owner()
     }
 
-    /// The module's output, on the CPU; the backward of `context` reaches the module's parameters through it.
+    /// The module's only output, on the CPU; the backward of `context` reaches the module's parameters through it.
     ///
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn forward(&self, context: &Context, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
-        self.call_forward(Some(context), tensors(inputs), forward).wait()
+        let inputs = inputs.into_iter().map(Input::Tensor).collect();
+        only(self.start(Some(context), inputs, forward).wait()?)
     }
 
-    /// The output of modules that follow one another. Each owner gets its input from the one before, so that what passes
-    /// between two of them does not pass through this rank. Without a context nothing is recorded.
-    ///
-    /// # Panics
-    /// When there is no module.
-    pub fn forward_through(
-        modules: &[(&RemoteModule, Forward)],
-        context: Option<&Context>,
-        input: Tensor,
-    ) -> Forwarding {
-        let ((last, forward), before) = modules.split_last().expect("a forward has a module to go through");
-        // A call from one to the next carries all that came before, so it names the input instead of bringing it.
-        let input = match before {
-            [] => Input::Tensor(input),
-            [..] => Input::Lent(last.autograd.lend(input)),
-        };
-        let source = before.iter().fold(input, |source, (module, forward)| {
-            Input::Output(Box::new(module.forward_call(vec![source], *forward)))
+    /// Has the owner compute, once it has the inputs that other ranks give it. Without a context nothing is recorded.
+    pub fn start(&self, context: Option<&Context>, inputs: Vec<Input>, forward: Forward) -> Forwarding {
+        let inputs = inputs.into_iter().map(|input| match input {
+            Input::Tensor(tensor) => module::Input::Tensor(tensor),
+            Input::Output(nested, nth) => self.nested(*nested, nth),
         });
-        last.call_forward(context, vec![source], *forward)
+        let call = self.forward_call(inputs.collect(), forward);
+        let reply = match context {
+            Some(_) => self.autograd.call_within(self.owner(), call, context, WAIT_FOR_TRAINERS),
+            None => self.autograd.call(self.owner(), call, None),
+        };
+        Forwarding { reply, came: None }
     }
 
-    /// The module's output with dropout off, nothing recorded.
+    /// A call from one to the next carries all that came before, so it names this rank's tensors instead of bringing them.
+    fn nested(&self, nested: Nested, nth: usize) -> module::Input {
+        let Nested { module, inputs, forward } = nested;
+        let inputs = inputs.into_iter().map(|input| match input {
+            Input::Tensor(tensor) => module::Input::Lent(self.autograd.lend(tensor)),
+            Input::Output(nested, nth) => self.nested(*nested, nth),
+        });
+        module::Input::Output(Box::new(module.forward_call(inputs.collect(), forward)), nth as u64)
+    }
+
+    /// The module's only output with dropout off, nothing recorded.
     ///
     /// # Errors
     /// What the module's owner says, or the call.
     pub fn predict(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
-        self.call_forward(None, tensors(inputs), Forward::PREDICT).wait()
+        let inputs = inputs.into_iter().map(Input::Tensor).collect();
+        only(self.start(None, inputs, Forward::PREDICT).wait()?)
     }
 
     /// A reference to each parameter, for a [`DistributedOptimizer`](super::DistributedOptimizer).
@@ -126,20 +160,15 @@ impl RemoteModule {
         Ok(self.autograd.call(self.owner(), leave, None).wait()?)
     }
 
-    fn call_forward(&self, context: Option<&Context>, inputs: Vec<Input>, forward: Forward) -> Forwarding {
-        let call = self.forward_call(inputs, forward);
-        Forwarding(match context {
-            Some(_) => self.autograd.call_within(self.owner(), call, context, WAIT_FOR_TRAINERS),
-            None => self.autograd.call(self.owner(), call, None),
-        })
-    }
-
-    fn forward_call(&self, inputs: Vec<Input>, forward: Forward) -> module::Forward {
+    fn forward_call(&self, inputs: Vec<module::Input>, forward: Forward) -> module::Forward {
         let Forward { train, dropout_seed, after } = forward;
         module::Forward { module: self.rref.clone(), train, dropout_seed: Bits(dropout_seed), after, inputs }
     }
 }
 
-fn tensors(inputs: Vec<Tensor>) -> Vec<Input> {
-    inputs.into_iter().map(Input::Tensor).collect()
+fn only(outputs: Vec<Tensor>) -> Result<Tensor> {
+    let count = outputs.len();
+    let [output] = <[Tensor; 1]>::try_from(outputs)
+        .map_err(|_| anyhow!("one output is wanted, and the module has {count}"))?;
+    Ok(output)
 }

@@ -61,21 +61,21 @@ impl Replica {
         self.leaves.iter().map(Tensor::shallow_clone)
     }
 
-    /// The output for this rank's part of the batch, recorded.
+    /// The outputs for this rank's part of the batch, recorded.
     ///
     /// # Errors
     /// When a layer refuses its input.
-    pub fn forward(&self, input: Tensor, forward: Forward) -> Result<Tensor> {
+    pub fn forward(&self, inputs: &[Tensor], forward: Forward) -> Result<Vec<Tensor>> {
         let Forward { train, dropout_seed, .. } = forward;
-        let recorded = self.module.record(&self.leaves, &[input], Mode { train, dropout_seed });
-        let folded = recorded.and_then(|(output, seen)| self.module.fold(&seen).map(|()| output));
+        let recorded = self.module.record(&self.leaves, inputs, Mode { train, dropout_seed });
+        let folded = recorded.and_then(|(outputs, seen)| self.module.fold(&seen).map(|()| outputs));
         folded.with_context(|| format!("module `{}`", self.name))
     }
 
     /// # Errors
     /// When a layer refuses its input.
-    pub fn predict(&self, input: Tensor) -> Result<Tensor> {
-        no_grad(|| self.module.forward(&self.parameters, &[input], Mode::EVAL))
+    pub fn predict(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        no_grad(|| self.module.outputs(&self.parameters, inputs, Mode::EVAL))
             .with_context(|| format!("module `{}`", self.name))
     }
 

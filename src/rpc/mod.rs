@@ -26,6 +26,7 @@ pub use mesh::fields::{Bits, Field, Fields, Json};
 pub use mesh::handle::Mesh;
 pub use mesh::methods::{Handler, Incoming, Methods};
 pub use mesh::pending::Pending;
+pub(crate) use mesh::pending::wait_for;
 pub use types::config::MeshConfig;
 pub use types::end::{Cause, LostRank, LostWatch};
 pub use types::error::{CallError, CallErrorKind};

@@ -37,9 +37,10 @@ pub fn evaluate(
     for batch in split.fetch(job, root, schedule)? {
         let samples = batch?.data;
         let weight = samples.count as f64;
-        targets += samples.target.numel() as u64;
-        let output = stepper.predict(samples.input)?;
-        let computed = stepper.loss.compute(&[output], &[samples.target], true)?;
+        let compared = samples.take(&stepper.targets);
+        targets += compared.first().map_or(0, |target| target.numel() as u64);
+        let outputs = stepper.predict(&samples)?;
+        let computed = stepper.loss.compute(&outputs, &compared, true)?;
         loss += computed.loss.f_double_value(&[])? * weight;
         for (name, value) in computed.metrics {
             if !EvalResult::OWN.contains(&name.as_str()) {

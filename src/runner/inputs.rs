@@ -8,9 +8,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tch::{Device, Kind, Tensor};
 
-use super::samples::{Samples, Split};
+use super::samples::Split;
 use crate::job::shipped::{self, DATASETS};
-use crate::job::{DataRoot, Job, JobError, PluginRef, Training};
+use crate::job::{DataRoot, Job, JobError, PluginRef, Source, Training};
 use crate::layers::InputDtype;
 use crate::model::ModelError;
 use crate::plugin::{Host, Loss};
@@ -176,14 +176,22 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
 fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss) -> Result<()> {
     const FEW: u64 = 4;
     let indices: Vec<u64> = (0..split.samples().min(FEW)).collect();
-    let Samples { target, count, .. } = split.batch(&indices)?;
-    let Some(output) = training.modules.last().and_then(|module| module.output()) else { return Ok(()) };
-    let kind = match output.dtype {
-        InputDtype::Float32 => Kind::Float,
-        InputDtype::Int64 => Kind::Int64,
+    let samples = split.batch(&indices)?;
+    let zeros = |source: &Source| -> Result<Option<Tensor>> {
+        let Source::Output { module, output } = *source else { return Ok(None) };
+        let Some(signal) = training.modules[module].outputs().into_iter().nth(output) else {
+            return Ok(None);
+        };
+        let kind = match signal.dtype {
+            InputDtype::Float32 => Kind::Float,
+            InputDtype::Int64 => Kind::Int64,
+        };
+        let shape: Vec<i64> = [samples.count as i64].into_iter().chain(signal.shape).collect();
+        Ok(Some(Tensor::f_zeros(&shape, (kind, Device::Cpu))?))
     };
-    let shape: Vec<i64> = [count as i64].into_iter().chain(output.shape.iter().copied()).collect();
-    let outputs = Tensor::f_zeros(&shape, (kind, Device::Cpu))?;
-    loss.compute(&[outputs], &[target], false).context("the loss of the first samples")?;
+    let outputs = training.loss.from.iter().map(zeros).collect::<Result<Option<Vec<_>>>>()?;
+    let Some(outputs) = outputs else { return Ok(()) };
+    let targets = samples.take(&training.loss.targets);
+    loss.compute(&outputs, &targets, false).context("the loss of the first samples")?;
     Ok(())
 }

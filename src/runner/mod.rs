@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod model_files;
 pub mod one_process;
 mod preflight;
+mod prepare;
 pub mod progress;
 pub mod rank;
 pub mod rendezvous;

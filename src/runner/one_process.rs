@@ -10,7 +10,7 @@ use super::loader::{Batch, Schedule};
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
 use super::threads;
-use crate::job::Training;
+use crate::job::{Source, Training};
 use crate::model::{Mode, Module};
 use crate::optimizers::Optimizer;
 use crate::parallel::leaf;
@@ -20,6 +20,10 @@ use crate::topology::Rank;
 /// All modules of a job with their parameters and one optimizer.
 pub struct OneProcess {
     modules: Vec<(Module, Vec<Tensor>)>,
+    /// What each of them takes, and what the loss takes.
+    sources: Vec<Vec<Source>>,
+    ends: Vec<Source>,
+    targets: Vec<usize>,
     optimizers: Vec<Optimizer>,
     loss: Loss,
 }
@@ -40,22 +44,34 @@ impl OneProcess {
             optimizers.push(Optimizer::new(job.optimizer_in_force(), &parameters)?);
             modules.push((module, parameters));
         }
-        Ok(OneProcess { modules, optimizers, loss })
+        let sources = job.modules.iter().map(|spec| spec.sources.clone()).collect();
+        let (ends, targets) = (job.loss.from.clone(), job.loss.targets.clone());
+        Ok(OneProcess { modules, sources, ends, targets, optimizers, loss })
     }
 
     /// Forward, loss, backward, update. Returns the loss.
     ///
     /// # Errors
     /// When libtorch or the loss plug-in refuses.
-    pub fn step(&mut self, samples: Samples, dropout_seed: u64) -> Result<f64> {
-        let mut output = samples.input;
+    pub fn step(&mut self, samples: &Samples, dropout_seed: u64) -> Result<f64> {
         let mut leaves = Vec::new();
-        for (module, parameters) in &self.modules {
+        let mut given: Vec<Vec<Tensor>> = Vec::new();
+        let take = |given: &[Vec<Tensor>], sources: &[Source]| -> Vec<Tensor> {
+            let value = |source: &Source| match *source {
+                Source::Field(field) => samples.fields[field].shallow_clone(),
+                Source::Output { module, output } => given[module][output].shallow_clone(),
+            };
+            sources.iter().map(value).collect()
+        };
+        for ((module, parameters), sources) in self.modules.iter().zip(&self.sources) {
             let own: Vec<Tensor> = parameters.iter().map(leaf).collect::<Result<_, _>>()?;
-            output = module.forward(&own, &[output], Mode { train: true, dropout_seed })?;
+            let inputs = take(&given, sources);
+            given.push(module.outputs(&own, &inputs, Mode { train: true, dropout_seed })?);
             leaves.push(own);
         }
-        let computed = self.loss.compute(&[output], &[samples.target], false)?;
+        let (outputs, targets) = (take(&given, &self.ends), samples.take(&self.targets));
+        drop(given);
+        let computed = self.loss.compute(&outputs, &targets, false)?;
         let loss = computed.loss.f_double_value(&[])?;
         let seed = computed.loss.f_ones_like()?;
         let all: Vec<Tensor> = leaves.iter().flatten().map(Tensor::shallow_clone).collect();
@@ -89,7 +105,7 @@ pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64)
     let host = Host::apart(&job.plugin_limits)?;
     let mut all = OneProcess::new(job, &host, devices)?;
     threads::share_cores(1, job.macs());
-    walk(job, root, &host, steps, |batch| all.step(batch.data, batch.step))
+    walk(job, root, &host, steps, |batch| all.step(&batch.data, batch.step))
 }
 
 /// Fetches the first trainer's batches and does nothing with them. `steps` = 0: all.

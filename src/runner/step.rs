@@ -13,7 +13,7 @@ use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
-use crate::parallel::{DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage};
+use crate::parallel::{DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage, Walk};
 use crate::plugin::{Loss, LossValue};
 use crate::profile::{Activity, span};
 use crate::rpc::Batch;
@@ -22,11 +22,15 @@ use crate::topology::Rank;
 /// What a trainer's steps work with.
 pub struct Stepper {
     pub autograd: Arc<Autograd>,
-    /// Modules in the order in which a sample passes through them.
+    /// How values pass the modules.
+    pub walk: Walk,
+    /// Each behind those that it takes from.
     pub modules: Vec<ModuleHandle>,
     /// Gradient synchronization of those that are replicas.
     pub gradient_sync: Option<GradientSync>,
     pub loss: Loss,
+    /// The fields that the loss takes.
+    pub targets: Vec<usize>,
     pub optimizer: DistributedOptimizer,
     pub schedule: PipelineSchedule,
     /// Stages of the pipeline that the modules make.
@@ -39,7 +43,7 @@ pub struct Stepper {
     pub skipped: Skipped,
 }
 
-/// A step whose first forward has left ahead of its turn, in one message with the step before it.
+/// A step whose first forwards have left ahead of its turn, in one message with the step before it.
 pub struct Begun {
     number: u64,
     context: Context,
@@ -50,12 +54,12 @@ impl Begun {
     fn start(
         number: u64,
         context: Context,
-        modules: &[ModuleHandle],
+        (walk, modules): (&Walk, &[ModuleHandle]),
         forwards: Vec<Forward>,
         batch: &Samples,
     ) -> Result<Begun> {
-        let passage = Passage { modules, context: Some(&context), forwards };
-        let first = MicroBatch::start(&passage, batch.input.shallow_clone())?;
+        let passage = Passage { walk, modules, context: Some(&context), forwards };
+        let first = MicroBatch::start_ahead(&passage, fields(batch))?;
         Ok(Begun { number, context, first })
     }
 }
@@ -148,12 +152,17 @@ impl Stepper {
         let last = backwards.pop().context("a step has no batch")?;
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
-        let (modules, after) = (&self.modules, self.optimizer.steps());
+        let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
         let stepping = self.optimizer.step(&context, &last, samples.weight);
-        if let Some(next) = next.filter(|next| next.batches.len() == 1 && asks_first(modules)) {
+        if let Some(next) = next.filter(|next| next.batches.len() == 1 && walk.may_begin_ahead()) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
-            let begun =
-                Begun::start(number + 1, self.autograd.context(), modules, forwards, &next.batches[0]);
+            let begun = Begun::start(
+                number + 1,
+                self.autograd.context(),
+                (walk, modules),
+                forwards,
+                &next.batches[0],
+            );
             self.ahead = Some(begun?);
         }
         drop(held_back);
@@ -198,8 +207,10 @@ impl Stepper {
         want_metrics: bool,
         stepped: &mut Stepped,
     ) -> Result<Passed> {
-        let (batches, modules, after) = (&samples.batches, &self.modules, self.optimizer.steps());
+        let (batches, after) = (&samples.batches, self.optimizer.steps());
+        let (walk, modules) = (&self.walk, self.modules.as_slice());
         let passage = |nth: usize| Passage {
+            walk,
             modules,
             context: Some(context),
             forwards: forwards(self.seed, self.rank, [number, nth as u64], after, modules.len()),
@@ -209,21 +220,25 @@ impl Stepper {
         for action in pipeline::actions(self.schedule, self.stages, batches.len()) {
             match action {
                 Action::Start(nth) => {
-                    let started = match first.take() {
-                        Some(ahead) => ahead,
-                        None => MicroBatch::start(&passage(nth), batches[nth].input.shallow_clone())?,
+                    let mut started = match first.take() {
+                        Some(mut ahead) => {
+                            ahead.advance(&passage(nth))?;
+                            ahead
+                        }
+                        None => MicroBatch::start(&passage(nth), fields(&batches[nth]))?,
                     };
-                    stepped.computed += started.computed();
+                    stepped.computed += started.take_computed();
                     passed.in_flight.push_back(started);
                 }
                 Action::Finish(nth) => {
                     let batch = &batches[nth];
-                    let started =
+                    let mut started =
                         passed.in_flight.pop_front().context("a micro-batch ends before it begins")?;
-                    let (output, here) = started.finish(&passage(nth))?;
+                    let outputs = started.finish(&passage(nth))?;
                     let loss_began = Instant::now();
-                    let computed = trainable_loss(&mut self.loss, output, &batch.target, want_metrics)?;
-                    stepped.computed += here + loss_began.elapsed();
+                    let targets = batch.take(&self.targets);
+                    let computed = trainable_loss(&mut self.loss, &outputs, &targets, want_metrics)?;
+                    stepped.computed += started.take_computed() + loss_began.elapsed();
                     stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
                     if !stepped.loss.is_finite() {
                         return Ok(passed);
@@ -234,7 +249,7 @@ impl Stepper {
                         1.0 => computed.loss,
                         share => computed.loss.f_mul_scalar(share)?,
                     });
-                    let begun = if modules[0].remote().is_none() { passed.in_flight.len() } else { 0 };
+                    let begun = if walk.begins_here() { passed.in_flight.len() } else { 0 };
                     stepped.peak_activations = stepped.peak_activations.max(roots.len() + begun);
                 }
                 Action::Backward(_) => {
@@ -264,14 +279,14 @@ impl Stepper {
         Ok(Stepped { staleness, skipped: true, ..stepped })
     }
 
-    /// The output for evaluation: dropout off, nothing recorded.
+    /// What the loss takes, for evaluation: dropout off, nothing recorded.
     ///
     /// # Errors
     /// When a module's owner fails.
-    pub fn predict(&self, input: Tensor) -> Result<Tensor> {
+    pub fn predict(&self, samples: &Samples) -> Result<Vec<Tensor>> {
         let forwards = vec![Forward::PREDICT; self.modules.len()];
-        let passage = Passage { modules: &self.modules, context: None, forwards };
-        Ok(MicroBatch::start(&passage, input)?.finish(&passage)?.0)
+        let passage = Passage { walk: &self.walk, modules: &self.modules, context: None, forwards };
+        MicroBatch::start(&passage, fields(samples))?.finish(&passage)
     }
 
     /// What the job says about a step whose loss or gradients are not finite numbers: `wrong` tells which.
@@ -298,25 +313,22 @@ const UNTRAINABLE: &str = "the loss does not depend on any parameter that is tra
      hint: a module of TorchScript that was frozen or quantised has none, and what computes under torch.no_grad() cuts off \
      those before it";
 
-fn trainable_loss(loss: &mut Loss, output: Tensor, target: &Tensor, want_metrics: bool) -> Result<LossValue> {
+fn fields(samples: &Samples) -> Vec<Tensor> {
+    samples.fields.iter().map(Tensor::shallow_clone).collect()
+}
+
+fn trainable_loss(
+    loss: &mut Loss,
+    outputs: &[Tensor],
+    targets: &[Tensor],
+    want_metrics: bool,
+) -> Result<LossValue> {
     let _span = span(Activity::Loss);
-    let computed = loss.compute(&[output], &[target.shallow_clone()], want_metrics)?;
+    let computed = loss.compute(outputs, targets, want_metrics)?;
     if !computed.loss.requires_grad() {
         bail!("{UNTRAINABLE}");
     }
     Ok(computed)
-}
-
-/// Does a forward begin with nothing but a call to ranks that this one steps itself? Then it may leave ahead of its turn:
-/// they know which steps come before it. A module behind another one is called from there, and cannot know.
-fn asks_first(modules: &[ModuleHandle]) -> bool {
-    match modules {
-        [ModuleHandle::Sharded(_), ..] => true,
-        [ModuleHandle::Remote(_), behind @ ..] => {
-            behind.first().is_none_or(|module| module.remote().is_none())
-        }
-        _ => false,
-    }
 }
 
 /// How the forwards of a micro-batch run, `at` its step and place there, `after` so many steps of this trainer.

@@ -25,6 +25,7 @@ use crate::human::{counted, seconds};
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica, ShardedModule,
+    Walk,
 };
 use crate::plugin::{DatasetState, Host, Loss, PluginError};
 use crate::rpc::Mesh;
@@ -183,6 +184,7 @@ impl Trainer<'_> {
         let component = host.load_ref(&job.loss.plugin).map_err(|error| BadJob(error.into()))?;
         let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)
             .map_err(|error| BadJob(error.into()))?;
+        let walk = Walk::new(job);
         let mut modules = Vec::new();
         for (position, spec) in job.modules.iter().enumerate() {
             modules.push(match spec.placement {
@@ -209,9 +211,11 @@ impl Trainer<'_> {
         let (seed, on_nan) = (job.seed, job.train.on_nan);
         Ok(Stepper {
             autograd,
+            walk,
             modules,
             gradient_sync,
             loss,
+            targets: job.loss.targets.clone(),
             optimizer,
             schedule,
             stages,
@@ -236,15 +240,13 @@ impl Trainer<'_> {
     }
 
     fn gradient_sync(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
-        // A backward goes through what is computed here in one run.
-        let here =
-            |module: &ModuleHandle| matches!(module, ModuleHandle::Replica(_) | ModuleHandle::Pulled(_));
-        let adjacent = modules.chunk_by(|one, next| here(one) && here(next));
-        let runs: Vec<Vec<&Replica>> = adjacent
-            .map(|run| run.iter().filter_map(ModuleHandle::replica).collect::<Vec<_>>())
-            .filter(|run| !run.is_empty())
-            .collect();
-        if runs.is_empty() {
+        let replicas: Vec<usize> =
+            (0..modules.len()).filter(|&module| modules[module].replica().is_some()).collect();
+        // Where gradients are averaged as they come the job has been proven to give them an order.
+        let runs = self.job.replica_runs().unwrap_or_else(|_| vec![replicas]);
+        let handles = |run: &Vec<usize>| run.iter().filter_map(|&module| modules[module].replica()).collect();
+        let runs: Vec<Vec<&Replica>> = runs.iter().map(handles).collect();
+        if runs.concat().is_empty() {
             return Ok(None);
         }
         let trainers = &self.job.train.trainers.ranks;

@@ -100,6 +100,56 @@ def floats(*shape):
     return lambda: [torch.randn(shape)]
 
 
+def several(*shapes):
+    return lambda: [torch.randn(shape) for shape in shapes]
+
+
+class Narrow(nn.Module):
+    def __init__(self, *where):
+        super().__init__()
+        self.where = where
+
+    def forward(self, x):
+        return x.narrow(*self.where)
+
+
+class Concat(nn.Module):
+    def __init__(self, dim=1):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *inputs):
+        return torch.cat(inputs, self.dim)
+
+
+class Add(nn.Module):
+    def forward(self, *inputs):
+        return sum(inputs)
+
+
+class Mul(nn.Module):
+    def forward(self, *inputs):
+        return torch.stack(inputs).prod(0)
+
+
+class DotInteraction(nn.Module):
+    """DLRM's: a pair of vectors after the other, each with those before it."""
+
+    def __init__(self, itself=False):
+        super().__init__()
+        self.itself = itself
+
+    def forward(self, dense, *others):
+        vectors = [dense]
+        for other in others:
+            vectors += [other] if other.dim() == 2 else list(other.unbind(1))
+        dots = []
+        for i, vector in enumerate(vectors):
+            for before in vectors[: i + 1 if self.itself else i]:
+                dots.append((vector * before).sum(1))
+        return torch.cat([dense, torch.stack(dots, 1)], 1)
+
+
 class Permute(nn.Module):
     def __init__(self, *dims):
         super().__init__()
@@ -892,6 +942,59 @@ CASES = {
             False,
         ),
     },
+    "narrow": {
+        "narrow": ('[{ type = "narrow", start = 1, length = 2 }]', lambda: [Narrow(1, 1, 2)], floats(4, 5), False),
+        "narrow_last": (
+            '[{ type = "narrow", dim = -1, start = 0, length = 3 }, "relu"]',
+            lambda: [Narrow(-1, 0, 3), nn.ReLU()],
+            floats(3, 2, 4),
+            False,
+        ),
+        "narrow_ids": (
+            '[{ type = "narrow", start = 2, length = 1 }, { type = "embedding", num_embeddings = 9, embedding_dim = 3 }]',
+            lambda: [Narrow(1, 2, 1), nn.Embedding(9, 3)],
+            ints(9, 4, 3),
+            False,
+        ),
+    },
+    "concat": {
+        "concat": ('["concat"]', lambda: [Concat()], several([4, 3], [4, 5], [4, 1]), False),
+        "concat_lists": (
+            '[{ type = "concat", dim = -2 }, { type = "linear", in_features = 5, out_features = 2 }]',
+            lambda: [Concat(-2), nn.Linear(5, 2)],
+            several([3, 2, 5], [3, 4, 5]),
+            False,
+        ),
+        "concat_last": ('[{ type = "concat", dim = 2 }]', lambda: [Concat(2)], several([3, 2, 5], [3, 2, 4]), False),
+    },
+    "add": {
+        "add": ('["add"]', lambda: [Add()], several([4, 3], [4, 3], [4, 3]), False),
+        "add_and_rest": ('["add", "relu"]', lambda: [Add(), nn.ReLU()], several([4, 3, 2], [4, 3, 2]), False),
+    },
+    "mul": {
+        "mul": ('["mul"]', lambda: [Mul()], several([4, 3], [4, 3], [4, 3]), False),
+        "mul_and_rest": (
+            '["mul", { type = "linear", in_features = 3, out_features = 2 }]',
+            lambda: [Mul(), nn.Linear(3, 2)],
+            several([4, 3], [4, 3]),
+            False,
+        ),
+    },
+    "dot_interaction": {
+        "dot_interaction": ('["dot_interaction"]', lambda: [DotInteraction()], several([4, 3], [4, 5, 3]), False),
+        "dot_interaction_of_vectors": (
+            '["dot_interaction", { type = "linear", in_features = 6, out_features = 2 }]',
+            lambda: [DotInteraction(), nn.Linear(6, 2)],
+            several([4, 3], [4, 3], [4, 3]),
+            False,
+        ),
+        "dot_interaction_itself": (
+            '[{ type = "dot_interaction", itself = true }]',
+            lambda: [DotInteraction(itself=True)],
+            several([4, 3], [4, 2, 3], [4, 3]),
+            True,
+        ),
+    },
 }
 
 
@@ -946,6 +1049,7 @@ REFUSED = {
         )
         for shape in ([8, 4], [5, 3])
     ],
+    "narrow": [('[{ type = "narrow", start = 3, length = 2 }]', lambda: Narrow(1, 3, 2), [4])],
     "prelu": [('[{ type = "prelu", num_parameters = 3 }]', lambda: nn.PReLU(3), [4, 2])],
 }
 
@@ -976,20 +1080,23 @@ def case(name, layers, make, inputs, train):
     for key, value in model.named_buffers():
         tensors[f"buffer/{key}"] = value.clone()
     model.train(train)
-    (x,) = inputs()
-    tensors["input"] = x.detach().clone()
-    if x.is_floating_point():
-        x.requires_grad_()
-    y = model(x)
+    # `input`, and of layers that join several `input1`, `input2`, ...
+    given = {f"input{number or ''}": x for number, x in enumerate(inputs())}
+    for key, x in given.items():
+        tensors[key] = x.detach().clone()
+        if x.is_floating_point():
+            x.requires_grad_()
+    first, *rest = model
+    y = nn.Sequential(*rest)(first(*given.values()))
     grad = torch.randn_like(y)
     tensors["output"], tensors["grad_output"] = y.detach().clone(), grad
     if y.requires_grad:
         y.backward(grad)
     for key, value in model.named_parameters():
-        given = torch.zeros_like(value) if value.grad is None else value.grad.to_dense()
-        tensors[f"grad/{key}"] = given
-    if x.is_floating_point():
-        tensors["grad_input"] = x.grad
+        tensors[f"grad/{key}"] = torch.zeros_like(value) if value.grad is None else value.grad.to_dense()
+    for key, x in given.items():
+        if x.is_floating_point():
+            tensors[f"grad_{key}"] = x.grad
     for key, value in model.named_buffers():
         tensors[f"after/{key}"] = value.clone()
     out["layers"] = layers

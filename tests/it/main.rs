@@ -7,6 +7,8 @@
 
 /// The layers of the source: what may use what.
 mod floors;
+/// Models whose modules are no chain: placements, and what is said of wrong ones.
+mod graph;
 /// Attacks and faults: plug-ins, files, strangers, neighbours, disks.
 mod hostile;
 /// Job files: where values come from, and what is said of wrong ones.

@@ -10,6 +10,8 @@
 #include <torch/csrc/jit/runtime/operator.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,12 +109,12 @@ struct ScriptBox {
   std::vector<Slot> slots;
   // Of each tensor of the module: its first slot.
   Places places;
-  // What its forward's other arguments are when nobody gives them.
-  std::vector<IValue> defaults;
+  // What its forward's arguments are when nobody gives them: one for each.
+  std::vector<std::optional<IValue>> defaults;
 };
 
 struct RunBox {
-  at::Tensor output;
+  std::vector<at::Tensor> outputs;
   // One for each slot; undefined where the run wrote nothing.
   std::vector<at::Tensor> written;
   std::vector<Norm> norms;
@@ -120,21 +122,37 @@ struct RunBox {
 
 namespace {
 
-ShimScriptFacts look_at_forward(const torch::jit::Method& forward, std::vector<IValue>& defaults) {
+// Of a tuple of nothing but tensors, how many.
+size_t tensors_of(const c10::TypePtr& type) {
+  const auto& tensor = *c10::TensorType::get();
+  if (type->isSubtypeOf(tensor)) {
+    return 1;
+  }
+  const auto tuple = type->cast<c10::TupleType>();
+  if (!tuple) {
+    return 0;
+  }
+  const auto& elements = tuple->elements();
+  const bool all = std::all_of(elements.begin(), elements.end(), [&](auto& each) { return each->isSubtypeOf(tensor); });
+  return all ? elements.size() : 0;
+}
+
+ShimScriptFacts look_at_forward(const torch::jit::Method& forward, std::vector<std::optional<IValue>>& defaults) {
   ShimScriptFacts facts{};
   const auto& schema = forward.function().getSchema();
   const auto& tensor = *c10::TensorType::get();
   const auto& arguments = schema.arguments();
-  // The first is the module itself; the second is given in any case.
+  // The first is the module itself.
   for (size_t i = 1; i < arguments.size(); ++i) {
-    if (i == 1 || !arguments[i].default_value()) {
-      ++facts.arguments;
-    } else {
-      defaults.push_back(*arguments[i].default_value());
+    defaults.push_back(arguments[i].default_value());
+    if (!defaults.back()) {
+      facts.arguments = i;
+    }
+    if (facts.tensors == i - 1 && arguments[i].type()->isSubtypeOf(tensor)) {
+      facts.tensors = i;
     }
   }
-  facts.takes_tensor = arguments.size() > 1 && arguments[1].type()->isSubtypeOf(tensor);
-  facts.gives_tensor = schema.returns().size() == 1 && schema.returns()[0].type()->isSubtypeOf(tensor);
+  facts.outputs = schema.returns().size() == 1 ? tensors_of(schema.returns()[0].type()) : 0;
   return facts;
 }
 
@@ -198,7 +216,8 @@ void shim_script_drop(ScriptBox* script) {
 char* shim_script_run(
     const ScriptBox* script,
     const at::Tensor* const* tensors,
-    const at::Tensor* input,
+    const at::Tensor* const* inputs,
+    size_t count,
     bool train,
     RunBox** run) {
   return guarded([&] {
@@ -211,15 +230,29 @@ char* shim_script_run(
       observed.handed_in.emplace(given[i].unsafeGetTensorImpl(), i);
     }
     Copy copy(script->places, given, train);
-    Stack stack{copy.of(script->module._ivalue()), *input};
-    stack.insert(stack.end(), script->defaults.begin(), script->defaults.end());
+    Stack stack{copy.of(script->module._ivalue())};
+    for (size_t i = 0; i < count; ++i) {
+      stack.push_back(*inputs[i]);
+    }
+    TORCH_CHECK(count <= script->defaults.size(), "its forward takes ", script->defaults.size(), " arguments at most");
+    for (size_t i = count; i < script->defaults.size(); ++i) {
+      TORCH_CHECK(script->defaults[i].has_value(), "its forward takes more than ", count, " arguments");
+      stack.push_back(*script->defaults[i]);
+    }
     {
       torch::jit::GraphOptimizerEnabledGuard as_written(false);
       Observing observing(&observed);
       torch::jit::InterpreterState(script->code).run(stack);
     }
     auto box = std::make_unique<RunBox>();
-    box->output = torch::jit::pop(stack).toTensor();
+    const auto given_back = torch::jit::pop(stack);
+    if (given_back.isTensor()) {
+      box->outputs.push_back(given_back.toTensor());
+    } else {
+      for (const auto& element : given_back.toTupleRef().elements()) {
+        box->outputs.push_back(element.toTensor());
+      }
+    }
     std::vector<at::Tensor> now(given);
     copy.slots_of(script->module._ivalue(), now);
     for (size_t i = 0; i < given.size(); ++i) {
@@ -231,8 +264,12 @@ char* shim_script_run(
   });
 }
 
-char* shim_run_output(const RunBox* run, at::Tensor** output) {
-  return guarded([&] { *output = new at::Tensor(run->output); });
+size_t shim_run_outputs(const RunBox* run) {
+  return run->outputs.size();
+}
+
+char* shim_run_output(const RunBox* run, size_t number, at::Tensor** output) {
+  return guarded([&] { *output = new at::Tensor(run->outputs.at(number)); });
 }
 
 char* shim_run_written(const RunBox* run, size_t slot, at::Tensor** written) {

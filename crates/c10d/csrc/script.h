@@ -20,10 +20,11 @@ struct ShimScriptFacts {
   bool draws;
   // Its code names a CUDA device.
   bool names_cuda;
-  // Arguments of its forward that have no default, and whether the first is a tensor and what comes back is one.
+  // Arguments of its forward up to the last that has no default, and how many there are in front that are tensors.
   size_t arguments;
-  bool takes_tensor;
-  bool gives_tensor;
+  size_t tensors;
+  // Tensors that come back, as one or as a tuple; 0: it gives something else.
+  size_t outputs;
   // A parameter or buffer that a run could not use another tensor for, and an attribute by which one forward tells the next
   // one something without being a buffer: malloc'ed strings for `shim_free`, or null.
   char* kept;
@@ -46,11 +47,12 @@ char* shim_script_slot(const ScriptBox* script, size_t slot, ShimScriptSlot* res
 char* shim_script_tensor(const ScriptBox* script, size_t slot, at::Tensor** copy);
 void shim_script_drop(ScriptBox* script);
 
-// One forward with `tensors` in the place of the slots' own, one for each slot, and `train` on all of its modules.
+// One forward of `inputs` with `tensors` in the place of the slots' own, one for each slot, and `train` on all of its modules.
 char* shim_script_run(
     const ScriptBox* script,
     const at::Tensor* const* tensors,
-    const at::Tensor* input,
+    const at::Tensor* const* inputs,
+    size_t count,
     bool train,
     RunBox** run);
 
@@ -64,7 +66,8 @@ struct ShimNorm {
   double momentum;
 };
 
-char* shim_run_output(const RunBox* run, at::Tensor** output);
+size_t shim_run_outputs(const RunBox* run);
+char* shim_run_output(const RunBox* run, size_t number, at::Tensor** output);
 // What the run made of a slot's tensor, or null where it left it as it was.
 char* shim_run_written(const RunBox* run, size_t slot, at::Tensor** written);
 size_t shim_run_norms(const RunBox* run);

@@ -17,8 +17,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::shim::script::{
     RunBox, ScriptBox, ShimNorm, ShimScriptFacts, ShimScriptSlot, shim_run_drop, shim_run_norm,
-    shim_run_norms, shim_run_output, shim_run_written, shim_script_drop, shim_script_load, shim_script_run,
-    shim_script_slot, shim_script_tensor,
+    shim_run_norms, shim_run_output, shim_run_outputs, shim_run_written, shim_script_drop, shim_script_load,
+    shim_script_run, shim_script_slot, shim_script_tensor,
 };
 use crate::{TorchError, shim};
 
@@ -55,10 +55,12 @@ pub struct Slot {
 /// What is known of a module's forward without running it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Those without defaults, the module itself left out.
+    /// Up to the last without a default, the module itself left out.
     pub arguments: usize,
-    pub takes_tensor: bool,
-    pub gives_tensor: bool,
+    /// How many in front are tensors.
+    pub tensors: usize,
+    /// Tensors that it gives: one, or those of a tuple. 0: something else.
+    pub outputs: usize,
     /// It may draw random numbers from libtorch's generator.
     pub draws: bool,
     /// Its code names a CUDA device.
@@ -68,7 +70,7 @@ pub struct Forward {
 /// What one run gave.
 #[derive(Debug)]
 pub struct Run {
-    pub output: Tensor,
+    pub outputs: Vec<Tensor>,
     /// The slots that it wrote, by number, and what they hold after it, without a graph.
     pub written: Vec<(usize, Tensor)>,
     /// What its batch normalisations saw where they are in training; they have not written their running statistics.
@@ -109,8 +111,8 @@ impl Script {
         let script = NonNull::new(script).expect("the shim gives a script or an error");
         let forward = Forward {
             arguments: facts.arguments,
-            takes_tensor: facts.takes_tensor,
-            gives_tensor: facts.gives_tensor,
+            tensors: facts.tensors,
+            outputs: facts.outputs,
             draws: facts.draws,
             names_cuda: facts.names_cuda,
         };
@@ -160,25 +162,26 @@ impl Script {
         self.carried.as_deref()
     }
 
-    /// The forward of `input` with `tensors` in the place of the slots' own, one for each. Gradients are recorded as this
+    /// The forward of `inputs` with `tensors` in the place of the slots' own, one for each. Gradients are recorded as this
     /// thread's grad mode says. `train` is the mode of all modules in it.
     ///
     /// # Errors
     /// What the module raises, and libtorch's own errors.
-    pub fn run(&self, tensors: &[Tensor], input: &Tensor, train: bool) -> Result<Run, TorchError> {
+    pub fn run(&self, tensors: &[Tensor], inputs: &[Tensor], train: bool) -> Result<Run, TorchError> {
         if tensors.len() != self.slots.len() {
             let message = format!("{} tensors for {} slots", tensors.len(), self.slots.len());
             return Err(TorchError { message });
         }
-        if !input.defined() || tensors.iter().any(|tensor| !tensor.defined()) {
+        if tensors.iter().chain(inputs).any(|tensor| !tensor.defined()) {
             return Err(TorchError { message: "an undefined tensor".into() });
         }
-        let tensors = shim::pointers(tensors);
+        let (tensors, inputs) = (shim::pointers(tensors), shim::pointers(inputs));
         let mut run = ptr::null_mut();
-        // SAFETY: pointers to borrowed tensors, as many as the script has slots (checked). The shim copies their handles,
+        // SAFETY: pointers to borrowed tensors, as many as the script has slots (checked), and to as many inputs as it is told. The shim copies their handles,
         // keeps no pointer, and catches what is thrown; the script is not written (see `Sync`).
         let returned = unsafe {
-            shim_script_run(self.script.as_ptr(), tensors.as_ptr(), shim::pointer(input), train, &mut run)
+            let (tensors, inputs, count) = (tensors.as_ptr(), inputs.as_ptr(), inputs.len());
+            shim_script_run(self.script.as_ptr(), tensors, inputs, count, train, &mut run)
         };
         // SAFETY: just returned by a guarded function.
         unsafe { shim::check(returned) }.map_err(of_the_interpreter)?;
@@ -218,12 +221,9 @@ struct Ran(NonNull<RunBox>);
 
 impl Ran {
     fn read(&self, slots: usize) -> Result<Run, TorchError> {
-        let mut output = ptr::null_mut();
-        // SAFETY: a live run and a pointer to where the result goes, which is made for us and taken once.
-        let output = unsafe {
-            shim::check(shim_run_output(self.0.as_ptr(), &mut output))?;
-            shim::adopt(output)
-        };
+        // SAFETY: a live run.
+        let count = unsafe { shim_run_outputs(self.0.as_ptr()) };
+        let outputs = (0..count).map(|number| self.output(number)).collect::<Result<_, _>>()?;
         let mut written = Vec::new();
         for slot in 0..slots {
             let mut tensor = ptr::null_mut();
@@ -237,7 +237,17 @@ impl Ran {
         // SAFETY: a live run.
         let count = unsafe { shim_run_norms(self.0.as_ptr()) };
         let norms = (0..count).map(|norm| self.norm(norm)).collect::<Result<_, _>>()?;
-        Ok(Run { output: output.expect("the shim gives an output or an error"), written, norms })
+        Ok(Run { outputs, written, norms })
+    }
+
+    fn output(&self, number: usize) -> Result<Tensor, TorchError> {
+        let mut output = ptr::null_mut();
+        // SAFETY: a live run and a pointer to where the result goes, which is made for us and taken once.
+        let output = unsafe {
+            shim::check(shim_run_output(self.0.as_ptr(), number, &mut output))?;
+            shim::adopt(output)
+        };
+        Ok(output.expect("the shim gives an output or an error"))
     }
 
     fn norm(&self, number: usize) -> Result<Norm, TorchError> {

@@ -6,10 +6,11 @@ use serde_json::Value as Json;
 
 use super::super::keys;
 use super::super::shipped::{self, BUILTIN_DATA, DATASETS, LOSSES, Shipped};
-use super::super::validated::{Data, DataRoot, Loss, Normalize, Partition, PluginLimits, PluginRef};
+use super::super::validated::{Data, DataRoot, FieldName, Normalize, Partition, PluginLimits, PluginRef};
+use super::takes;
 use crate::config::{
-    AnyKey, By, Flag, Integer, Item, Key, Kind, List, Merged, Number, Optional, Reader, Str, Table, Words,
-    above, by, flag, integer, key, list, number, string, suggest, words,
+    AnyKey, By, ByHand, Flag, Integer, Item, Key, Kind, List, Merged, Number, Optional, Reader, Str, Table,
+    Words, above, by, by_hand, flag, integer, key, list, number, string, suggest, words,
 };
 use crate::topology::Role;
 
@@ -27,13 +28,13 @@ pub(in crate::job) const TRAIN: Key<Optional<By<Json>>> =
 pub(in crate::job) const TEST: Key<Optional<By<Json>>> = key("test", by(|item| item.json_table(), any_table))
     .optional()
     .doc("Those for the samples to test on; without it nothing is evaluated.");
-const INPUT: Key<Optional<Str>> = key("input", string())
-    .optional()
-    .doc("The field that goes into the model; without it the plug-in's first.");
+pub(super) const INPUT: Key<Optional<Str>> = key("input", string()).optional().doc(
+    "The field that the first module takes, if no `from` says otherwise; without it the plug-in's first.",
+);
 const TARGET: Key<Optional<Str>> = key("target", string())
     .optional()
-    .doc("The field that goes into the loss; without it the plug-in's second.");
-pub(super) const NORMALIZE: Key<Optional<By<Normalize>>> =
+    .doc("The field that goes into the loss, if `loss.target` names none; without it the plug-in's second.");
+pub(super) const NORMALIZE: Key<Optional<By<Written>>> =
     key("normalize", by(normalize, || Kind::Table(NORMALIZATION)))
         .optional()
         .doc("Makes of each value x of a sample (x / scale - mean) / std.");
@@ -65,7 +66,10 @@ const MEAN: Key<By<Vec<f64>>> = key("mean", by(channels, channels_kind))
 const STD: Key<By<Vec<f64>>> = key("std", by(channels, channels_kind))
     .default("1.0")
     .doc("What is divided by then: one number, or one for each channel.");
-static NORMALIZATION: &[&dyn AnyKey] = &[&SCALE, &MEAN, &STD];
+const FIELDS: Key<Optional<List<Str>>> = key("fields", list(string()))
+    .optional()
+    .doc("Which fields, where modules take them; without it that of `data.input`.");
+static NORMALIZATION: &[&dyn AnyKey] = &[&SCALE, &MEAN, &STD, &FIELDS];
 
 const LOSS_PLUGIN: Key<By<PluginRef>> =
     key("plugin", by(|item| plugin(item, LOSSES), || plugin_kind(LOSSES)))
@@ -73,7 +77,13 @@ const LOSS_PLUGIN: Key<By<PluginRef>> =
         .doc("The loss: a plug-in inside the program, or the path of one of your own, a .wasm file.");
 pub(in crate::job) const PARAMS: Key<Optional<By<Json>>> =
     key("params", by(|item| item.json_table(), any_table)).optional().doc("The plug-in's parameters.");
-pub static LOSS: &[&dyn AnyKey] = &[&LOSS_PLUGIN, &PARAMS];
+pub(super) const LOSS_FROM: Key<Optional<ByHand>> = key("from", by_hand(takes::name_or_names)).optional().doc(
+    "The module that it takes, an output of one (`module.output`), or a list of them; without it the one that no module takes.",
+);
+pub(super) const LOSS_TARGET: Key<Optional<ByHand>> = key("target", by_hand(takes::name_or_names))
+    .optional()
+    .doc("The field of the data that it takes as its target, or a list of them; without it `data.target`.");
+pub static LOSS: &[&dyn AnyKey] = &[&LOSS_PLUGIN, &PARAMS, &LOSS_FROM, &LOSS_TARGET];
 
 const DAY_MS: i64 = 86_400_000;
 const TIME_MS: Key<Integer> =
@@ -164,6 +174,8 @@ pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
         }
     }
     let (input, target, normalize) = (t.read(&INPUT), t.read(&TARGET), t.read(&NORMALIZE));
+    target?;
+    let normalize = normalize.zip(input).map(|(normalize, input)| normalize.map(|by| by.of(input)));
     let partition = partition(&t, trainers);
     let (shuffle, drop_last) = (t.read(&SHUFFLE), t.read(&DROP_LAST));
     let (prefetch, threads) = (t.read(&PREFETCH), t.read(&THREADS));
@@ -172,8 +184,6 @@ pub(super) fn read(t: Table<'_>, trainers: Option<&Role>) -> Option<Data> {
         plugin: plugin?,
         train: train?.unwrap_or_else(no_parameters),
         test: test?,
-        input: input?,
-        target: target?,
         normalize: normalize?,
         partition: partition?,
         shuffle: shuffle?,
@@ -273,10 +283,41 @@ fn channels(item: &Item<'_>) -> Option<Vec<f64>> {
     read.into_iter().collect()
 }
 
-fn normalize(item: &Item<'_>) -> Option<Normalize> {
+/// What [`NORMALIZE`] says; which fields are meant may follow from `data.input`.
+#[derive(Clone)]
+pub(super) struct Written {
+    fields: Option<Vec<String>>,
+    scale: f64,
+    mean: Vec<f64>,
+    std: Vec<f64>,
+}
+
+impl Written {
+    fn of(self, input: Option<String>) -> Normalize {
+        let Written { fields, scale, mean, std } = self;
+        let fields = match fields {
+            Some(names) => names.into_iter().map(FieldName::Named).collect(),
+            None => vec![input.map_or(FieldName::Nth(0), FieldName::Named)],
+        };
+        Normalize { fields, scale, mean, std }
+    }
+}
+
+/// The name at `data.input`, whatever else is wrong there.
+pub(super) fn input(data: &Table<'_>) -> Option<String> {
+    Some(data.item(&INPUT)?.value().as_str()?.to_owned())
+}
+
+/// The name at `data.target`.
+pub(super) fn target(data: &Table<'_>) -> Option<String> {
+    Some(data.item(&TARGET)?.value().as_str()?.to_owned())
+}
+
+fn normalize(item: &Item<'_>) -> Option<Written> {
     let t = item.table()?;
     t.only(NORMALIZATION);
     let (scale, mean, std) = (t.read(&SCALE), t.read(&MEAN), t.read(&STD));
+    let fields = t.read(&FIELDS);
     let (scale, mean, std) = (scale?, mean?, std?);
     if let Some(item) = t.item(&SCALE).filter(|_| scale == 0.0) {
         item.wrong("is not other than 0", "use a number other than 0");
@@ -293,15 +334,16 @@ fn normalize(item: &Item<'_>) -> Option<Normalize> {
         return None;
     }
     let all = |list: Vec<f64>| if list.len() == 1 { vec![list[0]; channels] } else { list };
-    Some(Normalize { scale, mean: all(mean), std: all(std) })
+    Some(Written { fields: fields?, scale, mean: all(mean), std: all(std) })
 }
 
-pub(super) fn read_loss(t: Table<'_>) -> Option<Loss> {
+/// The plug-in of the loss, and its parameters.
+pub(super) fn read_loss(t: &Table<'_>) -> Option<(PluginRef, Json)> {
     let (plugin, params) = (t.read(&LOSS_PLUGIN), t.read(&PARAMS));
     if let Some(shipped) = shipped(plugin.as_ref(), LOSSES) {
-        check_parameters(&t, &PARAMS, shipped);
+        check_parameters(t, &PARAMS, shipped);
     }
-    Some(Loss { plugin: plugin?, params: params?.unwrap_or_else(no_parameters) })
+    Some((plugin?, params?.unwrap_or_else(no_parameters)))
 }
 
 pub(super) fn read_limits(t: Table<'_>) -> Option<PluginLimits> {

@@ -6,6 +6,7 @@
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
+mod graph;
 pub(super) mod modules;
 pub(super) mod pipeline;
 mod places;
@@ -13,16 +14,19 @@ pub(super) mod pull_push;
 pub(super) mod replicas;
 mod shards;
 mod starts;
+pub(super) mod takes;
 pub(super) mod train;
+mod wiring;
 
 use super::keys;
 use super::size;
-use super::validated::{Job, ModuleSpec, Normalize, Placement, Training, Work};
+use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Training, Work};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::layers::{self, InputDtype, Layer, Signal};
 use crate::optimizers;
 use crate::topology::{Rank, Role};
+use graph::{Ends, Graph};
 
 pub(super) struct Read {
     pub job: Job,
@@ -80,43 +84,47 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let trainers = train::trainers(&train, roles);
     let modules = root.item(&modules::MODULES);
     let train = train::read(train, roles, trainers);
-    let modules = match modules {
-        Some(item) => read_modules(&item, train.forward.as_ref(), roles, trainers),
+    let ends = Ends { data: root.section(&keys::DATA), loss: root.section(&keys::LOSS) };
+    let graph = match modules {
+        Some(item) => read_modules(&item, train.forward.as_ref(), roles, trainers, &ends),
         None => {
             let hint = "a model is made of modules: [modules.net] with place, input and layers";
             root.reader().report(JobError::new("`modules` is missing").hint(hint));
             None
         }
     };
+    let modules = graph.as_ref().map(|graph| graph.modules.as_slice());
     // Without modules it is not known whether they would have had replicas.
     let replicated = |module: &ModuleSpec| module.placement == Placement::Replicas;
     let replicas = replicas::read(
         root.open(&keys::REPLICAS),
-        modules.as_ref().is_none_or(|modules| modules.iter().any(replicated)),
+        modules.is_none_or(|modules| modules.iter().any(replicated)),
     );
     // As with replicas: not known without modules.
-    let pulled =
-        modules.as_ref().is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
+    let pulled = modules.is_none_or(|modules| modules.iter().any(|m| m.placement == Placement::Caller));
     let pull_push = pull_push::read(root.open(&keys::PULL_PUSH), pulled);
     let batch_size = train.train.as_ref().map(|train| train.batch_size);
     let pipeline = pipeline::read(root.open(&keys::PIPELINE), batch_size);
     let data_table = root.open(&keys::DATA);
     let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
-    let loss = data::read_loss(root.open(&keys::LOSS));
+    let loss = data::read_loss(&root.open(&keys::LOSS));
     let optimizer = optimizers::read(&optimizers::section(root));
     let eval = train::read_eval(root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
+    let (Graph { modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
     let mut training = Training {
         seed: seed? as u64,
-        modules: modules?,
+        modules,
+        fields,
+        named_outputs,
         replicas: replicas?,
         pull_push: pull_push?,
         pipeline: pipeline?,
         data: data?,
-        loss: loss?,
+        loss: Loss { plugin, params, from, targets },
         optimizer: optimizer?,
         train: train.train?,
         eval: eval?,
@@ -132,6 +140,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     if training.has_replicas() {
         train::no_skipping(&root.section(&keys::TRAIN), &training.train);
     }
+    replicas::check_order(root, training);
     if training.modules.iter().all(ModuleSpec::is_replicated) {
         train::only_rounds(&root.section(&keys::TRAIN), &mut training.train);
     }
@@ -154,7 +163,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
-        check_normalize(item, values, &training.modules[0]);
+        check_normalize(item, values, &training.fields);
     }
     Some(())
 }
@@ -164,14 +173,19 @@ fn read_modules(
     forward: Option<&Item<'_>>,
     roles: &[Role],
     trainers: Option<&Role>,
-) -> Option<Vec<ModuleSpec>> {
+    ends: &Ends<'_>,
+) -> Option<Graph> {
     let entries = item.table()?.entries_as_written();
-    let names: Vec<&str> = entries.iter().map(|(name, _)| *name).collect();
-    if names.is_empty() {
+    if entries.is_empty() {
         item.wrong("has no module", "for example [modules.net] with place, input and layers");
         return None;
     }
-    let order = train::order(forward, &names, &|error| item.reader().report(error));
+    let says = |(name, item): &(&str, Item<'_>)| {
+        let from = item.value().as_dict().is_some_and(|module| module.contains_key(takes::FROM.name()));
+        (name.to_string(), from)
+    };
+    let says: Vec<(String, bool)> = entries.iter().map(says).collect();
+    let order = train::order(forward, &says, &|error| item.reader().report(error));
     let count = entries.len();
     let mut written: Vec<_> =
         entries.into_iter().filter_map(|(name, item)| modules::read(item, name, roles, trainers)).collect();
@@ -179,36 +193,40 @@ fn read_modules(
     let complete = written.len() == count;
     written.sort_by_key(|module| order.iter().position(|name| *name == module.name));
     // With one missing, its neighbours would be joined to the wrong ones.
-    complete.then(|| modules::chain(written)).flatten()
+    complete.then(|| graph::join(&written, ends)).flatten()
 }
 
-fn check_normalize(item: &Item<'_>, normalize: &Normalize, first: &ModuleSpec) {
-    let input = first.input();
-    if first.input_dtype == InputDtype::Int64 {
-        let problem = format!("makes fractions, and `modules.{}` expects whole numbers: {input}", first.name);
-        item.reader().report(item.error_without_value(problem).hint("leave it out"));
-        return;
-    }
-    let channels = normalize.mean.len();
-    if channels > 1 && first.input.first() != Some(&(channels as i64)) {
-        let problem =
-            format!("is for {channels} channels, and a sample of `modules.{}` is {input}", first.name);
-        item.reader().report(
-            item.error_without_value(problem).hint("give one value for each channel, or one for all"),
-        );
+fn check_normalize(item: &Item<'_>, normalize: &Normalize, fields: &[Field]) {
+    let meant = |field: &&Field| normalize.fields.contains(&field.name);
+    let taken = fields.iter().filter(meant).filter_map(|field| field.taken.as_ref());
+    for Taken { signal, module, .. } in taken {
+        if signal.dtype == InputDtype::Int64 {
+            let problem = format!("makes fractions, and `modules.{module}` expects whole numbers: {signal}");
+            let hint = "leave it out, or name other fields in data.normalize.fields";
+            item.reader().report(item.error_without_value(problem).hint(hint));
+            return;
+        }
+        let channels = normalize.mean.len();
+        if channels > 1 && signal.shape.first() != Some(&(channels as i64)) {
+            let problem =
+                format!("is for {channels} channels, and a sample of `modules.{module}` is {signal}");
+            item.reader().report(
+                item.error_without_value(problem).hint("give one value for each channel, or one for all"),
+            );
+        }
     }
 }
 
 /// Whether a batch fits a message on its way into each module and out of it.
 fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
     for module in modules.iter().filter(|module| module.placement == Placement::Remote) {
-        let (input, output) = (module.input(), module.output());
-        for (signal, way) in [(Some(&input), "into"), (output.as_ref(), "out of")] {
-            let Some(bytes) =
-                signal.map(Signal::bytes).filter(|bytes| *bytes > size::LARGEST_MESSAGE / batch)
-            else {
+        let outputs = module.outputs();
+        let ways = [(&module.inputs, "into"), (&outputs, "out of")];
+        for (signals, way) in ways {
+            let bytes = signals.iter().map(Signal::bytes).fold(0, u64::saturating_add);
+            if bytes <= size::LARGEST_MESSAGE / batch {
                 continue;
-            };
+            }
             let problem = format!("makes messages of more than 4 GiB {way} `modules.{}`", module.name);
             let hint = match size::LARGEST_MESSAGE / bytes {
                 0 => format!("one sample has {bytes} bytes there; let the module begin or end elsewhere"),

@@ -1,35 +1,31 @@
 //! `[modules.*]`: parts of the model, where each is placed and what it is made of.
 
 use std::path::PathBuf;
+use std::slice;
 
 use super::super::shards::Cut;
 use super::super::validated::{Devices, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
+use super::takes::{self, Takes};
 use super::{shards, starts};
 use crate::config::{
-    AnyKey, By, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, MOST, Optional, Table, Words, by,
-    by_hand, flag, integer, key, list, suggest, words,
+    AnyKey, By, ByHand, Flag, Item, JobError, Key, Kind, Optional, Table, Words, by, by_hand, flag, key,
+    suggest, words,
 };
-use crate::layers::{self, InputDtype, Layer, MOST_DIMENSIONS, Signal};
+use crate::layers::{self, Layer, Signal};
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
     .needed_at_times("")
     .doc("The parts of the model, by names of your own.");
 
-const PLACE: Key<ByHand> = key("place", by_hand(text_or_texts)).example("\"server\"").doc(
+const PLACE: Key<ByHand> = key("place", by_hand(takes::name_or_names)).example("\"server\"").doc(
     "The role that holds it: the one that trains for a replica on each trainer; several for as many stages.",
 );
 pub(super) const SHARDS: Key<Optional<Words<Cut>>> = key("shards", words(&[("rows", Cut::Rows), ("hash", Cut::Hash)]))
     .optional()
     .doc("Cuts a table of embeddings over the ranks of its role: into ranges of `rows`, or by a `hash` of their numbers.");
-const INPUT: Key<Optional<List<Integer>>> = key("input", list(integer(1..=MOST)).at_most(MOST_DIMENSIONS))
-    .optional()
-    .doc("The shape of one sample; it follows from the module before, if there is one.");
-const INPUT_DTYPE: Key<Optional<Words<InputDtype>>> = key("input_dtype", words(&starts::DTYPES))
-    .optional()
-    .doc("The elements of a sample: `float32` if nothing else is said, `int64` for embeddings.");
 pub(super) const LAYERS: Key<By<Vec<Layer>>> =
     key("layers", by(layers::list, || Kind::list(Kind::Named("layer"))))
         .needed_at_times("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
@@ -48,22 +44,21 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &PLACE,
     &pull_push::RUN,
     &SHARDS,
-    &INPUT,
-    &INPUT_DTYPE,
+    &takes::FROM,
+    &takes::INPUT,
+    &takes::INPUT_DTYPE,
+    &takes::INPUTS,
     &LAYERS,
     &starts::TORCHSCRIPT,
     &starts::OUTPUT,
     &starts::OUTPUT_DTYPE,
+    &starts::OUTPUTS,
     &starts::NON_PERSISTENT,
     &WEIGHTS,
     &places::STAGES,
     &DEVICES,
     &RECOMPUTE,
 ];
-
-fn text_or_texts() -> Kind {
-    Kind::Either(vec![Kind::Str, Kind::list(Kind::Str)])
-}
 
 fn devices_kind() -> Kind {
     Kind::Either(vec![Kind::Integer { least: 1, most: MOST_DEVICES }, Kind::list(Kind::Str)])
@@ -76,16 +71,15 @@ pub(super) fn table<'a>(root: &Table<'a>) -> Table<'a> {
     root.section(&MODULES)
 }
 
-/// A module by itself; how it joins the others is `chain`'s.
+/// A module by itself; how it joins the others is `graph`'s.
 pub(super) struct Parsed<'a> {
     pub name: String,
-    item: Item<'a>,
+    pub item: Item<'a>,
+    pub takes: Takes<'a>,
     /// The stages, or the only one: where each lives and the layer at which it begins.
     places: Option<Vec<Place>>,
     devices: Devices,
     recompute: bool,
-    input: Option<Vec<i64>>,
-    input_dtype: Option<InputDtype>,
     made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
     weights: Option<PathBuf>,
@@ -112,7 +106,7 @@ pub(super) fn read<'a>(
             "leave one of them out",
         );
     }
-    let (input, input_dtype) = (t.read(&INPUT), t.read(&INPUT_DTYPE));
+    let takes = takes::read(&t);
     let layers_item = t.item(&LAYERS);
     let made_of = starts::made_of(&t);
     if cut.is_some() {
@@ -123,15 +117,18 @@ pub(super) fn read<'a>(
     let devices = t.item(&DEVICES).and_then(|item| devices(&item, made_of.as_ref())).unwrap_or(Devices::One);
     let recompute = t.read(&RECOMPUTE).unwrap_or(false);
     let weights = t.read(&WEIGHTS);
-    let sound = sound && input.is_some() && input_dtype.is_some() && weights.is_some();
+    let sound = sound && weights.is_some();
+    let several = matches!(&made_of, Some(MadeOf::TorchScript(script)) if script.outputs.len() > 1);
+    if let Some(item) = t.item(&RECOMPUTE).filter(|_| recompute && several) {
+        item.wrong("computes one output again, and this module has several", "leave it out");
+    }
     let written = Parsed {
         name: name.into(),
         item,
+        takes: takes?,
         places,
         devices,
         recompute,
-        input: input.flatten(),
-        input_dtype: input_dtype.flatten(),
         made_of,
         layers_item,
         weights: weights.flatten(),
@@ -181,95 +178,68 @@ fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
     Some(if names.is_empty() { Devices::One } else { Devices::At(names) })
 }
 
-/// Joins the modules in the order in which a sample passes them, checking each shape on the way.
-pub(super) fn chain(modules: Vec<Parsed<'_>>) -> Option<Vec<ModuleSpec>> {
-    let mut specs = Vec::new();
-    let mut before: Option<(String, Signal)> = None;
-    let mut sound = true;
-    for module in modules {
-        let signal = module.signal(before.as_ref());
-        let (spec, output) = match signal {
-            Some(signal) => module.validate(signal),
-            None => (None, None),
-        };
-        sound &= spec.is_some();
-        specs.extend(spec.into_iter().flatten());
-        // Without this one's output the next one can only be checked against what it says itself.
-        before = output;
-    }
-    sound.then_some(specs)
-}
-
 impl Parsed<'_> {
-    /// What comes in: as written, or as it leaves the module before.
-    fn signal(&self, before: Option<&(String, Signal)>) -> Option<Signal> {
-        let Some((name, output)) = before else {
-            return match &self.input {
-                Some(shape) => Some(Signal::new(shape, self.input_dtype.unwrap_or(InputDtype::Float32))),
-                None => {
-                    let table = self.item.table()?;
-                    table.missing("input", "the shape of one sample, for example input = [1, 28, 28]");
-                    None
-                }
-            };
-        };
-        let shape = self.input.as_ref().unwrap_or(&output.shape);
-        let written = Signal::new(shape, self.input_dtype.unwrap_or(output.dtype));
-        if written != *output {
-            let error = self
-                .item
-                .error_without_value(format!("expects {written}, and `modules.{name}` outputs {output}"));
-            if self.fits(output) {
-                let hint = "leave input and input_dtype out here: they follow from the module before";
-                self.item.reader().report(error.hint(hint));
-                return Some(output.clone());
+    /// What it gives, as far as that is known of what it takes, and the module itself, or its stages; without `sources`, which
+    /// are known when all modules are. `from`: where its inputs come from, for messages.
+    pub fn validate(&self, inputs: &[Signal], from: &str) -> (Vec<Option<Signal>>, Option<Vec<ModuleSpec>>) {
+        let Some(made_of) = &self.made_of else { return (Vec::new(), None) };
+        let (outputs, sound) = match (made_of, &self.layers_item) {
+            (MadeOf::Layers(layers), Some(item)) => {
+                let (output, sound) = through(layers, item, inputs, from);
+                (vec![output], sound)
             }
-            self.item.reader().report(error.hint(format!(
-                "let `modules.{name}` end in what this one expects, or change input and layers here; train.forward \
-                 says which comes first"
-            )));
-        }
-        Some(written)
-    }
-
-    /// Do the layers take this, whatever `input` says?
-    fn fits(&self, signal: &Signal) -> bool {
-        match &self.made_of {
-            Some(MadeOf::Layers(layers)) => layers::infer(layers, signal).mismatches.is_empty(),
-            Some(MadeOf::TorchScript(_)) | None => false,
-        }
-    }
-
-    fn validate(self, signal: Signal) -> (Option<Vec<ModuleSpec>>, Option<(String, Signal)>) {
-        let Some(made_of) = self.made_of else { return (None, None) };
-        let (output, sound) = match (&made_of, &self.layers_item) {
-            (MadeOf::Layers(layers), Some(item)) => through(layers, item, &signal),
-            (MadeOf::TorchScript(script), _) => (Some(script.output.clone()), true),
-            (MadeOf::Layers(_), None) => (None, false),
+            (MadeOf::TorchScript(script), _) => {
+                (script.outputs.iter().map(|output| Some(output.signal.clone())).collect(), true)
+            }
+            (MadeOf::Layers(_), None) => (vec![None], false),
         };
-        let Some(output) = output else { return (None, None) };
-        let specs = self.places.filter(|_| sound).map(|places| {
+        let specs = self.places.as_ref().filter(|_| sound).map(|places| {
             let whole = ModuleSpec {
                 name: self.name.clone(),
                 stage: None,
                 place: places[0].role.clone(),
                 placement: places[0].placement,
-                devices: self.devices,
-                input: signal.shape,
-                input_dtype: signal.dtype,
-                made_of,
-                weights: self.weights,
+                devices: self.devices.clone(),
+                sources: Vec::new(),
+                inputs: inputs.to_vec(),
+                made_of: made_of.clone(),
+                weights: self.weights.clone(),
                 recompute: self.recompute,
             };
-            places::stages(whole, &places)
+            places::stages(whole, places)
         });
-        (specs, Some((self.name, output)))
+        (outputs, specs)
+    }
+
+    /// Do the layers take this, whatever is said of the input?
+    pub fn fits(&self, input: &Signal) -> bool {
+        match &self.made_of {
+            Some(MadeOf::Layers(layers)) => {
+                layers::infer(layers, slice::from_ref(input)).mismatches.is_empty()
+            }
+            Some(MadeOf::TorchScript(_)) | None => false,
+        }
+    }
+
+    /// Names of its outputs; of the only one none. None: what the module is made of is wrong.
+    pub fn outputs(&self) -> Option<Vec<Option<&str>>> {
+        Some(match self.made_of.as_ref()? {
+            MadeOf::Layers(_) => vec![None],
+            MadeOf::TorchScript(script) => {
+                script.outputs.iter().map(|output| output.name.as_deref()).collect()
+            }
+        })
     }
 }
 
 /// What leaves `layers`, as far as that is known, and whether each takes what comes.
-fn through(layers: &[Layer], layers_item: &Item<'_>, signal: &Signal) -> (Option<Signal>, bool) {
-    let outputs = layers::infer(layers, signal);
+fn through(
+    layers: &[Layer],
+    layers_item: &Item<'_>,
+    inputs: &[Signal],
+    from: &str,
+) -> (Option<Signal>, bool) {
+    let outputs = layers::infer_from(layers, inputs, from);
     let reader = layers_item.reader();
     for mismatch in &outputs.mismatches {
         let entry = layers_item.at(&mismatch.position);

@@ -141,13 +141,13 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
         return vec![whole];
     }
     let all = whole.layers();
-    let signals = layers::infer(all, &whole.input()).signals;
+    let signals = layers::infer(all, &whole.inputs).signals;
     let ends = places[1..].iter().map(|place| place.begins).chain([all.len()]);
     let stage = |(number, (place, end)): (usize, (&Place, usize))| {
         let (earlier, layers) = (&all[..place.begins], &all[place.begins..end]);
-        let (input, input_dtype) = match place.begins {
-            0 => (whole.input.clone(), whole.input_dtype),
-            begins => (signals[begins - 1].shape.clone(), signals[begins - 1].dtype),
+        let inputs = match place.begins {
+            0 => whole.inputs.clone(),
+            begins => vec![signals[begins - 1].clone()],
         };
         ModuleSpec {
             name: format!("{}[{number}]", whole.name),
@@ -160,8 +160,8 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
             place: place.role.clone(),
             placement: place.placement,
             devices: devices(&whole.devices, layers),
-            input,
-            input_dtype,
+            sources: Vec::new(),
+            inputs,
             made_of: MadeOf::Layers(layers.to_vec()),
             weights: whole.weights.clone(),
             recompute: whole.recompute,

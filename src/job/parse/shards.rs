@@ -89,7 +89,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
 pub(super) fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
     for module in modules.iter().filter(|module| module.is_cut()) {
         let Some(table) = module.table() else { continue };
-        let ids = Signal::new(&module.input, module.input_dtype).elements();
+        let ids = module.inputs.iter().map(Signal::elements).fold(0, u64::saturating_add);
         let row = (table.dim as u64).saturating_mul(BYTES_PER_PARAMETER).max(8);
         let sample = ids.saturating_mul(row);
         if sample > LARGEST_MESSAGE / batch {

@@ -58,7 +58,9 @@ const SCALE_LR: Key<Flag> = key("scale_lr", flag())
     .doc("Where a step is a round of all trainers: the learning rate times their number.");
 const FORWARD: Key<Optional<List<Str>>> = key("forward", list(string()))
     .optional()
-    .doc("The modules in the order in which a sample passes them; a job with one module needs none.");
+    .doc(
+        "The modules in the order in which a sample passes them; not needed by a job with one module, or whose modules all say `from`.",
+    );
 const DRIVER: Key<Optional<Str>> = key("driver", string())
     .optional()
     .doc("A role of one rank that holds nothing: it makes the remote modules, starts the trainers and waits for them.");
@@ -223,34 +225,43 @@ fn consistency(t: &Table<'_>) -> Option<Consistency> {
     }
 }
 
-/// The modules in the order in which a sample passes them: as `train.forward` says, or the only one.
+/// The modules in the order in which a sample passes them: as `train.forward` says, or the only one; behind them those that
+/// say themselves what they take. `modules`: names, and whether each has a `from`.
 pub(super) fn order(
     forward: Option<&Item<'_>>,
-    modules: &[&str],
+    modules: &[(String, bool)],
     t: &dyn Fn(JobError),
 ) -> Option<Vec<String>> {
+    let all = modules.iter().map(|(name, _)| name.as_str());
     let Some(item) = forward else {
-        if let [only] = modules {
-            return Some(vec![(*only).into()]);
+        if modules.len() == 1 || modules.iter().all(|(_, from)| *from) {
+            return Some(all.map(String::from).collect());
         }
-        let list = modules.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+        let list = all.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
         let error =
             JobError::new(format!("`train.forward` is missing, and there are {} modules", modules.len()));
-        t(error.hint(format!("name them in the order in which a sample passes them: forward = [{list}]")));
+        t(error.hint(format!(
+            "name them in the order in which a sample passes them: forward = [{list}], or say in each what it takes: from = ..."
+        )));
         return None;
     };
-    let names = item.strings()?;
+    let mut names = item.strings()?;
     let mut sound = true;
     for (index, (entry, name)) in item.list()?.iter().zip(&names).enumerate() {
-        if !modules.contains(&name.as_str()) {
-            entry.wrong("is not a module of this job", suggest(name, "modules", modules.iter().copied()));
+        if !all.clone().any(|module| module == name) {
+            entry.wrong("is not a module of this job", suggest(name, "modules", all.clone()));
             sound = false;
         } else if names[..index].contains(name) {
             entry.wrong("comes twice", "a sample passes each module once");
             sound = false;
         }
     }
-    for unused in modules.iter().filter(|module| !names.iter().any(|name| name == *module)) {
+    let left_out: Vec<_> = modules.iter().filter(|(module, _)| !names.contains(module)).cloned().collect();
+    for (unused, from) in left_out {
+        if from {
+            names.push(unused);
+            continue;
+        }
         item.wrong(format!("leaves out module `{unused}`"), "name it too, or remove its section");
         sound = false;
     }

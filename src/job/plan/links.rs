@@ -1,39 +1,50 @@
 //! What travels between roles in one step of one trainer.
 
+use std::collections::BTreeSet;
+
 use super::super::size::BYTES_PER_PARAMETER;
-use super::super::validated::{Placement, Training};
-use super::{Link, Load, ModulePlan, ranges, sum};
+use super::super::validated::{Placement, Source, Training};
+use super::{Link, Load, ModulePlan, Wire, ranges, sum};
 use crate::layers::Signal;
 
-/// Modules on other ranks that follow one another pass their outputs on without the trainer; gradients go the same ways
-/// back. Replicas exchange gradients; of modules that trainers compute, gradients and parameters travel.
+/// A module on another rank that one other alone takes from passes its output on without the trainer; what several take, or
+/// the trainer, comes to the trainer once. Gradients go the same ways back. Replicas exchange gradients; of modules that
+/// trainers compute, gradients and parameters travel.
 pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
-    let trainers = &job.train.trainers.name;
+    let trainers = job.train.trainers.name.as_str();
     let samples = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
-    let batch = |signal: &Signal| signal.bytes().saturating_mul(samples);
-    let place = |module: Option<&ModulePlan>| match module {
-        Some(module) if module.placement == Placement::Remote => module.role.clone(),
-        _ => trainers.clone(),
-    };
-    let mut links = Vec::new();
-    for index in 0..=modules.len() {
-        let (before, after) = (index.checked_sub(1).map(|index| &modules[index]), modules.get(index));
-        let (from, to) = (place(before), place(after));
-        let (what, signal) = match (before, after) {
-            (Some(module), _) if module.placement == Placement::Remote => {
-                (format!("output of {}", module.name), &module.output)
+    let remote = |module: usize| modules[module].placement == Placement::Remote;
+    let place = |module: usize| if remote(module) { modules[module].role.as_str() } else { trainers };
+    let mut ways = Ways { links: Vec::new(), samples };
+    let mut at_trainer = BTreeSet::new();
+    let to_trainer =
+        |ways: &mut Ways, at_trainer: &mut BTreeSet<(usize, usize)>, module: usize, output: usize| {
+            if remote(module) && at_trainer.insert((module, output)) {
+                let wire = &modules[module].outputs[output];
+                ways.add(place(module), trainers, format!("output of {}", wire.name), &wire.signal, true);
             }
-            (_, Some(module)) => (format!("input of {}", module.name), &module.input),
-            _ => continue,
         };
-        if from != to {
-            // Data need no gradient; what a module gave does.
-            if before.is_some() {
-                add(&mut links, &to, &from, format!("gradient of the {what}"), batch(signal));
+    for (at, module) in modules.iter().enumerate() {
+        for (wire, source) in module.inputs.iter().zip(&job.modules[at].sources) {
+            let Source::Output { module: before, output } = *source else {
+                let what = input_of(module, wire);
+                ways.add(trainers, place(at), what, &wire.signal, false);
+                continue;
+            };
+            if job.is_nested(before) {
+                ways.add(place(before), place(at), format!("output of {}", wire.name), &wire.signal, true);
+            } else {
+                to_trainer(&mut ways, &mut at_trainer, before, output);
+                ways.add(trainers, place(at), input_of(module, wire), &wire.signal, true);
             }
-            add(&mut links, &from, &to, what, batch(signal));
         }
     }
+    for source in &job.loss.from {
+        if let Source::Output { module, output } = *source {
+            to_trainer(&mut ways, &mut at_trainer, module, output);
+        }
+    }
+    let mut links = ways.links;
     for module in modules {
         match module.placement {
             Placement::Shards(_) => rows(&mut links, trainers, module, samples),
@@ -44,11 +55,41 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     links
 }
 
+fn input_of(module: &ModulePlan, wire: &Wire) -> String {
+    match module.inputs.len() {
+        1 => format!("input of {}", module.name),
+        _ => format!("input {} of {}", wire.name, module.name),
+    }
+}
+
+/// What has travelled so far.
+struct Ways {
+    links: Vec<Link>,
+    /// Of one step.
+    samples: u64,
+}
+
+impl Ways {
+    /// Data need no gradient; what a module gave does.
+    fn add(&mut self, from: &str, to: &str, what: String, signal: &Signal, has_gradient: bool) {
+        if from == to {
+            return;
+        }
+        let bytes = signal.bytes().saturating_mul(self.samples);
+        if has_gradient {
+            add(&mut self.links, to, from, format!("gradient of the {what}"), bytes);
+        }
+        add(&mut self.links, from, to, what, bytes);
+    }
+}
+
 /// What a table that is cut over ranks is asked for, at most: when no id comes twice in a batch. Its layer runs at the
 /// trainers.
 fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64) {
-    let ids = module.input.elements().saturating_mul(samples);
-    let dim = module.output.shape.last().map_or(1, |dim| *dim as u64);
+    let elements = module.inputs.iter().map(|input| input.signal.elements()).fold(0, u64::saturating_add);
+    let ids = elements.saturating_mul(samples);
+    let dim =
+        module.outputs.first().and_then(|output| output.signal.shape.last()).map_or(1, |dim| *dim as u64);
     let bytes = ids.saturating_mul(dim).saturating_mul(BYTES_PER_PARAMETER);
     let name = &module.name;
     add(links, trainers, &module.role, format!("ids of {name}"), ids.saturating_mul(8));

@@ -4,6 +4,7 @@
 
 mod collectives;
 mod draw;
+mod graph;
 mod links;
 mod ranges;
 mod shards;
@@ -24,6 +25,7 @@ use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, P
 use crate::layers::{self, Signal};
 use crate::topology::{Device, Rank, Role};
 pub use collectives::{CollectivesPlan, collectives_plan};
+pub use graph::GraphPlan;
 use links::links;
 
 /// All bytes are those of one step of one trainer, unless they say otherwise.
@@ -44,6 +46,9 @@ pub struct Plan {
     pub optimizer: crate::optimizers::OptimizerSpec,
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
+    /// Where the modules are no chain: what goes where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graph: Option<GraphPlan>,
     pub links: Vec<Link>,
     /// Where a sample passes several roles.
     pub pipeline: Option<PipelinePlan>,
@@ -74,9 +79,9 @@ pub struct ModulePlan {
     pub role: String,
     pub placement: Placement,
     pub ranks: Vec<Rank>,
-    /// One sample.
-    pub input: Signal,
-    pub output: Signal,
+    /// One sample of each.
+    pub inputs: Vec<Wire>,
+    pub outputs: Vec<Wire>,
     /// None of TorchScript that nobody has loaded.
     pub parameters: Option<u64>,
     pub parameter_bytes: Option<u64>,
@@ -92,6 +97,15 @@ pub struct ModulePlan {
     /// What each rank has of it, if trainers compute it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
+}
+
+/// A value that passes between modules, one sample of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Wire {
+    /// The field of the data, the module, or the output of a module.
+    pub name: String,
+    #[serde(flatten)]
+    pub signal: Signal,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -168,6 +182,7 @@ pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ModuleSi
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
         pipeline: pipeline_plan(training),
+        graph: graph::graph(training),
         notes: notes(gpus, training, &modules),
         modules,
     }
@@ -205,8 +220,7 @@ impl ModulePlan {
 fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<ModuleSize>) -> ModulePlan {
     // Rows that are sharded lie in the memory of the machine.
     let gpus = if module.is_cut() { 0 } else { gpus };
-    let input = module.input();
-    let outputs = layers::infer(module.layers(), &input);
+    let outputs = layers::infer(module.layers(), &module.inputs);
     let parts = split::devices(module.layers(), &module.devices, gpus);
     let layers: Vec<LayerPlan> = module
         .layers()
@@ -233,8 +247,8 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
         role: module.place.name.clone(),
         placement: module.placement,
         ranks: module.place.ranks.clone(),
-        output: module.output().unwrap_or_else(|| input.clone()),
-        input,
+        inputs: graph::inputs(job, module),
+        outputs: graph::outputs(module),
         parameters,
         parameter_bytes,
         torchscript: module.torchscript().map(|script| script.file.clone()),
@@ -284,7 +298,9 @@ fn pipeline_plan(job: &Training) -> Option<PipelinePlan> {
     let (schedule, micro_batches) =
         (job.pipeline.schedule, job.pipeline.micro_batches * job.train.accumulate);
     let micro_batches = micro_batches as usize;
-    let timeline = (stages.len() > 1).then(|| pipeline::timeline(schedule, stages.len(), micro_batches));
+    // The drawing is of micro-batches that pass one stage after another.
+    let timeline = (stages.len() > 1 && job.is_chain())
+        .then(|| pipeline::timeline(schedule, stages.len(), micro_batches));
     timeline.map(|timeline| PipelinePlan { schedule, micro_batches, stages, timeline })
 }
 

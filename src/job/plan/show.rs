@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::shards::Cut;
 use super::super::validated::Placement;
-use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan};
+use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan, Wire};
 use crate::human::{bytes, counted, thousands};
 use crate::topology::Rank;
 
@@ -19,6 +19,9 @@ impl fmt::Display for Plan {
             roles.row(role_row(role));
         }
         roles.write(f)?;
+        if let Some(graph) = &self.graph {
+            write!(f, "\n\n{graph}")?;
+        }
         for module in &self.modules {
             show_module(f, module)?;
         }
@@ -107,7 +110,10 @@ fn counted_range(ranks: &[Rank]) -> String {
 }
 
 fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
-    let ModulePlan { name, role, ranks, input, output, .. } = module;
+    let ModulePlan { name, role, ranks, inputs, outputs, .. } = module;
+    let shown =
+        |wires: &[Wire]| wires.iter().map(|wire| wire.signal.to_string()).collect::<Vec<_>>().join(" and ");
+    let (inputs, outputs) = (shown(inputs), shown(outputs));
     let on = match module.placement {
         Placement::Remote if ranks.len() > 1 => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
@@ -122,7 +128,7 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         }
         Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
-    writeln!(f, "\n\nmodule {name} {on}, {input} to {output}")?;
+    writeln!(f, "\n\nmodule {name} {on}, {inputs} to {outputs}")?;
     match &module.torchscript {
         Some(file) => show_script(f, file, &module.devices)?,
         None => show_layers(f, module)?,

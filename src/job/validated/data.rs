@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::FieldName;
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Data {
     pub root: DataRoot,
@@ -12,9 +14,6 @@ pub struct Data {
     /// Parameters of the plug-in for each split, as JSON objects.
     pub train: serde_json::Value,
     pub test: Option<serde_json::Value>,
-    /// Names of the fields that go into the model and into the loss. None: the plug-in's first and second.
-    pub input: Option<String>,
-    pub target: Option<String>,
     pub normalize: Option<Normalize>,
     pub partition: Partition,
     pub shuffle: bool,
@@ -39,6 +38,8 @@ pub enum DataRoot {
 /// `(x / scale - mean) / std`, per channel (the first dimension of a sample) or for all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Normalize {
+    /// Which fields, where modules take them.
+    pub fields: Vec<FieldName>,
     pub scale: f64,
     pub mean: Vec<f64>,
     pub std: Vec<f64>,

@@ -3,8 +3,10 @@
 mod collectives;
 mod consistency;
 mod data;
+mod graph;
 mod module;
 mod pull_push;
+mod replica_order;
 mod training;
 
 use std::path::PathBuf;
@@ -15,8 +17,10 @@ use serde::Serialize;
 pub use collectives::*;
 pub use consistency::*;
 pub use data::*;
+pub use graph::*;
 pub use module::*;
 pub use pull_push::*;
+pub use replica_order::*;
 pub use training::*;
 
 use crate::topology::{Rank, Role, WorldSize};

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::super::shards::Cut;
-use crate::layers::{self, InputDtype, Layer, Signal};
+use super::Source;
+use crate::layers::{self, Layer, Signal};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,9 +18,10 @@ pub struct ModuleSpec {
     pub place: Role,
     pub placement: Placement,
     pub devices: Devices,
-    /// Shape of one sample, without the batch dimension.
-    pub input: Vec<i64>,
-    pub input_dtype: InputDtype,
+    /// Where its inputs come from.
+    pub sources: Vec<Source>,
+    /// One sample of each input.
+    pub inputs: Vec<Signal>,
     pub made_of: MadeOf,
     /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
     /// current folder.
@@ -70,23 +72,40 @@ pub enum MadeOf {
 pub struct TorchScript {
     /// Relative to the current folder.
     pub file: PathBuf,
-    /// One sample of what it gives: the job says so, because libtorch alone can open the file.
-    pub output: Signal,
+    /// What it gives: the job says so, because libtorch alone can open the file.
+    pub outputs: Vec<NamedOutput>,
     /// Buffers that are not saved.
     pub non_persistent: Vec<String>,
 }
 
+/// One of the outputs of TorchScript.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NamedOutput {
+    /// None: it is the only one.
+    pub name: Option<String>,
+    /// One sample.
+    pub signal: Signal,
+}
+
 impl ModuleSpec {
-    /// One sample of what it takes.
-    pub fn input(&self) -> Signal {
-        Signal::new(&self.input, self.input_dtype)
+    /// One sample of each output.
+    pub fn outputs(&self) -> Vec<Signal> {
+        match &self.made_of {
+            MadeOf::Layers(layers) => {
+                layers::infer(layers, &self.inputs).output().into_iter().cloned().collect()
+            }
+            MadeOf::TorchScript(script) => {
+                script.outputs.iter().map(|output| output.signal.clone()).collect()
+            }
+        }
     }
 
-    /// One sample of what it gives.
-    pub fn output(&self) -> Option<Signal> {
-        match &self.made_of {
-            MadeOf::Layers(layers) => layers::infer(layers, &self.input()).output().cloned(),
-            MadeOf::TorchScript(script) => Some(script.output.clone()),
+    /// What the `nth` output is called: as the module, unless it has several.
+    pub fn output_name(&self, nth: usize) -> String {
+        let named = self.torchscript().and_then(|script| script.outputs.get(nth)?.name.as_ref());
+        match named {
+            Some(output) => format!("{}.{output}", self.name),
+            None => self.name.clone(),
         }
     }
 
@@ -95,6 +114,14 @@ impl ModuleSpec {
             MadeOf::Layers(_) => None,
             MadeOf::TorchScript(script) => Some(script),
         }
+    }
+
+    /// Has it parameters or buffers? What is in TorchScript nobody knows yet.
+    pub fn has_state(&self) -> bool {
+        let has = |layer: &Layer| {
+            layers::size::parameters(&layer.op) > 0 || layers::size::buffer_bytes(&layer.op) > 0
+        };
+        self.torchscript().is_some() || self.layers().iter().any(has)
     }
 
     /// None of TorchScript.
@@ -108,11 +135,16 @@ impl ModuleSpec {
     /// Multiply-accumulates of one sample's forward, about. None: what a script does is not known.
     pub fn macs(&self) -> Option<u64> {
         let MadeOf::Layers(layers) = &self.made_of else { return None };
-        let mut input = self.input();
+        let mut inputs = self.inputs.clone();
         let mut sum = 0u64;
-        for (layer, output) in layers.iter().zip(layers::infer(layers, &self.input()).signals) {
-            sum = sum.saturating_add(layer.op.macs(&input, &output));
-            input = output;
+        for (layer, output) in layers.iter().zip(layers::infer(layers, &self.inputs).signals) {
+            let macs = match (layer.op.joins(), inputs.first()) {
+                (Some(join), _) => join.joined_macs(&inputs),
+                (None, Some(input)) => layer.op.macs(input, &output),
+                (None, None) => 0,
+            };
+            sum = sum.saturating_add(macs);
+            inputs = vec![output];
         }
         Some(sum)
     }

@@ -1,11 +1,13 @@
 //! What a job trains: modules, data, loss, optimizer, and how.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::{
-    Consistency, Data, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush, Replicas,
+    Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
+    Replicas, Source,
 };
 use crate::optimizers::OptimizerSpec;
 use crate::topology::{Rank, Role};
@@ -13,8 +15,12 @@ use crate::topology::{Rank, Role};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Training {
     pub seed: u64,
-    /// In the order in which a sample passes through them (`train.forward`).
+    /// In an order in which each comes behind those that it takes from.
     pub modules: Vec<ModuleSpec>,
+    /// What the modules and the loss take of the data.
+    pub fields: Vec<Field>,
+    /// Modules and outputs that `from` names: a field of the data that is called so would be mistaken.
+    pub named_outputs: BTreeSet<String>,
     /// How the trainers' replicas agree, for the modules that are [`Placement::Replicas`].
     pub replicas: Replicas,
     /// How parameters travel, for the modules that are [`Placement::Caller`].
@@ -34,6 +40,10 @@ pub struct Loss {
     pub plugin: PluginRef,
     /// Parameters of the plug-in, a JSON object.
     pub params: serde_json::Value,
+    /// The outputs of modules that it takes.
+    pub from: Vec<Source>,
+    /// The fields that it takes as targets, by their place in [`Training::fields`].
+    pub targets: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -110,11 +120,21 @@ impl Training {
         self.train.batch_size / u64::from(self.pipeline.micro_batches)
     }
 
-    /// The roles that compute, in the order in which a sample passes them: neighbours are different ones.
+    /// The roles that compute, in the order in which a sample passes them: neighbours are different ones. Of several ways
+    /// through the model, those of a longest one.
     pub fn stages(&self) -> Vec<&Role> {
-        let mut stages: Vec<&Role> = self.modules.iter().map(|module| self.computed_on(module)).collect();
-        stages.dedup();
-        stages
+        let mut ways: Vec<Vec<&Role>> = Vec::new();
+        for module in &self.modules {
+            let before = module.sources.iter().filter_map(Source::module).map(|before| &ways[before]);
+            let mut way = before.max_by_key(|way| way.len()).cloned().unwrap_or_default();
+            let role = self.computed_on(module);
+            if way.last() != Some(&role) {
+                way.push(role);
+            }
+            ways.push(way);
+        }
+        let ends = self.loss.from.iter().filter_map(Source::module);
+        ends.map(|end| ways[end].clone()).max_by_key(Vec::len).unwrap_or_default()
     }
 
     /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate

@@ -19,7 +19,7 @@ body! {
 
 call! {
     /// A forward; under a context one that is recorded.
-    pub(in crate::parallel) struct Forward = "module.forward" -> Output {
+    pub(in crate::parallel) struct Forward = "module.forward" -> Outputs {
         module: RRef,
         /// Dropout and batch statistics as in training.
         train: bool,
@@ -31,9 +31,9 @@ call! {
 }
 
 body! {
-    pub(in crate::parallel) struct Output {
-        /// On the CPU.
-        output: Tensor,
+    pub(in crate::parallel) struct Outputs {
+        // On the CPU.
+        ..outputs: Tensor,
     }
 }
 
@@ -42,8 +42,8 @@ pub(in crate::parallel) enum Input {
     Tensor(Tensor),
     /// A tensor that its owner has lent.
     Lent(RRef),
-    /// The output of another module, which is called for it.
-    Output(Box<Forward>),
+    /// An output of another module, which is called for it: the forward, and which of its outputs.
+    Output(Box<Forward>, u64),
 }
 
 impl Field for Input {
@@ -51,7 +51,11 @@ impl Field for Input {
         match self {
             Input::Tensor(tensor) => tensor.into_value(),
             Input::Lent(lent) => lent.into_value(),
-            Input::Output(forward) => Value::List(forward.encode()),
+            Input::Output(forward, nth) => {
+                let mut values = vec![nth.into_value()];
+                values.extend(forward.encode());
+                Value::List(values)
+            }
         }
     }
 
@@ -60,10 +64,13 @@ impl Field for Input {
             Value::Tensor(sent) => Ok(Input::Tensor(sent.tensor)),
             Value::RRef(lent) => Ok(Input::Lent(lent)),
             // Lists are nested a few times at most: the mesh has looked.
-            Value::List(values) => match Forward::decode(&mut Fields::new(values)) {
-                Ok(forward) => Ok(Input::Output(Box::new(forward))),
-                Err(error) => Err(error.message),
-            },
+            Value::List(values) => {
+                let mut fields = Fields::new(values);
+                let nth = fields.take("output");
+                let called = nth.and_then(|nth| Ok((Forward::decode(&mut fields)?, nth)));
+                let output = called.map(|(forward, nth)| Input::Output(Box::new(forward), nth));
+                output.map_err(|error| error.message)
+            }
             other => Err(unexpected("a tensor, a reference to one, or a forward", &other)),
         }
     }

@@ -58,15 +58,15 @@ impl Pulled {
         self.copy.restore_kept(state)
     }
 
-    /// The output, recorded; the context keeps the gradients of the parameters.
+    /// The outputs, recorded; the context keeps the gradients of the parameters.
     ///
     /// # Errors
     /// When a layer refuses its input, or the context has ended.
-    pub fn forward(&self, context: &Context, input: Tensor, forward: Forward) -> Result<Tensor> {
+    pub fn forward(&self, context: &Context, inputs: &[Tensor], forward: Forward) -> Result<Vec<Tensor>> {
         for (name, leaf) in self.copy.watched_names().iter().zip(self.copy.leaves()) {
             context.state().watch(name.as_str(), &leaf)?;
         }
-        self.copy.forward(input, forward)
+        self.copy.forward(inputs, forward)
     }
 
     /// For a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer). One for each module: it is what keeps the

@@ -1,6 +1,8 @@
 //! A sharded module as its users hold it.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Kind, TchError, Tensor, no_grad};
@@ -13,7 +15,7 @@ use crate::layers::{BagMode, Layer, LayerOp, RowTable, TableSpec};
 use crate::model::{Mode, Module};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
-use crate::rpc::{PendingReply, RRef};
+use crate::rpc::{CallError, PendingReply, RRef};
 
 /// A handle on a table whose rows lie on several ranks.
 pub struct ShardedModule {
@@ -39,8 +41,16 @@ pub struct LookingUp {
     /// The batch, with the number of a row in the place of each id, and -1 in empty places.
     numbered: Tensor,
     has_empty_places: bool,
-    /// For each owner that is asked, and how many rows of it.
-    calls: Vec<(PendingReply<Rows>, i64)>,
+    /// For each owner that is asked.
+    calls: Vec<Asked>,
+}
+
+/// One owner's rows, of which there are `count`.
+struct Asked {
+    reply: PendingReply<Rows>,
+    count: i64,
+    /// Once they are there.
+    came: Option<Result<Rows, CallError>>,
 }
 
 impl ShardedModule {
@@ -123,7 +133,7 @@ impl ShardedModule {
                 Some(_) => self.autograd.call_within(shard.owner(), look_up, context, WAIT_FOR_TRAINERS),
                 None => self.autograd.call(shard.owner(), look_up, None),
             };
-            calls.push((call, ids.len() as i64));
+            calls.push(Asked { reply: call, count: ids.len() as i64, came: None });
         }
         Ok(LookingUp {
             name: self.name.clone(),
@@ -138,6 +148,18 @@ impl ShardedModule {
 }
 
 impl LookingUp {
+    /// Are all rows there? Then [`wait`](LookingUp::wait) does not wait.
+    pub(in crate::parallel) fn poll_rows(&mut self, context: &mut task::Context<'_>) -> Poll<()> {
+        let mut all = Poll::Ready(());
+        for Asked { reply, came, .. } in self.calls.iter_mut().filter(|asked| asked.came.is_none()) {
+            match Pin::new(reply).poll(context) {
+                Poll::Ready(rows) => *came = Some(rows),
+                Poll::Pending => all = Poll::Pending,
+            }
+        }
+        all
+    }
+
     /// Waits for the rows, and gives the layer's output, on the CPU.
     ///
     /// # Errors
@@ -165,10 +187,10 @@ fn full_bags(rows: &Tensor, numbered: &Tensor) -> Result<Tensor, TchError> {
 }
 
 /// The rows that were asked for, owner after owner.
-fn rows(calls: Vec<(PendingReply<Rows>, i64)>, dim: i64) -> Result<Tensor> {
+fn rows(calls: Vec<Asked>, dim: i64) -> Result<Tensor> {
     let mut rows = Vec::with_capacity(calls.len());
-    for (call, count) in calls {
-        let came = call.wait()?.rows;
+    for Asked { reply, count, came } in calls {
+        let came = came.unwrap_or_else(|| reply.wait())?.rows;
         let wanted = [count, dim];
         ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
         rows.push(came);

@@ -74,6 +74,14 @@ impl Pending {
     }
 }
 
+/// Blocks until what is made of some answers is there. For threads that serve nobody.
+///
+/// # Errors
+/// `WouldBlock` on a thread that serves calls.
+pub(crate) fn wait_for<F: Future>(answers: F) -> Result<F::Output, CallError> {
+    Ok(block_on(answers)?)
+}
+
 impl Future for Pending {
     type Output = Outcome;
 

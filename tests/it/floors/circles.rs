@@ -15,7 +15,11 @@ const KNOWN: [(&str, usize, &str); 10] = [
     ("cli/", 2, "a command that runs a job reads it as `check` does, and the other way about"),
     ("config/", 5, "a table reads its items by keys, whose values are read of items, and may be tables"),
     ("job/plan/", 3, "the plan's parts fill in the plan that holds them"),
-    ("job/", 7, "what follows from a job (shapes, sizes, shards) is computed of the job, and kept in it"),
+    (
+        "job/",
+        8,
+        "what follows from a job (shapes, sizes, shards, who takes what) is computed of the job, and kept in it",
+    ),
     ("layers/", 3, "a layer may have layers inside it, and tells shapes through them"),
     ("model/", 6, "a TorchScript body is one kind of module, and its statistics are those of modules"),
     ("parallel/", 10, "a pulled module is stepped like the others, and is one of them"),

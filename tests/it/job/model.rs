@@ -348,7 +348,7 @@ fn sparse_gradients_go_to_optimizers_that_take_them() {
 #[test]
 fn modules_in_a_chain_take_what_the_one_before_gives() {
     let job = sound(TWO_MODULES, &[], &[]).job;
-    assert_eq!(job.training().unwrap().modules[1].input, [16]);
+    assert_eq!(job.training().unwrap().modules[1].inputs[0].shape, [16]);
     assert_eq!(job.cluster.world_size.0, 4, "roles that name every rank say how large the world is");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("in_features = 16", "in_features = 20")), @r"
     error: job `x.toml`: `modules.dense.layers[0]`: linear `0` expects 20 features (in_features) in the last dimension; [16] comes from the module's input
@@ -368,7 +368,7 @@ fn modules_in_a_chain_take_what_the_one_before_gives() {
     ");
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("forward = [\"embed\", \"dense\"]", "")), @r#"
     error: job `x.toml`: `train.forward` is missing, and there are 2 modules
-      hint: name them in the order in which a sample passes them: forward = ["embed", "dense"]
+      hint: name them in the order in which a sample passes them: forward = ["embed", "dense"], or say in each what it takes: from = ...
     "#);
     insta::assert_snapshot!(errors(&TWO_MODULES.replace("\"dense\"]", "\"dens\", \"embed\"]")), @r#"
     error: job `x.toml`: `train.forward[1]` = "dens" is not a module of this job

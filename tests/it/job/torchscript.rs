@@ -13,7 +13,10 @@ fn torchscript_says_what_it_gives_and_stands_alone() {
     let job = sound(&script("output = [10]"), &[], &["modules.net.weights=a/start.safetensors"]).job;
     let module = &job.training().expect("it trains").modules[0];
     let script_of = module.torchscript().expect("TorchScript");
-    assert_eq!((script_of.file.to_str(), script_of.output.to_string()), (Some("net.pt"), "[10]".into()));
+    assert_eq!(
+        (script_of.file.to_str(), script_of.outputs[0].signal.to_string()),
+        (Some("net.pt"), "[10]".into())
+    );
     assert_eq!(module.weights.as_deref().and_then(|file| file.to_str()), Some("a/start.safetensors"));
     let all = [
         errors(&script("")),

@@ -63,10 +63,18 @@ impl Case {
 
     /// The module as a job says it, whose samples are those of the figures.
     fn spec(&self) -> ModuleSpec {
-        let input = self.get("input");
-        let dtype = if input.kind() == Kind::Int64 { "int64" } else { "float32" };
-        job_of(&self.layers, &input.size()[1..], dtype)
+        let inputs = self.inputs();
+        let shape = |input: &Tensor| input.size()[1..].to_vec();
+        let dtype = if inputs[0].kind() == Kind::Int64 { "int64" } else { "float32" };
+        let shapes: Vec<Vec<i64>> = inputs.iter().map(shape).collect();
+        job_of_several(&self.layers, &shapes, dtype)
             .unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+    }
+
+    /// The batch, and the further ones of a layer that joins several.
+    fn inputs(&self) -> Vec<Tensor> {
+        let others = (1..).map_while(|nth| self.numbers.get(&format!("input{nth}")));
+        std::iter::once(self.get("input")).chain(others).map(Tensor::copy).collect()
     }
 
     fn build(&self, seed: u64) -> Module {
@@ -76,10 +84,24 @@ impl Case {
 
 /// A module of these layers, read and checked as a job's.
 fn job_of(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, String> {
+    job_of_several(layers, &[input.to_vec()], dtype)
+}
+
+/// With an input of each shape.
+fn job_of_several(layers: &str, inputs: &[Vec<i64>], dtype: &str) -> Result<ModuleSpec, String> {
+    let takes = match inputs {
+        [input] => format!("input = {input:?}\ninput_dtype = \"{dtype}\""),
+        several => {
+            let names: Vec<String> = (0..several.len()).map(|nth| format!("x{nth}")).collect();
+            let entry = |(name, shape)| format!("{name} = {{ shape = {shape:?}, dtype = \"{dtype}\" }}");
+            let entries: Vec<String> = names.iter().zip(several).map(entry).collect();
+            format!("from = {names:?}\ninputs = {{ {} }}", entries.join(", "))
+        }
+    };
     let text = format!(
         "[roles]\nserver = 1\ntrainer = 1\n[data]\nplugin = \"own.wasm\"\n[loss]\nplugin = \"mse\"\n\
          [optimizer]\ntype = \"sgd\"\n\
-         [modules.net]\nplace = \"server\"\ninput = {input:?}\ninput_dtype = \"{dtype}\"\nlayers = {layers}\n"
+         [modules.net]\nplace = \"server\"\n{takes}\nlayers = {layers}\n"
     );
     let sources = Sources { file: JobText { name: "x.toml", text: &text }, env: Vec::new(), overrides: &[] };
     let resolved = job::load(&sources).map_err(|errors| errors.to_string())?;
@@ -151,20 +173,24 @@ fn forward_and_gradients_are_pytorchs() {
 fn compare(case: &Case, module: &Module, params: &[Tensor], mode: Mode) {
     let name = &case.name;
     let mut leaves: Vec<Tensor> = params.iter().map(|p| p.detach().set_requires_grad(true)).collect();
-    let mut input = case.get("input").copy();
-    let grad_input = case.numbers.get("grad_input");
-    if grad_input.is_some() {
-        input = input.set_requires_grad(true);
-        leaves.push(input.shallow_clone());
+    let mut inputs = case.inputs();
+    let mut grad_inputs = Vec::new();
+    for (nth, input) in inputs.iter_mut().enumerate() {
+        let number = if nth == 0 { String::new() } else { nth.to_string() };
+        if let Some(gradient) = case.numbers.get(&format!("grad_input{number}")) {
+            *input = input.set_requires_grad(true);
+            leaves.push(input.shallow_clone());
+            grad_inputs.push(gradient);
+        }
     }
-    let y = module.forward(&leaves[..params.len()], &[input], mode).unwrap();
+    let y = module.forward(&leaves[..params.len()], &inputs, mode).unwrap();
     y.assert_close(case.get("output"), CLOSE, &format!("{name}, output"));
     let loss = (&y * case.get("grad_output")).sum(Kind::Float);
     if loss.requires_grad() {
         loss.backward();
     }
     let mut wanted = case.named("grad", &case.parameters);
-    wanted.extend(grad_input);
+    wanted.extend(grad_inputs);
     let sparse = case.spec().layers()[0].op.has_sparse_gradient();
     for (at, (leaf, torchs)) in leaves.iter().zip(wanted).enumerate() {
         let grad = leaf.grad();
@@ -204,7 +230,7 @@ fn sizes_and_shapes_are_what_the_job_infers() {
         let counted: u64 = spec.layers().iter().map(|layer| layers::size::parameters(&layer.op)).sum();
         let made: i64 = case.parameters.iter().map(|(_, shape)| shape.iter().product::<i64>()).sum();
         assert_eq!(counted, made.unsigned_abs(), "{name}");
-        let inferred = layers::infer(spec.layers(), &spec.input());
+        let inferred = layers::infer(spec.layers(), &spec.inputs);
         assert!(inferred.mismatches.is_empty(), "{name}: {:?}", inferred.mismatches);
         assert_eq!(inferred.output().unwrap().shape, case.get("output").size()[1..], "{name}");
     }

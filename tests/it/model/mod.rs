@@ -8,9 +8,10 @@ mod threads;
 
 use std::path::PathBuf;
 
-use pstrain::job::{Devices, MadeOf, ModuleSpec};
+use pstrain::job::{Devices, MadeOf, ModuleSpec, Source};
 use pstrain::layers::{
     Conv2d, Dropout, Dropout2d, Flatten, InputDtype, Layer, LayerOp, Linear, LogSoftmax, MaxPool2d, Relu,
+    Signal,
 };
 use pstrain::topology::{Rank, Role};
 use tch::{Kind, Tensor};
@@ -23,8 +24,8 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         place: Role { name: "server".into(), ranks: vec![Rank(0)] },
         placement: pstrain::job::Placement::Remote,
         devices: Devices::One,
-        input: input.into(),
-        input_dtype: InputDtype::Float32,
+        sources: vec![Source::Field(0)],
+        inputs: vec![Signal::new(input, InputDtype::Float32)],
         made_of: MadeOf::Layers(layers),
         weights: None,
         recompute: false,

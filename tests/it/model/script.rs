@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::model::{Close, figures};
-use pstrain::job::{MadeOf, ModuleSpec, TorchScript};
+use pstrain::job::{MadeOf, ModuleSpec, NamedOutput, TorchScript};
 use pstrain::layers::{InputDtype, Signal};
 use pstrain::model::{Mode, Module, Statistics, load, save};
 use tch::{Device, Kind, Tensor};
@@ -14,11 +14,15 @@ use tch::{Device, Kind, Tensor};
 const CLOSE: f64 = 1e-6;
 
 fn spec_of(file: &Path, input: &[i64], output: &[i64]) -> ModuleSpec {
-    let output = Signal::new(output, InputDtype::Float32);
     ModuleSpec {
-        made_of: MadeOf::TorchScript(TorchScript { file: file.into(), output, non_persistent: Vec::new() }),
+        made_of: torchscript(file, Signal::new(output, InputDtype::Float32)),
         ..crate::model::spec(input, Vec::new())
     }
+}
+
+fn torchscript(file: &Path, signal: Signal) -> MadeOf {
+    let outputs = vec![NamedOutput { name: None, signal }];
+    MadeOf::TorchScript(TorchScript { file: file.into(), outputs, non_persistent: Vec::new() })
 }
 
 fn file(name: &str) -> PathBuf {
@@ -83,9 +87,10 @@ fn assert_trains_as_pytorch(spec: ModuleSpec, name: &str, x: &Tensor) -> Arc<Mod
     let torchs = torchs();
     let module = Arc::new(Module::build(&spec, &[Device::Cpu], 1).unwrap());
     let own = leaves(&module.initial_parameters().unwrap());
-    let (y, seen) = module.record(&own, &[x.shallow_clone()], Mode::train(0)).unwrap();
+    let (outputs, seen) = module.record(&own, &[x.shallow_clone()], Mode::train(0)).unwrap();
     // Before the backward, as where a module is trained.
     module.fold(&seen).unwrap();
+    let y = &outputs[0];
     y.assert_close(&torchs[&format!("{name}/output")], CLOSE, "output");
     let loss = y.square().sum(Kind::Float);
     let gradients = c10d::engine::grad(&[loss], &own, &[Tensor::from(1f32)], false).unwrap();
@@ -320,8 +325,7 @@ fn a_file_that_will_not_do_is_told_with_what_would() {
 fn what_it_gives_is_compared_with_what_the_job_says() {
     let said = |file: PathBuf, input: &[i64], output: Signal| {
         let mut spec = spec_of(&file, input, &[]);
-        spec.made_of =
-            MadeOf::TorchScript(TorchScript { file: file.clone(), output, non_persistent: Vec::new() });
+        spec.made_of = torchscript(&file, output);
         let error = Module::build(&spec, &[Device::Cpu], 1).unwrap_err().to_string();
         error.replace(&file.parent().unwrap().display().to_string(), "DIR")
     };

@@ -183,7 +183,7 @@ fn follows_one_process(settings: &[&str], train: impl Fn(&mut OneProcess, &mut S
 #[test]
 fn bsp_with_three_trainers_equals_one_process_with_three_times_the_batch() {
     follows_one_process(&[], |one, split, round| {
-        one.step(split.batch(&round.concat()).unwrap(), 0).unwrap();
+        one.step(&split.batch(&round.concat()).unwrap(), 0).unwrap();
     });
 }
 
@@ -192,7 +192,7 @@ fn sequential_trainers_equal_one_process_that_takes_their_batches_in_turn() {
     for run in ["modules.net.run=owner", "modules.net.run=caller"] {
         follows_one_process(&["train.consistency=sequential", run], |one, split, round| {
             for batch in round {
-                one.step(split.batch(batch).unwrap(), 0).unwrap();
+                one.step(&split.batch(batch).unwrap(), 0).unwrap();
             }
         });
     }

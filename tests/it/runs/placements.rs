@@ -161,12 +161,12 @@ fn one_process(parts: &[Part]) -> Vec<Tensor> {
         let indices = batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices);
         let samples = split.batch(&indices.collect::<Vec<u64>>()).unwrap();
         let [table, w1, b1, w2, b2] = &parameters[..] else { panic!("an embedding and two linear layers") };
-        let there = samples.input.ge(0).unsqueeze(-1);
-        let rows = Tensor::embedding(table, &samples.input.clamp_min(0), -1, false, false);
+        let there = samples.fields[0].ge(0).unsqueeze(-1);
+        let rows = Tensor::embedding(table, &samples.fields[0].clamp_min(0), -1, false, false);
         let bags = (rows * there).sum_dim_intlist([-2].as_slice(), false, Kind::Float);
         let hidden = (bags.matmul(&w1.transpose(0, 1)) + b1).tanh();
         let scores = hidden.matmul(&w2.transpose(0, 1)) + b2;
-        scores.cross_entropy_for_logits(&samples.target).backward();
+        scores.cross_entropy_for_logits(&samples.fields[1]).backward();
         for parameter in &mut parameters {
             let mut gradient = parameter.grad();
             no_grad(|| {

@@ -79,7 +79,7 @@ fn one_process(text: &str, ranks: u32, steps: u64, settings: &[&str]) -> Vec<(St
     for _ in 0..steps {
         let indices: Vec<u64> =
             batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices).collect();
-        one.step(split.batch(&indices).unwrap(), 0).unwrap();
+        one.step(&split.batch(&indices).unwrap(), 0).unwrap();
     }
     one.parameters()
 }

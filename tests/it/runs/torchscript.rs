@@ -74,10 +74,10 @@ fn reference() -> Vec<(String, Tensor)> {
         let indices = batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices);
         let samples = split.batch(&indices.collect::<Vec<u64>>()).unwrap();
         let get = |wanted: &str| &parameters.iter().find(|(name, ..)| name == wanted).unwrap().1;
-        let x = samples.input.flatten(1, -1);
+        let x = samples.fields[0].flatten(1, -1);
         let x = (x.matmul(&get("fc1.weight").transpose(0, 1)) + get("fc1.bias")).relu();
         let scores = x.matmul(&get("fc2.weight").transpose(0, 1)) + get("fc2.bias");
-        scores.cross_entropy_for_logits(&samples.target).backward();
+        scores.cross_entropy_for_logits(&samples.fields[1]).backward();
         for (_, parameter, velocity) in &mut parameters {
             let mut gradient = parameter.grad();
             no_grad(|| {
@@ -319,7 +319,7 @@ fn one_process_trains_a_script_as_the_ranks_do() {
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
     for step in 0..STEPS {
         let indices = batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices);
-        one.step(split.batch(&indices.collect::<Vec<u64>>()).unwrap(), step).unwrap();
+        one.step(&split.batch(&indices.collect::<Vec<u64>>()).unwrap(), step).unwrap();
     }
     assert_close(&one.parameters(), &reference());
 }

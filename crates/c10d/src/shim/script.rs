@@ -23,8 +23,8 @@ pub struct ShimScriptFacts {
     pub draws: bool,
     pub names_cuda: bool,
     pub arguments: usize,
-    pub takes_tensor: bool,
-    pub gives_tensor: bool,
+    pub tensors: usize,
+    pub outputs: usize,
     pub kept: *mut c_char,
     pub carried: *mut c_char,
 }
@@ -36,8 +36,8 @@ impl Default for ShimScriptFacts {
             draws: false,
             names_cuda: false,
             arguments: 0,
-            takes_tensor: false,
-            gives_tensor: false,
+            tensors: 0,
+            outputs: 0,
             kept: ptr::null_mut(),
             carried: ptr::null_mut(),
         }
@@ -79,11 +79,13 @@ unsafe extern "C" {
     pub fn shim_script_run(
         script: *const ScriptBox,
         tensors: *const *const AtTensor,
-        input: *const AtTensor,
+        inputs: *const *const AtTensor,
+        count: usize,
         train: bool,
         run: *mut *mut RunBox,
     ) -> *mut c_char;
-    pub fn shim_run_output(run: *const RunBox, output: *mut *mut AtTensor) -> *mut c_char;
+    pub fn shim_run_outputs(run: *const RunBox) -> usize;
+    pub fn shim_run_output(run: *const RunBox, number: usize, output: *mut *mut AtTensor) -> *mut c_char;
     pub fn shim_run_written(run: *const RunBox, slot: usize, written: *mut *mut AtTensor) -> *mut c_char;
     pub fn shim_run_norms(run: *const RunBox) -> usize;
     pub fn shim_run_norm(run: *const RunBox, norm: usize, result: *mut ShimNorm) -> *mut c_char;

@@ -18,7 +18,7 @@ fn module(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, JobErr
 
 fn output(layers: &str, input: &[i64]) -> Vec<i64> {
     let module = module(layers, input, "float32").unwrap_or_else(|errors| panic!("{errors}"));
-    let outputs = infer(module.layers(), &Signal::new(input, InputDtype::Float32));
+    let outputs = infer(module.layers(), &[Signal::new(input, InputDtype::Float32)]);
     outputs.output().expect("proven").shape.clone()
 }
 
@@ -39,7 +39,7 @@ fn shapes_and_sizes_are_those_of_pytorch() {
         let proven = module(&format!("[{layer}]"), &input, &dtype);
         match (proven, expected) {
             (Ok(module), Some(expected)) => {
-                let outputs = infer(module.layers(), &Signal::new(&input, module.input_dtype));
+                let outputs = infer(module.layers(), &[Signal::new(&input, module.inputs[0].dtype)]);
                 assert_eq!(outputs.output().expect("proven").shape, expected, "{layer} of {input:?}");
                 let op = &module.layers()[0].op;
                 assert_eq!(size::parameters(op), parameters, "{layer}");

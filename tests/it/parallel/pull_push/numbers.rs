@@ -64,12 +64,12 @@ fn one_process(job: &Training, rule: &Rule, steps: i32) -> Vec<Tensor> {
     for step in 1..=steps {
         let indices = batches.iter_mut().flat_map(|batches| batches.next().unwrap().indices);
         let samples = split.batch(&indices.collect::<Vec<u64>>()).unwrap();
-        let mut output = samples.input;
+        let mut output = samples.fields[0].shallow_clone();
         for (layer, linear) in parameters.chunks(2).enumerate() {
             let input = if layer == 0 { output } else { output.relu() };
             output = input.matmul(&linear[0].transpose(0, 1)) + &linear[1];
         }
-        output.cross_entropy_for_logits(&samples.target).backward();
+        output.cross_entropy_for_logits(&samples.fields[1]).backward();
         for (parameter, slots) in parameters.iter_mut().zip(&mut slots) {
             let mut gradient = parameter.grad();
             rule.apply(parameter, &gradient, slots, step);

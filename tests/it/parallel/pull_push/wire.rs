@@ -83,7 +83,7 @@ impl World {
         let autograd = &self.autograds[TRAINER];
         let context = autograd.context();
         let input = Tensor::zeros([1, 64], (Kind::Float, tch::Device::Cpu));
-        let _ = pulled.forward(&context, input, Forward { train: true, dropout_seed: 0, after: 0 })?;
+        let _ = pulled.forward(&context, &[input], Forward { train: true, dropout_seed: 0, after: 0 })?;
         let leaves: Vec<Tensor> = pulled.copy().leaves().collect();
         let loss: Tensor = used.iter().map(|&at| leaves[at].square().sum(Kind::Float)).sum();
         let backward = autograd.backward(&context, &[loss], false);

@@ -4,12 +4,12 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use pstrain::autograd::Autograd;
-use pstrain::job::{self, Job, JobText, ModuleSpec, Placement, Sources, Training};
+use pstrain::job::{self, Job, JobText, ModuleSpec, Placement, Source, Sources, Training};
 use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{
     DistributedOptimizer, Forward, GradientSync, Groups, Hosting, MicroBatch, ModuleHandle, ModuleServer,
     ModuleState, Passage, Pulled, RangeServer, RemoteModule, Replica, ShardServer, ShardedModule,
-    StateServer, StateSnapshot,
+    StateServer, StateSnapshot, Walk,
 };
 use pstrain::rpc::{Mesh, Methods};
 use pstrain::topology::Rank;
@@ -223,11 +223,15 @@ impl<'a> Trainer<'a> {
             dropout_seed: step * 31 + u64::from(self.rank.0),
             after: self.optimizer.steps(),
         };
-        let modules = &self.modules[..modules];
-        let passage = Passage { modules, context: Some(&context), forwards: vec![how; modules.len()] };
+        let mut cut = self.training.clone();
+        cut.modules.truncate(modules);
+        cut.loss.from = vec![Source::Output { module: modules - 1, output: 0 }];
+        let (walk, modules) = (Walk::new(&cut), &self.modules[..modules]);
+        let forwards = vec![how; modules.len()];
+        let passage = Passage { walk: &walk, modules, context: Some(&context), forwards };
         let (input, target) = self.batch(step);
-        let (output, _) = MicroBatch::start(&passage, input).unwrap().finish(&passage).unwrap();
-        let loss = (output - target).square().mean(Kind::Float);
+        let outputs = MicroBatch::start(&passage, vec![input]).unwrap().finish(&passage).unwrap();
+        let loss = (&outputs[0] - target).square().mean(Kind::Float);
         let backward = self.autograd.backward(&context, &[loss], false);
         let stepping = self.optimizer.step(&context, &backward, BATCH as u64).unwrap();
         backward.wait().unwrap();

@@ -1,0 +1,89 @@
+//! In which order the gradients of one backward come to the replicas of a trainer.
+//!
+//! What a trainer computes itself falls into pieces: one gradient comes for the loss, one for each value that it sent to a
+//! module on another rank, and each is taken through what was computed here. A Reducer averages the replicas of one piece
+//! while that runs, which is a collective: so each replica has to be in one piece, and the pieces have to come in the same order on
+//! all trainers. In a chain they do: from the loss towards the data.
+
+use std::collections::BTreeSet;
+
+use super::{Placement, Taker, Training};
+
+/// What starts a piece: the loss, or the gradient of an input that was sent.
+type Piece = Taker;
+
+/// Two replicas to which gradients come in no order, or one twice to which several come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unordered(pub String, pub String);
+
+impl Training {
+    /// The replicas, by their place among the modules, of each piece of a backward; those that have nothing to average are left
+    /// out.
+    ///
+    /// # Errors
+    /// The pieces come in no order.
+    pub fn replica_runs(&self) -> Result<Vec<Vec<usize>>, Unordered> {
+        let pieces = self.pieces();
+        let replicas = |at: &usize| {
+            let module = &self.modules[*at];
+            module.placement == Placement::Replicas && module.has_state()
+        };
+        let name = |at: usize| self.modules[at].name.clone();
+        let mut runs: Vec<(&BTreeSet<Piece>, Vec<usize>)> = Vec::new();
+        for at in (0..self.modules.len()).filter(replicas) {
+            let Pieces { own, .. } = &pieces[at];
+            if own.len() > 1 {
+                return Err(Unordered(name(at), name(at)));
+            }
+            match runs.iter_mut().find(|(piece, _)| *piece == own) {
+                Some((_, run)) => run.push(at),
+                None => runs.push((own, vec![at])),
+            }
+        }
+        for (nth, (_, run)) in runs.iter().enumerate() {
+            for (_, other) in &runs[..nth] {
+                let (a, b) = (run[0], other[0]);
+                let behind = |a: usize, b: usize| pieces[b].own.is_subset(&pieces[a].earlier);
+                if !behind(a, b) && !behind(b, a) {
+                    return Err(Unordered(name(b), name(a)));
+                }
+            }
+        }
+        Ok(runs.into_iter().map(|(_, run)| run).collect())
+    }
+
+    /// Of each module.
+    fn pieces(&self) -> Vec<Pieces> {
+        let mut all: Vec<Pieces> = vec![Pieces::default(); self.modules.len()];
+        for at in (0..self.modules.len()).rev() {
+            let mut pieces = Pieces::default();
+            for taker in self.takers(at) {
+                let (piece, earlier) = match taker {
+                    Taker::Loss => (Some([taker].into()), BTreeSet::new()),
+                    Taker::Module { module, .. } => match self.modules[module].placement {
+                        // Ids have no gradient.
+                        Placement::Shards(_) => (None, BTreeSet::new()),
+                        Placement::Replicas | Placement::Caller => {
+                            (Some(all[module].own.clone()), all[module].earlier.clone())
+                        }
+                        Placement::Remote => {
+                            let before = &all[module];
+                            (Some([taker].into()), before.own.union(&before.earlier).copied().collect())
+                        }
+                    },
+                };
+                pieces.own.extend(piece.unwrap_or_default());
+                pieces.earlier.extend(earlier);
+            }
+            all[at] = pieces;
+        }
+        all
+    }
+}
+
+/// The pieces in which gradients come to what a module gave, and those that are over before them.
+#[derive(Clone, Default)]
+struct Pieces {
+    own: BTreeSet<Piece>,
+    earlier: BTreeSet<Piece>,
+}

@@ -1,0 +1,30 @@
+//! The sum of several inputs.
+
+use tch::{TchError, Tensor};
+
+use super::arguments::arguments;
+use super::join::{joining, one_shape};
+use super::op::Join;
+use super::shape::{Output, Signal};
+
+arguments! {
+    /// The sum of several inputs of one shape.
+    pub struct Add {}
+}
+
+joining!(Add);
+
+impl Join for Add {
+    fn joined(&self, inputs: &[Signal]) -> Output {
+        Ok(Signal::floats(one_shape(inputs)?))
+    }
+
+    fn joined_macs(&self, _inputs: &[Signal]) -> u64 {
+        0
+    }
+
+    fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
+        let (first, others) = (inputs[0].shallow_clone(), &inputs[1..]);
+        others.iter().try_fold(first, |sum, input| sum.f_add(input))
+    }
+}

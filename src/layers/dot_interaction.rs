@@ -1,0 +1,79 @@
+//! The interaction of features of DLRM ("Deep Learning Recommendation Model for Personalization and Recommendation
+//! Systems", Naumov et al., 2019, section 2.1.4), in the order of its reference implementation.
+
+use tch::{TchError, Tensor};
+
+use super::arguments::arguments;
+use super::join::joining;
+use super::op::Join;
+use super::shape::{Output, Refusal, Signal};
+use crate::config::{Flag, Key, flag, key};
+
+arguments! {
+    /// A dense vector, and behind it the dot product of each pair of vectors among it and the others, as in DLRM.
+    pub struct DotInteraction {
+        itself: bool = ITSELF,
+    }
+}
+
+const ITSELF: Key<Flag> = key("itself", flag())
+    .default("false")
+    .doc("Also the dot product of each vector with itself (DLRM's `arch_interaction_itself`).");
+
+joining!(DotInteraction);
+
+impl DotInteraction {
+    /// The pairs of so many vectors, each with those before it: `(1, 0), (2, 0), (2, 1), ...`, the lower triangle of
+    /// their matrix row by row. The dense vector is number 0, the others follow in the order of the inputs.
+    fn pairs(&self, vectors: i64) -> impl Iterator<Item = (i64, i64)> + use<> {
+        let own = i64::from(self.itself);
+        (0..vectors).flat_map(move |row| (0..row + own).map(move |column| (row, column)))
+    }
+
+    fn count(&self, vectors: i64) -> i64 {
+        let others = if self.itself { vectors.saturating_add(1) } else { vectors - 1 };
+        vectors.saturating_mul(others) / 2
+    }
+}
+
+/// How many vectors the inputs have together, and how long each is.
+fn vectors(inputs: &[Signal]) -> Result<(i64, i64), Refusal> {
+    const EXPECTS: &str =
+        "a dense vector [d] first, and behind it vectors [d] or lists of vectors [n, d] of the same length";
+    let refused = || Refusal::new(EXPECTS, "end the modules that it takes in vectors of one length");
+    let shapes = inputs.iter().map(Signal::expect_floats).collect::<Result<Vec<_>, _>>()?;
+    let [length] = *shapes[0] else { return Err(refused()) };
+    let count = |shape: &&[i64]| match **shape {
+        [own] if own == length => Some(1),
+        [count, own] if own == length => Some(count),
+        _ => None,
+    };
+    let counts: Option<Vec<i64>> = shapes.iter().map(count).collect();
+    let all = counts.ok_or_else(refused)?.into_iter().fold(0, i64::saturating_add);
+    Ok((all, length))
+}
+
+impl Join for DotInteraction {
+    fn joined(&self, inputs: &[Signal]) -> Output {
+        let (vectors, length) = vectors(inputs)?;
+        Ok(Signal::floats([length.saturating_add(self.count(vectors))]))
+    }
+
+    fn joined_macs(&self, inputs: &[Signal]) -> u64 {
+        let (vectors, length) = vectors(inputs).unwrap_or_default();
+        vectors.saturating_mul(vectors).saturating_mul(length).unsigned_abs()
+    }
+
+    fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
+        let lists = inputs.iter().map(|input| match input.dim() {
+            2 => input.f_unsqueeze(1),
+            _ => Ok(input.shallow_clone()),
+        });
+        let all = Tensor::f_cat(&lists.collect::<Result<Vec<_>, _>>()?, 1)?;
+        let vectors = all.size()[1];
+        let dots = all.f_bmm(&all.f_transpose(1, 2)?)?.f_flatten(1, 2)?;
+        let places: Vec<i64> = self.pairs(vectors).map(|(row, column)| row * vectors + column).collect();
+        let places = Tensor::f_from_slice(&places)?.f_to(all.device())?;
+        Tensor::f_cat(&[inputs[0], &dots.f_index_select(1, &places)?], 1)
+    }
+}

@@ -1,0 +1,280 @@
+//! A DLRM, two towers and a diamond, each under many placements. Real processes.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::program::*;
+use pstrain::model;
+use tch::{Kind, Tensor};
+
+/// Below it two sums of the same numbers in other orders stay, over 50 steps.
+const CLOSE: f64 = 1e-5;
+
+/// Where a module lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    /// On one rank of its own, which both trainers call.
+    Remote,
+    /// On the rank of the module that is called so, too.
+    With(&'static str),
+    /// On two ranks, each called by one trainer.
+    RemoteReplicas,
+    /// Two stages on two ranks.
+    Stages,
+    Replicas,
+    /// A table cut over two ranks.
+    Rows,
+    Hash,
+    /// Computed by each trainer, with parameters on two servers.
+    Caller,
+}
+use Place::{Caller, Hash, Remote, RemoteReplicas, Replicas, Rows, Stages, With};
+
+impl Place {
+    /// The roles of a module, and the lines that place it there.
+    fn written(self, module: &str) -> (Vec<(String, u32)>, String) {
+        let own = |ranks| vec![(module.to_owned(), ranks)];
+        let on = format!("place = \"{module}\"");
+        match self {
+            Remote => (own(1), on),
+            With(other) => (Vec::new(), format!("place = \"{other}\"")),
+            RemoteReplicas => (own(2), on),
+            Replicas => (Vec::new(), "place = \"trainer\"".into()),
+            Stages => {
+                let stages = ["front", "back"].map(|stage| format!("{module}-{stage}"));
+                let place = format!("place = [\"{}\", \"{}\"]", stages[0], stages[1]);
+                (stages.into_iter().map(|role| (role, 1)).collect(), place)
+            }
+            Rows => (own(2), format!("{on}\nshards = \"rows\"")),
+            Hash => (own(2), format!("{on}\nshards = \"hash\"")),
+            Caller => (own(2), format!("{on}\nrun = \"caller\"")),
+        }
+    }
+}
+
+/// A model as `graph.py` has it: each module's name, and what it takes and is made of.
+struct Model {
+    name: &'static str,
+    modules: &'static [(&'static str, &'static str)],
+}
+
+const DLRM: Model = Model {
+    name: "dlrm",
+    modules: &[
+        (
+            "bottom",
+            "from = \"target\"\ninput = [4]\nlayers = [{ type = \"linear\", in_features = 4, out_features = 8 }, \"relu\"]",
+        ),
+        (
+            "tables",
+            "from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n\
+             layers = [{ type = \"embedding\", num_embeddings = 60, embedding_dim = 8 }]",
+        ),
+        (
+            "top",
+            "from = [\"bottom\", \"tables\"]\nlayers = [\"dot_interaction\", \
+             { type = \"linear\", in_features = 18, out_features = 6 }, \"tanh\", \
+             { type = \"linear\", in_features = 6, out_features = 4 }]",
+        ),
+    ],
+};
+
+const TOWERS: Model = Model {
+    name: "towers",
+    modules: &[
+        (
+            "user",
+            "from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n\
+             layers = [{ type = \"embedding_bag\", num_embeddings = 60, embedding_dim = 8, mode = \"sum\" }, \
+             { type = \"linear\", in_features = 8, out_features = 8 }, \"tanh\"]",
+        ),
+        (
+            "item",
+            "from = \"target\"\ninput = [4]\nlayers = [{ type = \"linear\", in_features = 4, out_features = 6 }, \"tanh\", \
+             { type = \"linear\", in_features = 6, out_features = 8 }]",
+        ),
+        (
+            "head",
+            "from = [\"user\", \"item\"]\nlayers = [\"mul\", { type = \"linear\", in_features = 8, out_features = 4 }]",
+        ),
+    ],
+};
+
+/// The output of `a` has three consumers.
+const DIAMOND: Model = Model {
+    name: "diamond",
+    modules: &[
+        (
+            "a",
+            "from = \"target\"\ninput = [4]\nlayers = [{ type = \"linear\", in_features = 4, out_features = 8 }, \"tanh\"]",
+        ),
+        ("b", "from = \"a\"\nlayers = [{ type = \"linear\", in_features = 8, out_features = 8 }, \"tanh\"]"),
+        ("c", "from = \"a\"\nlayers = [{ type = \"linear\", in_features = 8, out_features = 5 }, \"relu\"]"),
+        (
+            "d",
+            "from = [\"b\", \"c\", \"a\"]\nlayers = [\"concat\", { type = \"linear\", in_features = 21, out_features = 4 }]",
+        ),
+    ],
+};
+
+/// TorchScript that takes two fields and gives two outputs.
+const SCRIPT: Model = Model {
+    name: "script",
+    modules: &[
+        (
+            "both",
+            "from = [\"features\", \"target\"]\n\
+             inputs = { features = { shape = [4], dtype = \"int64\" }, target = { shape = [4] } }\n\
+             torchscript = \"DATA/graph_crossed.pt\"\n\
+             outputs = [{ name = \"product\", shape = [8] }, { name = \"mixed\", shape = [8] }]",
+        ),
+        (
+            "head",
+            "from = [\"both.product\", \"both.mixed\"]\nlayers = [\"concat\", \
+             { type = \"linear\", in_features = 16, out_features = 6 }, \"tanh\", \
+             { type = \"linear\", in_features = 6, out_features = 4 }]",
+        ),
+    ],
+};
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn job_of(model: &Model, places: &[Place]) -> String {
+    let (mut roles, mut modules) = (String::new(), String::new());
+    for ((name, made_of), place) in model.modules.iter().zip(places) {
+        let (own, place) = place.written(name);
+        for (role, ranks) in own {
+            writeln!(roles, "{role} = {ranks}").unwrap();
+        }
+        let made_of = made_of.replace("DATA", &data("").display().to_string());
+        writeln!(modules, "[modules.{name}]\n{place}\n{made_of}").unwrap();
+    }
+    let job = format!(
+        "name = \"graph\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}{modules}\n\
+         [data]\nplugin = \"csv\"\nroot = {root:?}\nshuffle = false\nfractions = [0.5, 0.5]\n\
+         [data.train]\nfile = \"graph.csv\"\nfeatures = [\"id0\", \"id1\", \"id2\", \"id3\"]\nfeature_dtype = \"int64\"\n\
+         target = [\"x0\", \"x1\", \"x2\", \"x3\"]\n\
+         [loss]\nplugin = \"mse\"\ntarget = \"target\"\n[optimizer]\ntype = \"sgd\"\nlr = 0.1\n\
+         [train]\nrole = \"trainer\"\nsteps = 50\nbatch_size = 8\n",
+        root = data(""),
+    );
+    let rounds = places.iter().all(|place| matches!(place, Replicas | RemoteReplicas));
+    if rounds { job } else { job + "consistency = \"bsp\"\n" }
+}
+
+fn train(model: &Model, places: &[Place], settings: &[&str]) -> Vec<(String, Tensor)> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), job_of(model, places)).unwrap();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), settings)), 0);
+    model::load(&crate::program::model(folder.path())).unwrap()
+}
+
+#[track_caller]
+fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
+    let cut = places.iter().any(|place| matches!(place, Rows | Hash));
+    let trained = train(model, places, settings);
+    let figures = model::load(&data("graph.safetensors")).unwrap();
+    let of_model = format!("{}{}/", model.name, if cut { "_rows" } else { "" });
+    let figures: Vec<_> = figures
+        .into_iter()
+        .filter_map(|(name, figure)| Some((name.strip_prefix(&of_model)?.to_owned(), figure)))
+        .collect();
+    let ids = trained.iter().find(|(name, _)| name.ends_with(".ids"));
+    assert_eq!(trained.len() - usize::from(ids.is_some()), figures.len(), "{places:?}");
+    for (name, mut figure) in figures {
+        let found = trained.iter().find(|(trained, _)| *trained == name);
+        let found = &found.unwrap_or_else(|| panic!("{places:?}: {name} was not saved")).1;
+        if let Some((_, ids)) = ids.filter(|(ids, _)| ids.strip_suffix("ids") == name.strip_suffix("weight"))
+        {
+            figure = figure.index_select(0, ids);
+        }
+        let difference = (found - figure).abs().max().double_value(&[]);
+        assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
+    }
+}
+
+#[test]
+fn a_dlrm_equals_one_process_under_every_placement() {
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Remote, Replicas],
+        [Replicas, Rows, Replicas],
+        [Caller, Hash, Caller],
+        [Remote, Caller, Replicas],
+        [Remote, Rows, Caller],
+        [Replicas, Hash, RemoteReplicas],
+        [Replicas, Replicas, Replicas],
+        [Remote, With("bottom"), Stages],
+    ] {
+        assert_is_pytorchs(&DLRM, &places, &[]);
+    }
+    assert_is_pytorchs(&DLRM, &[Replicas, Rows, Remote], &["pipeline.micro_batches=4"]);
+}
+
+#[test]
+fn two_towers_equal_one_process_under_every_placement() {
+    for places in [
+        [Remote, Remote, Remote],
+        [Remote, Remote, Replicas],
+        [Replicas, Remote, Replicas],
+        [Caller, Remote, Caller],
+        [Remote, Replicas, Remote],
+        [Remote, Stages, Replicas],
+        [RemoteReplicas, Remote, With("item")],
+    ] {
+        assert_is_pytorchs(&TOWERS, &places, &[]);
+    }
+    let afterwards = "replicas.average=all_reduce";
+    assert_is_pytorchs(&TOWERS, &[Replicas, Replicas, Remote], &[afterwards]);
+    let settings = ["pipeline.micro_batches=2", "pipeline.schedule=gpipe"];
+    assert_is_pytorchs(&TOWERS, &[Remote, Remote, Replicas], &settings);
+}
+
+/// Gradients of one output come from three consumers, on as many ranks.
+#[test]
+fn a_diamond_over_three_roles_equals_one_process_under_every_placement() {
+    let afterwards = "replicas.average=all_reduce";
+    for (places, settings) in [
+        ([Remote, Remote, Remote, Remote], &[][..]),
+        ([Remote, Remote, Remote, Replicas], &[]),
+        ([Replicas, Remote, Remote, Replicas], &[afterwards]),
+        ([Replicas, Caller, Remote, Replicas], &[afterwards]),
+        ([Caller, Remote, Replicas, Caller], &[]),
+        ([Remote, With("a"), With("a"), Replicas], &[]),
+        ([RemoteReplicas, Remote, Caller, With("b")], &[]),
+        ([Replicas, Replicas, Replicas, Replicas], &[]),
+        ([Remote, Stages, Remote, With("c")], &["pipeline.micro_batches=2"]),
+    ] {
+        assert_is_pytorchs(&DIAMOND, &places, settings);
+    }
+}
+
+#[test]
+fn torchscript_with_several_arguments_and_results_equals_one_process_under_every_placement() {
+    for (places, settings) in [
+        ([Remote, Remote], &[][..]),
+        ([Remote, Replicas], &[]),
+        ([Replicas, Replicas], &[]),
+        ([Caller, Replicas], &["pipeline.micro_batches=2"]),
+        ([Replicas, Remote], &["replicas.average=all_reduce"]),
+        ([RemoteReplicas, Stages], &[]),
+    ] {
+        assert_is_pytorchs(&SCRIPT, &places, settings);
+    }
+}
+
+/// What graph.py starts a table from that is cut over ranks: what the job leaves when nothing is learnt.
+#[test]
+fn first_rows_are_those_that_the_figures_start_from() {
+    let left = train(&DLRM, &[Remote, Rows, Remote], &["optimizer.lr=1e-30"]);
+    let (_, rows) = left.iter().find(|(name, _)| name == "tables.0.weight").unwrap();
+    let file = data("graph_rows.safetensors");
+    if std::env::var_os("WRITE_FIRST_ROWS").is_some() {
+        model::save(&file, &[("weight".into(), rows.shallow_clone())]).unwrap();
+    }
+    let [(_, figures)] = &model::load(&file).unwrap()[..] else { panic!("one tensor") };
+    assert_eq!((rows - figures).abs().max().to_kind(Kind::Double).double_value(&[]), 0.0);
+}
