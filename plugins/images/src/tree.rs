@@ -155,7 +155,10 @@ fn shown(classes: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn tree(files: &[&str], known: Option<Vec<String>>) -> Result<(Vec<(String, i64)>, Vec<String>), String> {
+    /// Paths with their classes' numbers, and the classes.
+    type Listed = (Vec<(String, i64)>, Vec<String>);
+
+    fn tree(files: &[&str], known: Option<Vec<String>>) -> Result<Listed, String> {
         let folder = tempfile::tempdir().unwrap();
         for file in files {
             let path = folder.path().join(file);

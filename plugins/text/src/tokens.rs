@@ -25,8 +25,8 @@ impl Tokens {
     /// If the memory does not hold them.
     pub fn collect(name: &str, largest: u32, numbers: impl Iterator<Item = Result<u32>>) -> Result<Tokens> {
         let mut tokens = match largest {
-            ..=0xff => Tokens::Bytes(Vec::new()),
-            ..=0xffff => Tokens::Pairs(Vec::new()),
+            0..=0xff => Tokens::Bytes(Vec::new()),
+            0x100..=0xffff => Tokens::Pairs(Vec::new()),
             _ => Tokens::Words(Vec::new()),
         };
         for number in numbers {
