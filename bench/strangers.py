@@ -13,13 +13,14 @@ import json
 import random
 import resource
 import socket
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 from report import ratio, table
-from side_by_side import PSTRAIN, fail, in_turns
+from side_by_side import PSTRAIN, in_turns
 from watch import Launched, ranks_of
 
 LISTENS = "0A"  # TCP_LISTEN in /proc/net/tcp
@@ -44,7 +45,7 @@ class Strangers:
 
     def __init__(self, ports, args):
         self.ports, self.args, self.over = ports, args, threading.Event()
-        self.held, self.beset, self.scanned = [], set(), 0
+        self.held, self.scanned = {}, 0
         self.threads = [threading.Thread(target=work) for work in (self.hold, self.scan)]
 
     def __enter__(self):
@@ -56,18 +57,23 @@ class Strangers:
         self.over.set()
         for thread in self.threads:
             thread.join()
-        for connection in self.held:
+        for connection in sum(self.held.values(), []):
             connection.close()
 
     def hold(self):
-        while not self.over.wait(0.05):
-            for port in self.ports() - self.beset:
-                self.beset.add(port)
-                self.held += filter(None, (connected(port) for _ in range(self.args.connections)))
+        ports, asked = set(), 0.0
+        while not self.over.wait(0.01):
+            # To look for ports costs more than to connect.
+            if time.monotonic() - asked > 0.5:
+                ports, asked = self.ports(), time.monotonic()
+            for port in ports:
+                held = self.held.setdefault(port, [])
+                while len(held) < self.args.connections and (connection := connected(port)):
+                    held.append(connection)
 
     def scan(self):
         while not self.over.is_set():
-            for port in random.sample(range(1, 1 << 16), k=TRIED_BETWEEN) + sorted(self.beset):
+            for port in random.sample(range(1, 1 << 16), k=TRIED_BETWEEN) + sorted(self.held):
                 if self.over.wait(1 / self.args.ports_per_s):
                     return
                 connection = connected(port)
@@ -87,14 +93,15 @@ def connected(port):
 def trained(ports, args):
     """Steps a second beside strangers at the ports that `ports(launcher)` tells of."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [PSTRAIN, "spawn", "--world-size", 4, "--run-dir", folder, "--set", f"train.steps={args.steps}",
-                   "--set", "train.epochs=100000"]
-        with Launched(command) as launched, many_files(), Strangers(lambda: ports(launched), args) as strangers:
-            while launched.runs():
-                time.sleep(0.1)
-        if not strangers.beset:
-            fail("no port was found to connect to", "give more --steps")
-        print(f"  {len(strangers.beset)} ports, {len(strangers.held)} connections, {strangers.scanned} ports scanned")
+        master = free_port()
+        command = [PSTRAIN, "spawn", "--world-size", 4, "--master-port", master, "--run-dir", folder,
+                   "--set", f"train.steps={args.steps}", "--set", "train.epochs=100000"]
+        with Launched(command) as launched, many_files():
+            with Strangers(lambda: ports(launched, master), args) as strangers:
+                while launched.runs():
+                    time.sleep(0.1)
+        held = {port: len(connections) for port, connections in strangers.held.items()}
+        print(f"  connections held, by port: {held}; {strangers.scanned} ports scanned", file=sys.stderr)
         return json.loads((Path(folder) / "summary.json").read_text())["steps_per_s"]
 
 
@@ -109,11 +116,17 @@ def many_files():
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
-def ports_of_job(launched):
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def ports_of_job(launched, master):
+    """Where rank 0 listens while ranks join, which is over in a moment, and where any rank listens now."""
     try:
-        return listening_ports([str(launched.process.pid), *ranks_of(launched.process.pid)])
+        return {master} | listening_ports([str(launched.process.pid), *ranks_of(launched.process.pid)])
     except FileNotFoundError:
-        return set()
+        return {master}
 
 
 def main():
@@ -125,7 +138,7 @@ def main():
     args = parser.parse_args()
     elsewhere = socket.create_server(("127.0.0.1", 0), backlog=4096)
     own = {elsewhere.getsockname()[1]}
-    subjects = {"left alone": lambda _: own, "beset": ports_of_job}
+    subjects = {"left alone": lambda launched, master: ports_of_job(launched, master) and own, "beset": ports_of_job}
     measured = in_turns({name: lambda ports=ports: trained(ports, args) for name, ports in subjects.items()}, args.rounds)
     row = ["the built-in job, steps/s", *measured.values(), ratio(measured["beset"], measured["left alone"])]
     print(table(["", *measured, "beset/left alone"], [row]))
