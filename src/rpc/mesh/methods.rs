@@ -17,7 +17,7 @@ pub type Handler = Arc<dyn Fn(Incoming) -> LocalBoxFuture<'static, Result<Messag
 /// A call as its handler sees it.
 pub struct Incoming {
     pub from: Rank,
-    pub method: String,
+    pub method: &'static str,
     pub message: Message,
     pub mesh: Mesh,
 }
@@ -25,7 +25,7 @@ pub struct Incoming {
 /// What a rank offers to the others and to itself.
 #[derive(Clone, Default)]
 pub struct Methods {
-    handlers: HashMap<String, Handler>,
+    handlers: HashMap<&'static str, Handler>,
 }
 
 impl Methods {
@@ -37,8 +37,8 @@ impl Methods {
     ///
     /// # Panics
     /// When there is one of this name already: two parts of the program would get each other's calls.
-    pub fn insert(&mut self, name: &str, handler: Handler) {
-        let before = self.handlers.insert(name.into(), handler);
+    pub fn insert(&mut self, name: &'static str, handler: Handler) {
+        let before = self.handlers.insert(name, handler);
         assert!(before.is_none(), "two methods are called `{name}`");
     }
 
@@ -46,7 +46,7 @@ impl Methods {
     ///
     /// # Panics
     /// As `insert`.
-    pub fn add<F, R>(&mut self, name: &str, handler: F)
+    pub fn add<F, R>(&mut self, name: &'static str, handler: F)
     where
         F: Fn(Incoming) -> R + Send + Sync + 'static,
         R: Future<Output = Result<Message, CallError>> + 'static,
@@ -54,7 +54,8 @@ impl Methods {
         self.insert(name, Arc::new(move |incoming| handler(incoming).boxed_local()));
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Handler> {
-        self.handlers.get(name)
+    /// With the name that it was offered under.
+    pub(crate) fn get(&self, name: &str) -> Option<(&'static str, &Handler)> {
+        self.handlers.get_key_value(name).map(|(name, handler)| (*name, handler))
     }
 }

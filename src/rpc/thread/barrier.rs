@@ -1,6 +1,7 @@
 //! Barriers: every rank comes to rank 0, which lets all go when the last has come.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use tokio::task::spawn_local;
 
@@ -20,7 +21,7 @@ pub(super) const GONE: &str = ":gone";
 impl Net {
     pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply) {
         let method = format!("barrier {name}");
-        let Some(number) = self.wait_for(Rank(0), &method, reply, None) else { return };
+        let Some(number) = self.wait_for(Rank(0), &method, reply, None, Instant::now()) else { return };
         spawn_local(async move {
             if name.starts_with(':') {
                 let message = "a barrier's name does not begin with a colon";

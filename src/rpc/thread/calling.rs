@@ -45,16 +45,17 @@ impl Net {
     fn start_batch(self: Rc<Net>, calls: Vec<Call>) {
         let (mut numbers, mut requests) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
         let Some((to, mut within)) = calls.first().map(|first| (first.to, first.within)) else { return };
+        let now = Instant::now();
         for Call { to, method, message, within: its, reply, permit } in calls {
             within = within.max(its);
-            if let Some(number) = self.wait_for(to, &method, reply, Some(permit)) {
+            if let Some(number) = self.wait_for(to, &method, reply, Some(permit), now) {
                 numbers.push(number);
                 requests.push((method, message));
             }
         }
         spawn_local(async move {
             // They are answered together, so the longest deadline counts.
-            let deadline = Instant::now() + within;
+            let deadline = now + within;
             match within_deadline(deadline, within, self.exchange(to, requests)).await {
                 Ok(answers) => {
                     for (number, answer) in numbers.into_iter().zip(answers) {
@@ -76,12 +77,12 @@ impl Net {
         method: &str,
         reply: Reply,
         permit: Option<Permit>,
+        since: Instant,
     ) -> Option<u64> {
         if self.shared.end.borrow().is_some() {
             let _ = reply.send(Err(self.shared.end_error(to, method)));
             return None;
         }
-        let since = Instant::now();
         let number = self.calls.add(Waiting { to, method: method.into(), reply, permit, since });
         self.shared.progress.beat();
         // Ending, and the reason not out yet: it will be told with the others.

@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::outbox::{Inlet, MOST_BYTES, Outbox};
-use super::questions::Counting;
+use super::questions::Bounded;
 use crate::rpc::join::secret::Nonce;
 use crate::rpc::join::world::Joined;
 use crate::rpc::message::write::MessageWriter;
@@ -107,7 +107,7 @@ impl Link {
             own,
             reader_options(),
         );
-        let mut system = RpcSystem::new(Box::new(Counting::new(network)), Some(offered.client));
+        let mut system = RpcSystem::new(Box::new(Bounded(network)), Some(offered.client));
         let peer = system.bootstrap(other);
         let disconnector = system.get_disconnector();
         let task = spawn_local(async move {

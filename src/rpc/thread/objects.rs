@@ -75,7 +75,7 @@ impl Net {
     }
 
     pub(super) fn start_filled(self: Rc<Net>, rref: RRef, reply: Reply, within: Duration) {
-        let Some(number) = self.wait_for(rref.owner(), "filled", reply, None) else { return };
+        let Some(number) = self.wait_for(rref.owner(), "filled", reply, None, Instant::now()) else { return };
         spawn_local(async move {
             let deadline = Instant::now() + within;
             let outcome = within_deadline(deadline, within, self.filled(&rref)).await;

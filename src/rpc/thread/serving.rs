@@ -95,11 +95,11 @@ impl Net {
     pub(super) async fn run(&self, from: Rank, method: &str, request: Request) -> Outcome {
         let Request { arrived, permit, share } = request;
         let offered = self.service.handler(method, self.rank());
-        let (Some(handler), Some(mesh)) = (offered, self.mesh.upgrade()) else {
+        let (Some(offered), Some(mesh)) = (offered, self.mesh.upgrade()) else {
             // The mesh ends, and who waits is told how.
             return future::pending().await;
         };
-        let handler = handler?;
+        let (method, handler) = offered?;
         let (_served, computes) = self.served.begin(from, method);
         self.shared.progress.beat();
         let (answer, outcome) = oneshot::channel();
@@ -107,7 +107,7 @@ impl Net {
             handler,
             incoming: Incoming {
                 from,
-                method: method.into(),
+                method,
                 message: Message::default(),
                 mesh: Mesh::from_inner(mesh),
             },

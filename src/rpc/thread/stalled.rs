@@ -78,11 +78,11 @@ impl Net {
         // One that was served long before this rank moved on last is not what it stands at.
         let is_recent = |call: &ServedCall| call.since + 2 * self.shared.heartbeat >= still_since;
         let (at, since) = if let Some(call) = self.served.computing() {
-            (At::Computing { from: call.from, method: call.method }, since(call.since))
+            (At::Computing { from: call.from, method: call.method.into() }, since(call.since))
         } else if let Some((to, method, begun)) = self.calls.oldest(self.rank()) {
             (At::Calling { to, method }, since(begun))
         } else if let Some(call) = self.served.latest().filter(is_recent) {
-            (At::Serving { from: call.from, method: call.method }, since(call.since))
+            (At::Serving { from: call.from, method: call.method.into() }, since(call.since))
         } else if let Some((name, begun)) = self.stands.barrier() {
             (At::Barrier { name }, since(begun))
         } else {

@@ -17,7 +17,7 @@ pub(in crate::rpc::thread) struct Served {
 #[derive(Clone)]
 pub(in crate::rpc::thread) struct ServedCall {
     pub from: Rank,
-    pub method: String,
+    pub method: &'static str,
     pub since: Instant,
     /// Written by the thread that serves it: its handler runs, and does not wait for anything.
     pub computes: Arc<AtomicBool>,
@@ -37,11 +37,10 @@ impl Drop for BeingServed<'_> {
 
 impl Served {
     /// One more; what comes with it is for the thread that serves it.
-    pub fn begin(&self, from: Rank, method: &str) -> (BeingServed<'_>, Arc<AtomicBool>) {
+    pub fn begin(&self, from: Rank, method: &'static str) -> (BeingServed<'_>, Arc<AtomicBool>) {
         let number = self.next.replace(self.next.get() + 1);
         let computes = Arc::new(AtomicBool::new(false));
-        let call =
-            ServedCall { from, method: method.into(), since: Instant::now(), computes: computes.clone() };
+        let call = ServedCall { from, method, since: Instant::now(), computes: computes.clone() };
         self.calls.borrow_mut().insert(number, call);
         (BeingServed { among: self, number }, computes)
     }

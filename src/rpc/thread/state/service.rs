@@ -28,10 +28,10 @@ impl Service {
     ///
     /// # Errors
     /// `NoMethod`.
-    pub fn handler(&self, method: &str, own: Rank) -> Option<Result<Handler, CallError>> {
+    pub fn handler(&self, method: &str, own: Rank) -> Option<Result<(&'static str, Handler), CallError>> {
         let methods = self.methods.borrow();
-        let handler = methods.as_ref()?.get(method).cloned();
-        Some(handler.ok_or_else(|| {
+        let offered = methods.as_ref()?.get(method).map(|(name, handler)| (name, handler.clone()));
+        Some(offered.ok_or_else(|| {
             let message = format_args!("rank {own} has no such method");
             CallError::of_kind(CallErrorKind::NoMethod, message)
         }))
