@@ -2,6 +2,7 @@
 //! machine's memory.
 
 use std::fmt;
+use std::ops::BitOr;
 
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -38,15 +39,11 @@ pub fn not_finite(tensor: &Tensor) -> Result<Option<NotFinite>, TchError> {
         Kind::Float => {
             // SAFETY: a dense tensor in this machine's memory, whose `count` numbers of four bytes lie one behind the other
             // and stay there as long as it is borrowed. Any bits are a u32.
-            are_finite(
-                unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const u32, count) },
-                0x7f80_0000,
-            )
+            are_finite(unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const u32, count) })
         }
         Kind::Double => {
             // SAFETY: as above, of eight bytes each.
-            let words = unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const u64, count) };
-            are_finite(words, 0x7ff0_0000_0000_0000)
+            are_finite(unsafe { std::slice::from_raw_parts(tensor.data_ptr() as *const u64, count) })
         }
         Kind::Half | Kind::BFloat16 => bool::try_from(tensor.f_isfinite()?.f_all()?)?,
         _ => true,
@@ -79,12 +76,55 @@ pub fn not_finite_numbers(numbers: &[f32]) -> Option<NotFinite> {
     Some(if wrong(f32::is_nan) { NotFinite::Nan } else { NotFinite::Infinite })
 }
 
-/// Numbers whose exponent has all bits set are infinite or NaN. Without a branch for each, so that many are looked at at
-/// once.
-fn are_finite<T: Copy + Eq + std::ops::BitAnd<Output = T>>(words: &[T], exponent: T) -> bool {
+/// The bits of a number.
+trait Bits: Copy + Default + BitOr<Output = Self> {
+    /// Those of its exponent and one added to that: the highest bit becomes one where all of the exponent were, as in
+    /// infinities and NaN.
+    fn beyond_exponent(self) -> Self;
+
+    fn has_highest(self) -> bool;
+}
+
+impl Bits for u32 {
+    fn beyond_exponent(self) -> u32 {
+        (self & 0x7f80_0000).wrapping_add(0x0080_0000)
+    }
+
+    fn has_highest(self) -> bool {
+        self >> 31 == 1
+    }
+}
+
+impl Bits for u64 {
+    fn beyond_exponent(self) -> u64 {
+        (self & 0x7ff0_0000_0000_0000).wrapping_add(0x0010_0000_0000_0000)
+    }
+
+    fn has_highest(self) -> bool {
+        self >> 63 == 1
+    }
+}
+
+/// Every gradient of every step comes by here, so it takes the widest registers that there are.
+fn are_finite<T: Bits>(numbers: &[T]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<T: Bits>(numbers: &[T]) -> bool {
+            scan(numbers)
+        }
+        // SAFETY: the processor has been asked.
+        return unsafe { with_avx2(numbers) };
+    }
+    scan(numbers)
+}
+
+/// Without a branch for each number, so that many are looked at at once.
+#[inline(always)]
+fn scan<T: Bits>(numbers: &[T]) -> bool {
     const AT_ONCE: usize = 4096;
-    let are = |some: &[T]| !some.iter().fold(false, |wrong, &word| wrong | (word & exponent == exponent));
-    words.chunks(AT_ONCE).all(are)
+    let all = |some: &[T]| some.iter().fold(T::default(), |all, number| all | number.beyond_exponent());
+    numbers.chunks(AT_ONCE).all(|some| !all(some).has_highest())
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ fn check(message: &dyn IncomingMessage) -> Result<(), capnp::Error> {
     match number {
         0..MOST_QUESTIONS => Ok(()),
         _ => {
-            let why = format!("it has asked {MOST_QUESTIONS} times and let go of no answer (question {number})");
+            let why =
+                format!("it has asked {MOST_QUESTIONS} times and let go of no answer (question {number})");
             Err(capnp::Error::failed(why))
         }
     }

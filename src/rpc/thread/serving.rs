@@ -105,12 +105,7 @@ impl Net {
         let (answer, outcome) = oneshot::channel();
         let job = Job {
             handler,
-            incoming: Incoming {
-                from,
-                method,
-                message: Message::default(),
-                mesh: Mesh::from_inner(mesh),
-            },
+            incoming: Incoming { from, method, message: Message::default(), mesh: Mesh::from_inner(mesh) },
             arrived,
             shared: self.shared.clone(),
             answer,
