@@ -46,6 +46,23 @@ impl Cut {
     }
 }
 
+/// Which rows of a table exist that is cut by hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RowLife {
+    /// A row is made when so many of the trainers' steps have asked for it.
+    pub admit_after: u64,
+    /// And dropped when so many updates have not used it.
+    pub evict_after: Option<u64>,
+}
+
+impl RowLife {
+    /// A row is made when it is first asked for, and stays.
+    pub const FOR_EVER: RowLife = RowLife { admit_after: 1, evict_after: None };
+
+    /// Of what the job counts. Above it float32, by which the counts are kept with a state, has not each number.
+    pub const MOST: i64 = 1 << 24;
+}
+
 /// The ids that the `nth` of `owners` ranks has of a table cut by rows.
 pub fn range(nth: usize, rows: i64, owners: usize) -> Range<i64> {
     let (short, longer) = share(rows, owners);

@@ -9,6 +9,7 @@
 //! tensor that nobody asks for.
 
 mod fit;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,6 +19,7 @@ use serde::Deserialize;
 use crate::human::cut;
 
 pub use fit::{Problem, Wanted, fit, wanted_by_layers};
+pub use rows::{StoredRows, fit_rows};
 
 /// Bytes of the largest header that is read: a hundred thousand tensors and more.
 pub const LARGEST_HEADER: u64 = 16 << 20;

@@ -24,6 +24,7 @@ mod safetensors;
 mod script;
 pub mod split;
 mod statistics;
+mod table_rows;
 mod tensor_file;
 mod weights;
 
@@ -34,5 +35,6 @@ pub use module::{Kept, Module, ParameterInfo};
 pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;
+pub use table_rows::TableRows;
 pub use tensor_file::{Region, TensorFile};
 pub use weights::header;

@@ -19,7 +19,7 @@ pub fn header(path: &Path) -> Result<Header, ModelError> {
     open(path).map(|(_, header)| header).map_err(|message| unread(path, message))
 }
 
-fn open(path: &Path) -> Result<(File, Header), String> {
+pub(super) fn open(path: &Path) -> Result<(File, Header), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let meta = file.metadata().map_err(|error| error.to_string())?;
     if !meta.is_file() {
@@ -29,7 +29,7 @@ fn open(path: &Path) -> Result<(File, Header), String> {
     Ok((file, header))
 }
 
-fn unread(path: &Path, message: String) -> ModelError {
+pub(super) fn unread(path: &Path, message: String) -> ModelError {
     ModelError::File { file: path.into(), doing: "read", message }
 }
 

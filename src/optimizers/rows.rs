@@ -2,6 +2,8 @@
 //! written; they are not even in memory before they are used, which is why this works on slices of the table and not, as
 //! [`Optimizer`](super::Optimizer) does, on tensors.
 
+use std::ops::Range;
+
 use super::OptimizerSpec;
 use super::rule::Slot;
 
@@ -33,6 +35,13 @@ impl RowOptimizer {
     pub fn grow(&mut self, numbers: usize) {
         for (slot, values) in self.slots.iter().zip(&mut self.values) {
             values.resize(numbers, slot.first as f32);
+        }
+    }
+
+    /// Other rows stand where these numbers of the table are.
+    pub fn forget(&mut self, numbers: Range<usize>) {
+        for (slot, values) in self.slots.iter().zip(&mut self.values) {
+            values[numbers.clone()].fill(slot.first as f32);
         }
     }
 

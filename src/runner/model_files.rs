@@ -178,8 +178,16 @@ fn weights(key: &str, file: &Path, module: &ModuleSpec) -> Vec<JobError> {
     if module.torchscript().is_some() {
         return Vec::new();
     }
-    let wanted = weights::wanted_by_layers(&module.whole_layers());
-    let problems = weights::fit(module.written_name(), &wanted, &[], &header).err().unwrap_or_default();
+    let fits = match module.table().filter(|_| module.is_cut()) {
+        Some(table) => {
+            weights::fit_rows(module.written_name(), &module.layers()[0].name, &table, &header).map(drop)
+        }
+        None => {
+            let wanted = weights::wanted_by_layers(&module.whole_layers());
+            weights::fit(module.written_name(), &wanted, &[], &header).map(drop)
+        }
+    };
+    let problems = fits.err().unwrap_or_default();
     problems
         .into_iter()
         .map(|problem| JobError::new(format!("{key}: {}", problem.message)).hint(problem.hint))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::slice;
 
-use super::super::shards::Cut;
+use super::super::shards::{Cut, RowLife};
 use super::super::validated::{Devices, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
@@ -44,6 +44,8 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &PLACE,
     &pull_push::RUN,
     &SHARDS,
+    &shards::ADMIT_AFTER,
+    &shards::EVICT_AFTER,
     &takes::FROM,
     &takes::INPUT,
     &takes::INPUT_DTYPE,
@@ -80,6 +82,7 @@ pub(super) struct Parsed<'a> {
     places: Option<Vec<Place>>,
     devices: Devices,
     recompute: bool,
+    row_life: RowLife,
     made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
     weights: Option<PathBuf>,
@@ -118,6 +121,7 @@ pub(super) fn read<'a>(
     let recompute = t.read(&RECOMPUTE).unwrap_or(false);
     let weights = t.read(&WEIGHTS);
     let sound = sound && weights.is_some();
+    let row_life = shards::row_life(&t, cut.flatten());
     let several = matches!(&made_of, Some(MadeOf::TorchScript(script)) if script.outputs.len() > 1);
     if let Some(item) = t.item(&RECOMPUTE).filter(|_| recompute && several) {
         item.wrong("computes one output again, and this module has several", "leave it out");
@@ -129,6 +133,7 @@ pub(super) fn read<'a>(
         places,
         devices,
         recompute,
+        row_life,
         made_of,
         layers_item,
         weights: weights.flatten(),
@@ -205,6 +210,7 @@ impl Parsed<'_> {
                 made_of: made_of.clone(),
                 weights: self.weights.clone(),
                 recompute: self.recompute,
+                row_life: self.row_life,
             };
             places::stages(whole, places)
         });

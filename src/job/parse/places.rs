@@ -165,6 +165,7 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
             made_of: MadeOf::Layers(layers.to_vec()),
             weights: whole.weights.clone(),
             recompute: whole.recompute,
+            row_life: whole.row_life,
         }
     };
     places.iter().zip(ends).enumerate().map(stage).collect()

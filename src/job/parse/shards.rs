@@ -1,14 +1,40 @@
 //! `shards` of a module, and what it asks of the rest of the job.
 
 use super::super::keys;
-use super::super::shards::Cut;
+use super::super::shards::{Cut, RowLife};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
 use super::{cluster, modules, starts, train};
-use crate::config::{Item, Table};
+use crate::config::{Integer, Item, Key, Optional, Table, integer, key};
 use crate::layers::Signal;
 use crate::optimizers;
 use crate::topology::Role;
+
+pub(super) const ADMIT_AFTER: Key<Integer> = key("admit_after", integer(1..=RowLife::MOST)).default("1").doc(
+    "With shards = \"hash\": a row is made when so many of the trainers' steps have asked for it; until then it is what it \
+     would start as, and learns nothing.",
+);
+pub(super) const EVICT_AFTER: Key<Optional<Integer>> =
+    key("evict_after", integer(1..=RowLife::MOST)).optional().doc(
+        "With shards = \"hash\": a row that so many updates of the table have not used is dropped, with what the optimizer \
+         remembers of it; if it is asked for again, it starts anew.",
+    );
+
+/// Which rows there are, of a table that is cut so.
+pub(super) fn row_life(t: &Table<'_>, cut: Option<Cut>) -> RowLife {
+    if cut != Some(Cut::Hash) {
+        for item in [t.item(&ADMIT_AFTER), t.item(&EVICT_AFTER)].into_iter().flatten() {
+            let problem = "is for a table whose rows come and go, and this one's are all there";
+            item.wrong(problem, "cut the table by hash (shards = \"hash\"), or leave it out");
+        }
+        return RowLife::FOR_EVER;
+    }
+    let count = |number: i64| number.unsigned_abs();
+    RowLife {
+        admit_after: t.read(&ADMIT_AFTER).map_or(1, count),
+        evict_after: t.read(&EVICT_AFTER).flatten().map(count),
+    }
+}
 
 /// Where the module's rows are: on ranks that the trainers call.
 pub(super) fn place(
@@ -32,9 +58,6 @@ pub(super) fn place(
 pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
     const HINT: &str = "give the module one layer, embedding or embedding_bag, \
                         and put the others into a module of their own";
-    if let Some(weights) = t.item(&modules::WEIGHTS) {
-        weights.wrong("is for modules that are whole, and this one is sharded", "leave it out");
-    }
     let (item, layers) = match (t.item(&modules::LAYERS), made_of) {
         (Some(item), Some(MadeOf::Layers(layers))) => (item, layers.as_slice()),
         (_, Some(MadeOf::TorchScript(_))) => {

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
+use super::shards::RowLife;
 use super::size::ModuleSize;
 use super::split;
 use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
@@ -94,6 +95,9 @@ pub struct ModulePlan {
     /// What each rank has of it, if its rows are sharded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardPlan>,
+    /// If its rows come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_life: Option<RowLife>,
     /// What each rank has of it, if trainers compute it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<RangePlan>,
@@ -246,6 +250,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
         name: module.name.clone(),
         role: module.place.name.clone(),
         placement: module.placement,
+        row_life: Some(module.row_life).filter(|life| *life != RowLife::FOR_EVER),
         ranks: module.place.ranks.clone(),
         inputs: graph::inputs(job, module),
         outputs: graph::outputs(module),

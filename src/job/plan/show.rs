@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::super::shards::Cut;
+use super::super::shards::{Cut, RowLife};
 use super::super::validated::Placement;
 use super::{DevicePlan, Link, ModulePlan, Plan, RangePlan, RolePlan, ShardPlan, Wire};
 use crate::human::{bytes, counted, thousands};
@@ -123,8 +123,9 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
                 Cut::Rows => "ranges of rows",
                 Cut::Hash => "a hash of the id",
             };
+            let life = module.row_life.map_or(String::new(), row_life);
             let ranks_of = if ranks.len() > 1 { "ranks" } else { "rank" };
-            format!("cut over {role} ({ranks_of} {}) by {by}", rank_range(ranks))
+            format!("cut over {role} ({ranks_of} {}) by {by}{life}", rank_range(ranks))
         }
         Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
@@ -134,11 +135,23 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         None => show_layers(f, module)?,
     }
     if !module.shards.is_empty() {
-        return module.shards.iter().try_for_each(|shard| show_shard(f, shard));
+        module.shards.iter().try_for_each(|shard| show_shard(f, shard))?;
+        return show_weights(f, module);
     }
     module.devices.iter().try_for_each(|device| show_extras(f, device))?;
     module.ranges.iter().try_for_each(|range| show_range(f, range))?;
     show_weights(f, module)
+}
+
+fn row_life(RowLife { admit_after, evict_after }: RowLife) -> String {
+    let from = match admit_after {
+        1 => String::new(),
+        nth => format!(", each row from its sighting {} on", thousands(nth)),
+    };
+    let to = evict_after.map_or(String::new(), |updates| {
+        format!(", dropped when {} have not used it", counted(updates, "update"))
+    });
+    from + &to
 }
 
 fn show_script(f: &mut fmt::Formatter<'_>, file: &Path, devices: &[DevicePlan]) -> fmt::Result {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::shards::Cut;
+use super::super::shards::{Cut, RowLife};
 use super::Source;
 use crate::layers::{self, Layer, Signal};
 use crate::topology::{Rank, Role};
@@ -28,6 +28,8 @@ pub struct ModuleSpec {
     pub weights: Option<PathBuf>,
     /// Between forward and backward only the input is kept; the backward begins with another forward.
     pub recompute: bool,
+    /// Of a table that is cut by hash.
+    pub row_life: RowLife,
 }
 
 /// Which part this is of a module that is placed on several roles, one after another.

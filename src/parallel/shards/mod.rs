@@ -10,9 +10,11 @@
 //! - `SH-3` The first value of a row depends on the module's seed and the row's id alone, and the gradients of a row are
 //!   added in one order (trainers by rank, look-ups as they came). So under `bsp` any number of owners gives the same
 //!   bits.
-//! - `SH-4` A row is made when a training step first asks for it. Evaluation sees what it would be, and makes none.
+//! - `SH-4` A row is made when a training step first asks for it; of a table whose rows come and go, by the update that
+//!   finds it asked for often enough. Evaluation sees what it would be, and makes none.
 
 mod initial;
+mod life;
 mod lookup_plan;
 mod shard;
 mod shard_server;

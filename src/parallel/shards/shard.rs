@@ -1,17 +1,19 @@
 //! A module's rows at one owner: look-ups, and how the trainers' updates meet.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
 
-use super::snapshot::ShardRows;
-use super::table::{Contribution, Gradients, Place, Table};
+use super::snapshot::{Listed, ShardRows};
+use super::table::{AGE, Contribution, Gradients, LifeState, LookedUp, SIGHTINGS, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::TableSpec;
+use crate::model::TableRows;
 use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
 use crate::parallel::finite::wrong_rows;
@@ -45,7 +47,7 @@ struct LookUp {
     version: u64,
     /// Under which the context keeps the gradient of the copy.
     watched_name: String,
-    places: Vec<Place>,
+    of: LookedUp,
 }
 
 impl LookUps {
@@ -75,10 +77,11 @@ impl Shard {
         };
         let ranks = &spec.place.ranks;
         let nth = ranks.iter().position(|&owner| owner == rank).context("this rank has no part of it")?;
-        let rows = match cut {
+        let mut rows = match cut {
             Cut::Rows => Table::of_range(&table, range(nth, table.rows, ranks.len()), seed),
-            Cut::Hash => Table::hashed(&table, seed),
-        };
+            Cut::Hash => Table::hashed(&table, spec.row_life, seed),
+        }
+        .with_context(|| in_module(&spec.name))?;
         let share = match cut {
             Cut::Rows => {
                 let Range { start: from, end: to } = range(nth, table.rows, ranks.len());
@@ -86,6 +89,9 @@ impl Shard {
             }
             Cut::Hash => RowShare::Hash { nth: nth as u64, of: ranks.len() as u64 },
         };
+        if let Some(file) = &spec.weights {
+            start_from(file, spec, &table, share, &mut rows).with_context(|| in_module(&spec.name))?;
+        }
         let TableSpec { dim, .. } = table;
         Ok(Shard {
             module: spec.name.clone(),
@@ -93,7 +99,7 @@ impl Shard {
             rows: table.rows,
             share,
             dim: dim as usize,
-            updates: Updates::new(rows.with_context(|| in_module(&spec.name))?, (), trainers, consistency)?,
+            updates: Updates::new(rows, (), trainers, consistency)?,
             optimizer: OptimizerChoice::default(),
             counters: Counters::default(),
         })
@@ -115,13 +121,13 @@ impl Shard {
         self.updates.turn(trainer, after).await?;
         let _span = span(Activity::Forward);
         let (version, copied) = self.updates.read(trainer, |table| table.look_up(&ids));
-        let (places, rows) = copied.with_context(|| in_module(&self.module))?;
+        let (of, rows) = copied.with_context(|| in_module(&self.module))?;
         let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;
         let look_ups = LookUps::of(context);
         let mut look_ups = look_ups.lock();
         let watched_name = format!("{}.rows.{}", self.module, look_ups.len());
         context.watch(watched_name.as_str(), &leaf)?;
-        look_ups.push(LookUp { module: self.module.clone(), version, watched_name, places });
+        look_ups.push(LookUp { module: self.module.clone(), version, watched_name, of });
         Ok(leaf)
     }
 
@@ -203,10 +209,10 @@ impl Shard {
         for look_up in look_ups.iter_mut().filter(|look_up| look_up.module == self.module) {
             oldest = oldest.min(look_up.version);
             if let Some(gradient) = gradients.remove(&look_up.watched_name) {
-                let mut numbers = vec![0.0; look_up.places.len() * self.dim];
+                let mut numbers = vec![0.0; look_up.of.len() * self.dim];
                 let length = numbers.len();
                 gradient.f_contiguous()?.f_copy_data(&mut numbers, length)?;
-                of_rows.push(Gradients { places: look_up.places.clone(), numbers });
+                of_rows.push(Gradients { of: look_up.of.clone(), numbers });
             }
         }
         Ok((oldest, of_rows))
@@ -240,29 +246,35 @@ impl Shard {
 
 impl Stateful for Shard {
     fn snapshot(self: Arc<Self>, caller: Rank, unused_rows: bool) -> Result<OwnerState> {
-        let (mut slots, mut steps, mut snapshot) = (Vec::new(), 0, None);
+        let (mut slots, mut steps, mut snapshot, mut life) = (Vec::new(), 0, None, None);
         let counters = self.updates.snapshot(|_, table| {
             snapshot = Some(table.snapshot(unused_rows));
             // Rows that nobody has used have none.
             (slots, steps) = if unused_rows { (Vec::new(), 0) } else { table.slots() };
+            life = if unused_rows { None } else { table.life() };
             Ok(())
         })?;
         let snapshot = snapshot.context("a table is updated in order")?;
         snapshot.sort();
         let mut state = OwnerState::new(counters);
-        let rows = snapshot.len() as u64;
-        let entry = |slot: Option<&str>| Entry {
+        let entry = |slot: Option<&str>, rows: usize, width: usize| Entry {
             tensor: self.weight.clone(),
             slot: slot.map(str::to_owned),
             lane: None,
             kind: Kind::Float,
-            shape: vec![rows as i64, self.dim as i64],
-            extent: Extent::Rows { rows },
+            shape: vec![rows as i64, width as i64],
+            extent: Extent::Rows { rows: rows as u64 },
         };
+        let rows = snapshot.len();
         let source = Arc::new(ShardRows::new(self.clone(), snapshot, caller));
-        state.add_rows(entry(None), source.clone(), None);
+        state.add_rows(entry(None, rows, self.dim), source.clone(), None);
         for (nth, slot) in slots.iter().enumerate() {
-            state.add_rows(entry(Some(*slot)), source.clone(), Some(nth));
+            state.add_rows(entry(Some(*slot), rows, self.dim), source.clone(), Some(nth));
+        }
+        if let Some(LifeState { ages, candidates }) = life {
+            state.add_rows(entry(Some(AGE), ages.len(), 1), Arc::new(Listed(ages)), None);
+            let sightings = entry(Some(SIGHTINGS), candidates.len(), 2);
+            state.add_rows(sightings, Arc::new(Listed(candidates)), None);
         }
         if !slots.is_empty() {
             let steps = Tensor::f_from_slice(&[steps as i64])?.f_view([0i64; 0])?;
@@ -305,6 +317,23 @@ const STEP: &str = "step";
 /// The most in one look-up: what a message carries.
 const MOST_BYTES: usize = 4 << 30;
 const MOST_BYTES_OF_A_NUMBER: usize = size_of::<f32>();
+
+/// Takes over the rows that a file has of this rank's.
+fn start_from(
+    file: &Path,
+    spec: &ModuleSpec,
+    table: &TableSpec,
+    share: RowShare,
+    rows: &mut Table,
+) -> Result<()> {
+    let layer = spec.layers()[0].name.as_str();
+    let (among, below) = match share {
+        RowShare::Range { from, to } => (from..to, Some(table.rows)),
+        RowShare::Hash { .. } => (0..i64::MAX, None),
+    };
+    let mut stored = TableRows::open(file, (spec.written_name(), layer), table, below)?;
+    stored.visit(among, |id| share.contains(id), |ids, numbers| rows.put(None, ids, numbers))
+}
 
 fn in_module(module: &str) -> String {
     format!("module `{module}`")

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tch::Tensor;
 
 use super::shard::Shard;
@@ -148,6 +148,24 @@ impl RowSource for ShardRows {
         Ok(Piece {
             ids: Some(Tensor::f_from_slice(&ids)?),
             values: Tensor::f_from_slice(&numbers)?.f_view(shape)?,
+        })
+    }
+}
+
+/// Some numbers for each of some ids, in the order of the ids.
+pub(super) struct Listed<const WIDTH: usize>(pub Vec<(i64, [f32; WIDTH])>);
+
+impl<const WIDTH: usize> RowSource for Listed<WIDTH> {
+    fn rows(&self, _slot: Option<usize>, from: u64, count: u64) -> Result<Piece> {
+        let from = usize::try_from(from)?;
+        let end = usize::try_from(count)?.checked_add(from);
+        let some = end.and_then(|end| self.0.get(from..end));
+        let some = some.with_context(|| format!("{from} and {count} more are not among {}", self.0.len()))?;
+        let (ids, numbers): (Vec<i64>, Vec<[f32; WIDTH]>) = some.iter().copied().unzip();
+        let shape = [ids.len() as i64, WIDTH as i64];
+        Ok(Piece {
+            ids: Some(Tensor::f_from_slice(&ids)?),
+            values: Tensor::f_from_slice(numbers.as_flattened())?.f_view(shape)?,
         })
     }
 }

@@ -7,14 +7,16 @@ use std::sync::{Arc, Weak};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
+use super::life::{Candidate, Living, Made};
 use super::snapshot::{Row, Rows, TableSnapshot};
+use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
 use crate::optimizers::{OptimizerSpec, RowOptimizer};
 use crate::parallel::mean::weights;
 use crate::parallel::updates::Updated;
 
 /// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
-/// place.
+/// place, unless rows come and go.
 pub(super) struct Table {
     dim: usize,
     places: Places,
@@ -35,7 +37,37 @@ enum Places {
     Range { ids: Range<i64>, made: Vec<u64> },
     /// In the order in which they were made.
     Hashed { places: HashMap<i64, Place>, most: usize },
+    /// Rows come and go; another one may stand where one has been.
+    Living(Living),
 }
+
+/// What a look-up remembers of its rows.
+#[derive(Clone)]
+pub(super) enum LookedUp {
+    Places(Vec<Place>),
+    /// Where they come and go, an update finds out which of them there are.
+    Ids(Vec<i64>),
+}
+
+impl LookedUp {
+    pub fn len(&self) -> usize {
+        match self {
+            LookedUp::Places(places) => places.len(),
+            LookedUp::Ids(ids) => ids.len(),
+        }
+    }
+}
+
+/// What a state keeps of rows that come and go, beside their numbers and those of the optimizer: of each row how many updates
+/// ago it was used last; of ids without one that, and how often they have been seen.
+pub(super) struct LifeState {
+    pub ages: Vec<(i64, [f32; 1])>,
+    pub candidates: Vec<(i64, [f32; 2])>,
+}
+
+/// The names of these in a state.
+pub(super) const AGE: &str = "age";
+pub(super) const SIGHTINGS: &str = "sightings";
 
 /// What one trainer's step brings.
 pub(super) struct Contribution {
@@ -44,9 +76,20 @@ pub(super) struct Contribution {
     pub looked_up: Vec<Gradients>,
 }
 
+impl Contribution {
+    /// What it asks for, by look-up, where rows come and go.
+    fn ids(&self) -> Vec<&[i64]> {
+        let ids = self.looked_up.iter().filter_map(|gradients| match &gradients.of {
+            LookedUp::Ids(ids) => Some(ids.as_slice()),
+            LookedUp::Places(_) => None,
+        });
+        ids.collect()
+    }
+}
+
 /// The gradients of the rows of one look-up.
 pub(super) struct Gradients {
-    pub places: Vec<Place>,
+    pub of: LookedUp,
     /// Row after row.
     pub numbers: Vec<f32>,
 }
@@ -65,9 +108,13 @@ impl Table {
     }
 
     /// At most `spec.rows` rows of any ids.
-    pub fn hashed(spec: &TableSpec, seed: u64) -> Result<Table> {
+    pub fn hashed(spec: &TableSpec, life: RowLife, seed: u64) -> Result<Table> {
         let most = Place::try_from(spec.rows).ok().context("so many rows on one rank are too many")? as usize;
-        Ok(Table::new(spec, Places::Hashed { places: HashMap::new(), most }, Vec::new(), seed))
+        let places = match life {
+            RowLife::FOR_EVER => Places::Hashed { places: HashMap::new(), most },
+            life => Places::Living(Living::new(life, most)),
+        };
+        Ok(Table::new(spec, places, Vec::new(), seed))
     }
 
     fn new(spec: &TableSpec, places: Places, numbers: Vec<f32>, seed: u64) -> Table {
@@ -92,11 +139,15 @@ impl Table {
         Ok(())
     }
 
-    /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives their places and numbers.
+    /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives what to remember of them, and their
+    /// numbers.
     ///
     /// # Errors
     /// An id is not of this rank, or there is no room for its row. No row was made then.
-    pub fn look_up(&mut self, ids: &[i64]) -> Result<(Vec<Place>, Vec<f32>)> {
+    pub fn look_up(&mut self, ids: &[i64]) -> Result<(LookedUp, Vec<f32>)> {
+        if let Places::Living(_) = self.places {
+            return Ok((LookedUp::Ids(ids.to_vec()), self.peek(ids)?));
+        }
         self.check(ids)?;
         self.check_room(ids)?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
@@ -104,7 +155,7 @@ impl Table {
         for place in &places {
             rows.extend_from_slice(&self.numbers[self.range(*place)]);
         }
-        Ok((places, rows))
+        Ok((LookedUp::Places(places), rows))
     }
 
     /// The rows of `ids` as a look-up would find them; none is made.
@@ -134,6 +185,9 @@ impl Table {
             }
             Places::Hashed { places, .. } => {
                 Rows::Listed(places.iter().map(|(&id, &place)| (id, place)).collect())
+            }
+            Places::Living(living) => {
+                Rows::Listed(living.rows(self.now()).map(|(id, place, _)| (id, place)).collect())
             }
         };
         let snapshot = Arc::new(TableSnapshot::new(rows));
@@ -171,6 +225,22 @@ impl Table {
         (ids, numbers)
     }
 
+    /// What is known of rows that come and go. None: they stay.
+    pub fn life(&self) -> Option<LifeState> {
+        let Places::Living(living) = &self.places else { return None };
+        let now = self.now();
+        // Nobody asks whether something is older than the job can say.
+        let age = |age: i64| age.min(RowLife::MOST) as f32;
+        let mut ages: Vec<_> = living.rows(now).map(|(id, _, unused)| (id, [age(unused)])).collect();
+        let counted = |(id, Candidate { sightings, last }): (i64, Candidate)| {
+            (id, [sightings.min(RowLife::MOST as u64) as f32, age(now - last)])
+        };
+        let mut candidates: Vec<_> = living.candidates(now).map(counted).collect();
+        ages.sort_unstable_by_key(|(id, _)| *id);
+        candidates.sort_unstable_by_key(|(id, _)| *id);
+        Some(LifeState { ages, candidates })
+    }
+
     /// The optimizer's slots by name, and how many steps it has taken.
     pub fn slots(&self) -> (Vec<&'static str>, u64) {
         let Some(optimizer) = &self.optimizer else { return (Vec::new(), 0) };
@@ -183,13 +253,16 @@ impl Table {
     /// An id is not of this rank, there is no room for its row, or there is no such slot.
     pub fn put(&mut self, slot: Option<&str>, ids: &[i64], numbers: &[f32]) -> Result<()> {
         self.check(ids)?;
+        let width = match slot {
+            Some(AGE) => 1,
+            Some(SIGHTINGS) => 2,
+            _ => self.dim,
+        };
+        ensure!(numbers.len() == ids.len() * width, "{} numbers came for {} rows", numbers.len(), ids.len());
+        if let Some(AGE | SIGHTINGS) = slot {
+            return self.put_life(slot == Some(AGE), ids, numbers);
+        }
         self.check_room(ids)?;
-        ensure!(
-            numbers.len() == ids.len() * self.dim,
-            "{} numbers came for {} rows",
-            numbers.len(),
-            ids.len()
-        );
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
         let dim = self.dim;
         let into = match slot {
@@ -205,6 +278,29 @@ impl Table {
             into[place as usize * dim..][..dim].copy_from_slice(row);
         }
         Ok(())
+    }
+
+    fn put_life(&mut self, ages: bool, ids: &[i64], numbers: &[f32]) -> Result<()> {
+        let now = self.now();
+        // A table whose rows stay has no use for it.
+        let Places::Living(living) = &mut self.places else { return Ok(()) };
+        for (&id, numbers) in ids.iter().zip(numbers.chunks(numbers.len() / ids.len().max(1))) {
+            match (ages, numbers) {
+                (true, &[age]) => living.set_age(id, age as i64, now),
+                (false, &[sightings, age]) => {
+                    let candidate = Candidate { sightings: sightings as u64, last: now - age as i64 };
+                    living.set_candidate(id, candidate);
+                }
+                (_, numbers) => bail!("{} numbers came of a row", numbers.len()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the next update.
+    fn now(&self) -> i64 {
+        // Nobody counts so far.
+        self.version as i64
     }
 
     /// Goes on from so many steps of the optimizer.
@@ -232,21 +328,26 @@ impl Table {
     fn check(&self, ids: &[i64]) -> Result<()> {
         let of_rank = |id: &&i64| match &self.places {
             Places::Range { ids, .. } => ids.contains(id),
-            Places::Hashed { .. } => **id >= 0,
+            Places::Hashed { .. } | Places::Living(_) => **id >= 0,
         };
         match (ids.iter().find(|id| !of_rank(id)), &self.places) {
             (None, _) => Ok(()),
             (Some(id), Places::Range { ids, .. }) => {
                 bail!("id {id} is not among the rows of this rank, from {} to below {}", ids.start, ids.end)
             }
-            (Some(id), Places::Hashed { .. }) => bail!("id {id} is negative"),
+            (Some(id), Places::Hashed { .. } | Places::Living(_)) => bail!("id {id} is negative"),
         }
     }
 
-    fn check_room(&self, ids: &[i64]) -> Result<()> {
-        let Places::Hashed { places, most } = &self.places else { return Ok(()) };
+    fn check_room(&mut self, ids: &[i64]) -> Result<()> {
+        let now = self.now();
+        let (places, most) = match &mut self.places {
+            Places::Range { .. } => return Ok(()),
+            Places::Hashed { places, most } => (places, *most),
+            Places::Living(living) => return living.check_room(ids, now),
+        };
         // Mostly there is room for all, whichever they are.
-        if places.len() + ids.len() <= *most {
+        if places.len() + ids.len() <= most {
             return Ok(());
         }
         let mut fresh = ids.iter().filter(|id| !places.contains_key(id)).skip(most - places.len());
@@ -266,6 +367,7 @@ impl Table {
                 (made[place / 64] >> (place % 64) & 1 == 1).then_some(place as Place)
             }
             Places::Hashed { places, .. } => places.get(&id).copied(),
+            Places::Living(living) => living.place(id, self.now()),
         }
     }
 
@@ -273,25 +375,66 @@ impl Table {
         if let Some(place) = self.place(id) {
             return place;
         }
-        let place = match &mut self.places {
+        let now = self.now();
+        let made = match &mut self.places {
             Places::Range { ids, made } => {
                 let place = (id - ids.start) as usize;
                 made[place / 64] |= 1 << (place % 64);
-                place as Place
+                Made { id, place: place as Place, reused: false }
             }
             Places::Hashed { places, .. } => {
                 let place = places.len() as Place;
                 places.insert(id, place);
-                self.numbers.resize(self.numbers.len() + self.dim, 0.0);
-                if let Some(optimizer) = &mut self.optimizer {
-                    optimizer.grow(self.numbers.len());
-                }
-                place
+                Made { id, place, reused: false }
             }
+            Places::Living(living) => living.make(id, now),
         };
+        self.begin_row(made);
+        made.place
+    }
+
+    /// Writes a row's first value, and has the optimizer remember nothing of it.
+    fn begin_row(&mut self, Made { id, place, reused }: Made) {
+        if reused {
+            self.leave_to_snapshots(&[Entry { place, part: 0, row: 0 }]);
+        }
         let range = self.range(place);
+        if self.numbers.len() < range.end {
+            self.numbers.resize(range.end, 0.0);
+            if let Some(optimizer) = &mut self.optimizer {
+                optimizer.grow(range.end);
+            }
+        } else if reused && let Some(optimizer) = &mut self.optimizer {
+            optimizer.forget(range.clone());
+        }
         self.initial.draw(id, &mut self.numbers[range]);
-        place
+    }
+
+    /// Has the rows that an update's steps ask for often enough.
+    fn admit(&mut self, given: &[Contribution]) -> Result<()> {
+        let now = self.now();
+        let Places::Living(living) = &mut self.places else { return Ok(()) };
+        let made = living.see(given.iter().map(Contribution::ids), now)?;
+        living.clear(now);
+        made.into_iter().for_each(|made| self.begin_row(made));
+        Ok(())
+    }
+
+    /// All gradients of rows that there are, those of a row together and in the order of the parts (SH-3).
+    fn by_row(&self, parts: &[(f32, &Gradients)]) -> Vec<Entry> {
+        let mut entries = Vec::with_capacity(parts.iter().map(|(_, gradients)| gradients.of.len()).sum());
+        for (part, (_, gradients)) in (0..).zip(parts) {
+            let entry = |(row, place): (u32, Place)| Entry { place, part, row };
+            match &gradients.of {
+                LookedUp::Places(places) => entries.extend((0..).zip(places.iter().copied()).map(entry)),
+                LookedUp::Ids(ids) => {
+                    let rows = (0..).zip(ids);
+                    entries.extend(rows.filter_map(|(row, &id)| Some((row, self.place(id)?))).map(entry));
+                }
+            }
+        }
+        entries.sort_by_key(|entry| entry.place);
+        entries
     }
 
     /// Where a row stands in `numbers`.
@@ -323,6 +466,7 @@ impl Updated for Table {
 
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
     fn apply(&mut self, given: Vec<Contribution>) -> Result<()> {
+        self.admit(&given)?;
         let padding = self.padding();
         let weights = weights(given.iter().map(|given| given.samples));
         let trainers = given.len() as f32;
@@ -331,7 +475,7 @@ impl Updated for Table {
             .zip(&weights)
             .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
             .collect();
-        let written = by_row(&parts);
+        let written = self.by_row(&parts);
         self.leave_to_snapshots(&written);
         let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
         let mut step = optimizer.begin();
@@ -371,14 +515,4 @@ struct Entry {
     place: Place,
     part: u32,
     row: u32,
-}
-
-/// All gradients, those of a row together and in the order of the parts (SH-3).
-fn by_row(parts: &[(f32, &Gradients)]) -> Vec<Entry> {
-    let entries = (0..).zip(parts).flat_map(|(part, (_, gradients))| {
-        (0..).zip(&gradients.places).map(move |(row, &place)| Entry { place, part, row })
-    });
-    let mut entries: Vec<Entry> = entries.collect();
-    entries.sort_by_key(|entry| entry.place);
-    entries
 }

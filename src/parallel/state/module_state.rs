@@ -142,14 +142,14 @@ impl ModuleState {
         Ok(())
     }
 
-    /// The value of a tensor; of a table the rows that there are, in the order of [`ids`](ModuleState::ids).
+    /// The value of a tensor; of a table the rows that there are, as [`ids`](ModuleState::ids) has them.
     pub fn value(&self, tensor: &str) -> Option<&Tensor> {
         self.tensors.get(&StateKey::value(tensor)).map(|stored| &stored.value)
     }
 
-    /// The ids of the rows of a table.
-    pub fn ids(&self, tensor: &str) -> Option<&Tensor> {
-        self.tensors.get(&StateKey::value(tensor)).and_then(|stored| stored.ids.as_ref())
+    /// The ids of the rows of a table, or of what is remembered of some of them.
+    pub fn ids(&self, of: &StateKey) -> Option<&Tensor> {
+        self.tensors.get(of).and_then(|stored| stored.ids.as_ref())
     }
 
     /// Everything, by tensor, slot and lane.

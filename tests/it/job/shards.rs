@@ -161,3 +161,50 @@ fn a_batch_of_rows_fits_a_message_though_a_table_need_not() {
       hint: a sample asks for 786432 bytes; use at most 5461
     ");
 }
+
+#[test]
+fn rows_that_come_and_go_are_shown() {
+    let job = sound(SHARDED, &[], &LIVING).job;
+    let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default()).to_string();
+    let line = plan.lines().find(|line| line.starts_with("module table")).unwrap();
+    insta::assert_snapshot!(line, @"module table cut over server (ranks 0 to 1) by a hash of the id, each row from its sighting 3 on, dropped when 100,000 updates have not used it, [3] of int64 to [3, 16]");
+}
+
+const LIVING: [&str; 4] = [
+    "modules.table.shards=hash",
+    "modules.table.admit_after=3",
+    "modules.table.evict_after=100_000",
+    "optimizer.type=adam",
+];
+
+#[test]
+fn rows_that_cannot_come_and_go_are_refused() {
+    let with = |setting| set(&[&LIVING[..], &[setting]].concat());
+    let said_of = [
+        "modules.table.shards=rows",
+        "modules.table.admit_after=0",
+        "modules.table.evict_after=20_000_000",
+        "modules.table.evict_after=never",
+        "modules.dense.admit_after=2",
+    ];
+    insta::assert_snapshot!(said_of.map(with).join("\n"), @r#"
+    error: job `x.toml`: `modules.table.admit_after` = 3 is for a table whose rows come and go, and this one's are all there
+      from: option --set modules.table.admit_after=3
+      hint: cut the table by hash (shards = "hash"), or leave it out
+    error: job `x.toml`: `modules.table.evict_after` = 100000 is for a table whose rows come and go, and this one's are all there
+      from: option --set modules.table.evict_after=100_000
+      hint: cut the table by hash (shards = "hash"), or leave it out
+    error: job `x.toml`: `modules.table.admit_after` = 0 is below 1
+      from: option --set modules.table.admit_after=0
+      hint: use an integer from 1 to 16777216
+    error: job `x.toml`: `modules.table.evict_after` = 20000000 is above 16777216
+      from: option --set modules.table.evict_after=20_000_000
+      hint: use an integer from 1 to 16777216
+    error: job `x.toml`: `modules.table.evict_after`: expected an integer from 1 to 16777216, found "never"
+      from: option --set modules.table.evict_after=never
+      hint: for example 4
+    error: job `x.toml`: `modules.dense.admit_after` = 2 is for a table whose rows come and go, and this one's are all there
+      from: option --set modules.dense.admit_after=2
+      hint: cut the table by hash (shards = "hash"), or leave it out
+    "#);
+}

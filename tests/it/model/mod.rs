@@ -8,6 +8,7 @@ mod threads;
 
 use std::path::PathBuf;
 
+use pstrain::job::shards::RowLife;
 use pstrain::job::{Devices, MadeOf, ModuleSpec, Source};
 use pstrain::layers::{
     Conv2d, Dropout, Dropout2d, Flatten, InputDtype, Layer, LayerOp, Linear, LogSoftmax, MaxPool2d, Relu,
@@ -29,6 +30,7 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         made_of: MadeOf::Layers(layers),
         weights: None,
         recompute: false,
+        row_life: RowLife::FOR_EVER,
     }
 }
 

@@ -91,3 +91,79 @@ fn the_loss_of_the_recommender_falls() {
     let summary = crate::program::summary(folder.path());
     assert!(summary["eval"]["accuracy"].as_f64().unwrap() > 0.68, "{summary}");
 }
+
+/// What another run has trained, or a table in PyTorch's `state_dict`, is gone on from by any number of servers, however they
+/// cut it.
+#[test]
+fn a_table_starts_from_a_file_however_it_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, trained) = recommend(folder.path(), &["modules.table.shards=hash"]);
+    let file = crate::program::model(folder.path());
+    let weights = format!("modules.table.weights={}", file.display());
+    let dense = format!("modules.click.weights={}", file.display());
+    let from = |cut: &str, servers: u32, more: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let (cut, servers) = (format!("modules.table.shards={cut}"), format!("roles.server={servers}"));
+        recommend(folder.path(), &[&[&cut, &servers, &*weights, &*dense], more].concat())
+    };
+    let (losses, hashed) = from("hash", 3, &[]);
+    let (same_losses, whole) = from("rows", 2, &[]);
+    assert_eq!(losses, same_losses, "the same bits");
+    let of = |tensors: &[(String, Tensor)], wanted: &str| {
+        let found = tensors.iter().find(|(name, _)| name == wanted);
+        found.unwrap_or_else(|| panic!("there is no {wanted}")).1.shallow_clone()
+    };
+    let ids = of(&hashed, "table.0.ids");
+    assert_eq!(of(&hashed, "table.0.weight"), of(&whole, "table.0.weight").index_select(0, &ids));
+    // It went on from there.
+    let (first, _) = recommend(tempfile::tempdir().unwrap().path(), &[]);
+    let at = (1, 0);
+    assert!(losses[&at] < first[&at], "{} and {}", losses[&at], first[&at]);
+    // With a learning rate of almost nothing the rows stay what they were.
+    let (_, still) = from("rows", 1, &["optimizer.lr=1e-30"]);
+    let ids = of(&trained, "table.0.ids");
+    assert_eq!(of(&still, "table.0.weight").index_select(0, &ids), of(&trained, "table.0.weight"));
+}
+
+#[test]
+fn files_that_are_no_such_table_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |tensors: &[(&str, Tensor)], cut: &str| {
+        let file = folder.path().join("start.safetensors");
+        Tensor::write_safetensors(tensors, &file).unwrap();
+        fs::write(folder.path().join("job.toml"), RECOMMENDER).unwrap();
+        let (weights, cut) =
+            (format!("modules.table.weights={}", file.display()), format!("modules.table.shards={cut}"));
+        let settings: Vec<&str> = SMALL.iter().copied().chain([&*weights, &*cut]).collect();
+        let spawned =
+            crate::program::finish(&mut crate::program::spawn(folder.path(), Some("job.toml"), &settings));
+        assert_ne!(spawned.status.code(), Some(0));
+        String::from_utf8_lossy(&spawned.stderr).into_owned()
+    };
+    let rows = |count: i64| Tensor::zeros([count, 16], FLOAT);
+    let ids = |ids: &[i64]| Tensor::from_slice(ids);
+    for (tensors, cut, said) in [
+        (
+            vec![("0.weight", rows(3))],
+            "rows",
+            "`0.weight` is [3, 16] of float32, where [3050, 16] of float32",
+        ),
+        (vec![("0.weights", rows(3))], "hash", "did you mean `0.weights`?"),
+        (
+            vec![("0.weight", rows(2)), ("0.ids", ids(&[1, 2, 3]))],
+            "hash",
+            "where [3, 16] of float32 is wanted",
+        ),
+        (vec![("0.weight", rows(2)), ("0.ids", ids(&[5, 5]))], "hash", "it has the row of id 5 twice"),
+        (vec![("0.weight", rows(2)), ("0.ids", ids(&[5, -1]))], "hash", "it has a row of id -1"),
+        (vec![("0.weight", rows(2)), ("0.ids", ids(&[5, 3050]))], "rows", "those from 0 to below 3050"),
+        (
+            vec![("0.weight", rows(2)), ("0.ids", rows(2))],
+            "hash",
+            "`0.ids` is [2, 16] of float32, where [2] of int64",
+        ),
+    ] {
+        let error = refused(&tensors, cut);
+        assert!(error.contains(said), "{said}: {error}");
+    }
+}

@@ -1,5 +1,8 @@
 //! The same numbers as one process's, however many owners there are.
 
+use std::collections::BTreeSet;
+
+use pstrain::job::shards::RowLife;
 use pstrain::optimizers::{Adagrad, Adam};
 
 use super::*;
@@ -37,6 +40,8 @@ enum Case {
     Rows,
     /// Ids that are far apart, the first of which is padding.
     Hash,
+    /// As `Hash` without padding, and rows come and go.
+    Living { admit_after: u64, evict_after: u64 },
 }
 
 impl Case {
@@ -54,6 +59,10 @@ impl Case {
                 );
                 sharded("hash", owners, "[6]", &layer)
             }
+            Case::Living { admit_after, evict_after } => {
+                let row_life = RowLife { admit_after, evict_after: Some(evict_after) };
+                ModuleSpec { row_life, ..sharded("hash", owners, "[6]", &embedding(KNOWN)) }
+            }
         }
     }
 
@@ -61,7 +70,7 @@ impl Case {
     fn ids(self, numbers: &Tensor) -> Tensor {
         match self {
             Case::Rows => numbers.shallow_clone(),
-            Case::Hash => numbers * 1_000_000_000_039i64,
+            Case::Hash | Case::Living { .. } => numbers * 1_000_000_000_039i64,
         }
     }
 
@@ -73,7 +82,7 @@ impl Case {
     fn output(self, table: &Tensor, numbers: &Tensor) -> Tensor {
         let rows = table.index_select(0, &numbers.clamp_min(0).view(-1)).view([-1, LENGTH, DIM]);
         match self {
-            Case::Hash => rows,
+            Case::Hash | Case::Living { .. } => rows,
             Case::Rows => {
                 let there = numbers.ge(0).unsqueeze(-1);
                 let counts = there.sum_dim_intlist([1].as_slice(), false, Kind::Float).clamp_min(1);
@@ -115,13 +124,59 @@ fn initial_rows(case: Case) -> Tensor {
     rows
 }
 
+/// Which rows a table has, told from all steps so far by what `admit_after` and `evict_after` promise.
+struct History {
+    /// By row: how often a step has asked for it since it was forgotten last, and the step that did so last.
+    seen: Vec<(u64, u64)>,
+}
+
+impl History {
+    /// The rows that are forgotten before `step`.
+    fn forget(&mut self, step: u64, evict_after: u64) -> Vec<i64> {
+        let over =
+            |(_, (sightings, last)): &(i64, &mut (u64, u64))| *sightings > 0 && step - *last > evict_after;
+        let forgotten = (0..).zip(&mut self.seen).filter(over);
+        forgotten
+            .map(|(row, seen)| {
+                *seen = (0, 0);
+                row
+            })
+            .collect()
+    }
+
+    fn see(&mut self, step: u64, asked: &Tensor) {
+        let asked: BTreeSet<i64> = Vec::try_from(asked.view(-1)).unwrap().into_iter().collect();
+        for row in asked {
+            let (sightings, last) = &mut self.seen[row as usize];
+            (*sightings, *last) = (*sightings + 1, step);
+        }
+    }
+
+    fn live(&self, admit_after: u64) -> Vec<i64> {
+        let rows = (0..).zip(&self.seen).filter(|(_, (sightings, _))| *sightings >= admit_after);
+        rows.map(|(row, _)| row).collect()
+    }
+}
+
 /// torch's rules written down: `SGD`, `Adagrad`, and `SparseAdam` on the rows that have gradients.
 fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
-    let table = initial_rows(case).set_requires_grad(true);
+    let initial = initial_rows(case);
+    let table = initial.copy().set_requires_grad(true);
+    let mut history = History { seen: vec![(0, 0); KNOWN as usize] };
+    let mut live: Vec<i64> = (0..KNOWN).collect();
     let [mut sums, mut means, mut squares] =
         [0.1, 0.0, 0.0].map(|first| Tensor::full([KNOWN, DIM], first, FLOAT));
     let mut losses = Vec::new();
     for step in 0..STEPS {
+        if let Case::Living { admit_after, evict_after } = case {
+            for row in history.forget(step, evict_after) {
+                table.detach().select(0, row).copy_(&initial.select(0, row));
+                let _ = sums.select(0, row).fill_(0.1);
+                let _ = (means.select(0, row).zero_(), squares.select(0, row).zero_());
+            }
+            (0..TRAINERS).for_each(|trainer| history.see(step, &case.asked(step, trainer)));
+            live = history.live(admit_after);
+        }
         let numbers = Tensor::cat(&[case.asked(step, 0), case.asked(step, 1)], 0);
         let loss = loss(&case.output(&table, &numbers));
         losses.push(loss.double_value(&[]));
@@ -129,6 +184,8 @@ fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
         let touched = Tensor::zeros([KNOWN, 1], FLOAT).index_fill(0, &numbers.clamp_min(0).view(-1), 1.0);
         let padded = matches!(case, Case::Hash);
         let count = (step + 1) as f64;
+        let is_live = Tensor::zeros([KNOWN, 1], FLOAT).index_fill(0, &Tensor::from_slice(&live), 1.0);
+        let (gradient, touched) = (gradient * &is_live, touched * &is_live);
         no_grad(|| {
             if padded {
                 let _ = gradient.select(0, 0).zero_();
@@ -152,7 +209,12 @@ fn one_process(case: Case, optimizer: &OptimizerSpec) -> Outcome {
             let _ = table.detach().g_sub_(&change);
         });
     }
-    Outcome { losses, rows: Vec::try_from(table.detach()).unwrap() }
+    if let Case::Living { admit_after, evict_after } = case {
+        history.forget(STEPS, evict_after);
+        live = history.live(admit_after);
+    }
+    let rows = table.detach().index_select(0, &Tensor::from_slice(&live));
+    Outcome { losses, rows: Vec::try_from(rows).unwrap() }
 }
 
 fn assert_owners_do_not_matter(case: Case, optimizer: &OptimizerSpec) {
@@ -163,17 +225,26 @@ fn assert_owners_do_not_matter(case: Case, optimizer: &OptimizerSpec) {
         assert_eq!(more.rows, one.rows, "{owners} owners, {optimizer:?}: the same bits");
     }
     let expected = one_process(case, optimizer);
-    assert!(expected.losses[STEPS as usize - 1] < 0.8 * expected.losses[0], "{:?}", expected.losses);
+    match case {
+        Case::Rows | Case::Hash => {
+            assert!(expected.losses[STEPS as usize - 1] < 0.8 * expected.losses[0], "{:?}", expected.losses);
+            assert_eq!(one.rows.len(), KNOWN as usize, "each row was asked for");
+        }
+        Case::Living { .. } => {
+            assert!((1..KNOWN as usize).contains(&one.rows.len()), "{} rows", one.rows.len());
+        }
+    }
+    assert_eq!(one.rows.len(), expected.rows.len(), "{optimizer:?}: rows that there are");
     for (step, (ours, theirs)) in one.losses.iter().zip(&expected.losses).enumerate() {
         assert!(
             (ours - theirs).abs() < 1e-5 * theirs.max(1.0),
             "{optimizer:?}, step {step}: {ours}, {theirs}"
         );
     }
-    assert_eq!(one.rows.len(), KNOWN as usize, "each row was asked for");
     for (row, (ours, theirs)) in one.rows.iter().zip(&expected.rows).enumerate() {
         for (ours, theirs) in ours.iter().zip(theirs) {
-            assert!((ours - theirs).abs() < 1e-5, "{optimizer:?}, row {row}: {ours}, {theirs}");
+            let near = 1e-5 * theirs.abs().max(1.0);
+            assert!((ours - theirs).abs() < near, "{optimizer:?}, row {row}: {ours}, {theirs}");
         }
     }
 }
@@ -190,4 +261,33 @@ fn hashed_rows_on_one_two_and_three_ranks_train_as_one_table_in_one_process() {
     for optimizer in [sgd(0.5), adagrad(), adam()] {
         assert_owners_do_not_matter(Case::Hash, &optimizer);
     }
+}
+
+#[test]
+fn rows_that_come_and_go_do_so_on_one_two_and_three_ranks_as_the_job_says() {
+    for (admit_after, evict_after) in [(3, 4), (1, 2), (30, 100)] {
+        for optimizer in [sgd(0.5), adagrad(), adam()] {
+            assert_owners_do_not_matter(Case::Living { admit_after, evict_after }, &optimizer);
+        }
+    }
+}
+
+#[test]
+fn rows_that_could_go_and_do_not_have_the_bits_of_those_that_stay() {
+    let life = Case::Living { admit_after: 1, evict_after: STEPS };
+    let spec = |row_life| ModuleSpec { row_life, ..life.spec(2) };
+    let run = |spec: &ModuleSpec| {
+        let world = World::start(spec, Consistency::Bsp);
+        let train = move |rank, mut trainer: Trainer| {
+            let step = |step| trainer.step(&life.ids(&life.asked(step, rank)), loss).0;
+            let losses: Vec<f64> = (0..STEPS).map(step).collect();
+            trainer.module.leave().unwrap();
+            losses
+        };
+        let losses = world.train(train, &adam());
+        let rows = world.rows();
+        world.end();
+        (losses, rows)
+    };
+    assert!(run(&life.spec(2)) == run(&spec(RowLife::FOR_EVER)));
 }

@@ -21,6 +21,8 @@ enum Place {
     Stages,
     Rows,
     Hash,
+    /// By hash, and rows come and go.
+    Living,
     Caller,
     Replicas,
     RemoteReplicas,
@@ -35,7 +37,7 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
         format!(
             r#"[modules.table]
             place = "server"
-            shards = "{shards}"
+            shards = "{shards}
             input = [2]
             input_dtype = "int64"
             layers = [{{ type = "embedding_bag", num_embeddings = 90, embedding_dim = 6, mode = "sum" }}]
@@ -55,13 +57,19 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
             format!("server = {servers}"),
             format!("[modules.net]\nplace = \"server\"\nrun = \"caller\"\n{dense}"),
         ),
-        Place::Rows => (format!("server = {servers}\nbehind = 1"), table("rows")),
-        Place::Hash => (format!("server = {servers}\nbehind = 1"), table("hash")),
+        Place::Rows => (format!("server = {servers}\nbehind = 1"), table("rows\"")),
+        Place::Hash => (format!("server = {servers}\nbehind = 1"), table("hash\"")),
+        Place::Living => {
+            (format!("server = {servers}\nbehind = 1"), table("hash\"\nadmit_after = 2\nevict_after = 3"))
+        }
     };
     let rounds = matches!(place, Place::Replicas | Place::RemoteReplicas);
     let consistency = if rounds { String::new() } else { format!("consistency = \"{consistency}\"") };
-    let forward =
-        if matches!(place, Place::Rows | Place::Hash) { "[\"table\", \"net\"]" } else { "[\"net\"]" };
+    let forward = if matches!(place, Place::Rows | Place::Hash | Place::Living) {
+        "[\"table\", \"net\"]"
+    } else {
+        "[\"net\"]"
+    };
     format!(
         "name = \"state\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}\n{modules}\n[data]\nplugin = \"own.wasm\"\n\
          [loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
@@ -115,17 +123,22 @@ fn row_optimizers() -> Vec<OptimizerSpec> {
     ]
 }
 
-/// The numbers of a state by tensor and slot; of a table in the order of the ids.
+/// The numbers of a state by tensor and slot; of a table in the order of the ids, and with them.
 fn numbers(state: &ModuleState) -> BTreeMap<String, Vec<f64>> {
-    let in_order = |tensor: &str, value: &Tensor| match state.ids(tensor) {
-        Some(ids) if value.size().len() == 2 => value.index_select(0, &ids.argsort(0, false)),
-        _ => value.shallow_clone(),
+    let in_order = |key: &StateKey, value: &Tensor| match state.ids(key) {
+        Some(ids) => {
+            let order = ids.argsort(0, false);
+            let ids = ids.index_select(0, &order).to_kind(tch::Kind::Double).unsqueeze(1);
+            Tensor::cat(&[ids, value.index_select(0, &order).to_kind(tch::Kind::Double)], 1)
+        }
+        None => value.shallow_clone(),
     };
     let numbers =
         |value: Tensor| Vec::<f64>::try_from(value.to_kind(tch::Kind::Double).reshape([-1])).unwrap();
-    let named = state.tensors().map(|(StateKey { tensor, slot, lane }, value)| {
-        let key = format!("{tensor} {} {lane:?}", slot.as_deref().unwrap_or(""));
-        (key, numbers(in_order(tensor, value)))
+    let named = state.tensors().map(|(key, value)| {
+        let StateKey { tensor, slot, lane } = key;
+        let name = format!("{tensor} {} {lane:?}", slot.as_deref().unwrap_or(""));
+        (name, numbers(in_order(key, value)))
     });
     named.collect()
 }
@@ -177,6 +190,7 @@ fn rows_go_on_at_another_number_of_owners() {
     for optimizer in row_optimizers() {
         assert_goes_on(&optimizer, (Place::Rows, 2), (Place::Rows, 3));
         assert_goes_on(&optimizer, (Place::Hash, 3), (Place::Hash, 2));
+        assert_goes_on(&optimizer, (Place::Living, 3), (Place::Living, 2));
     }
 }
 
@@ -216,6 +230,7 @@ fn a_snapshot_holds_still_under_load() {
         (Place::Caller, "net", optimizers().remove(1)),
         (Place::Rows, "table", row_optimizers().remove(2)),
         (Place::Hash, "table", row_optimizers().remove(1)),
+        (Place::Living, "table", row_optimizers().remove(1)),
     ];
     for (place, module, optimizer) in cases {
         let world = World::start(&job(place, 1, "async"));

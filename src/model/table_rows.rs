@@ -1,0 +1,119 @@
+//! The rows that a table starts from whose rows lie on several ranks, out of a safetensors file, in pieces.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::ModelError;
+use super::weights::{open, unread};
+use crate::job::weights::{Stored, fit_rows};
+use crate::layers::TableSpec;
+
+/// Rows that a file has of a table.
+pub struct TableRows {
+    file: File,
+    path: PathBuf,
+    /// Where they begin.
+    start: u64,
+    dim: usize,
+    /// None: those from 0 on.
+    ids: Option<Vec<i64>>,
+    count: usize,
+}
+
+const PIECE_BYTES: usize = 4 << 20;
+const NUMBER_BYTES: usize = size_of::<f32>();
+
+impl TableRows {
+    /// Those of the file at `path` for `layer`, the only one of `module`.
+    ///
+    /// # Errors
+    /// The file cannot be read; what it has is not such a table; an id in it is negative, not in the table (where it has an
+    /// end, `below`), or there twice.
+    pub fn open(
+        path: &Path,
+        (module, layer): (&str, &str),
+        table: &TableSpec,
+        below: Option<i64>,
+    ) -> Result<TableRows, ModelError> {
+        let failed = |message: String| unread(path, message);
+        let (mut file, header) = open(path).map_err(failed)?;
+        let stored = fit_rows(module, layer, table, &header)
+            .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
+        let ids = stored.ids.map(|ids| integers(&mut file, &ids)).transpose().map_err(failed)?;
+        if let Some(ids) = &ids {
+            check(ids, below).map_err(failed)?;
+        }
+        let count = usize::try_from(stored.numbers.shape[0]).map_err(|error| failed(error.to_string()))?;
+        let (start, dim) = (stored.numbers.start, table.dim as usize);
+        Ok(TableRows { file, path: path.into(), start, dim, ids, count })
+    }
+
+    /// Hands over those rows for whose ids `wanted` is true, in pieces: their ids, and their numbers row after row.
+    /// `among`: if the file has the whole table, no others are read.
+    ///
+    /// # Errors
+    /// The file cannot be read; what `take` says.
+    pub fn visit<E: From<ModelError>>(
+        &mut self,
+        among: Range<i64>,
+        wanted: impl Fn(i64) -> bool,
+        mut take: impl FnMut(&[i64], &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = match &self.ids {
+            Some(_) => 0..self.count,
+            None => among.start.max(0) as usize..(among.end.max(0) as usize).min(self.count),
+        };
+        let piece = (PIECE_BYTES / (NUMBER_BYTES * self.dim)).max(1);
+        for from in all.clone().step_by(piece) {
+            let rows = from..(from + piece).min(all.end);
+            let numbers = self.read(&rows).map_err(|message| unread(&self.path, message))?;
+            let id = |row: usize| self.ids.as_ref().map_or(row as i64, |ids| ids[row]);
+            let (mut ids, mut kept) = (Vec::new(), Vec::new());
+            for (row, numbers) in rows.zip(numbers.chunks_exact(self.dim)) {
+                if wanted(id(row)) {
+                    ids.push(id(row));
+                    kept.extend_from_slice(numbers);
+                }
+            }
+            take(&ids, &kept)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, rows: &Range<usize>) -> Result<Vec<f32>, String> {
+        let row = self.dim * NUMBER_BYTES;
+        let mut bytes = vec![0; rows.len() * row];
+        self.file
+            .seek(SeekFrom::Start(self.start + (rows.start * row) as u64))
+            .and_then(|_| self.file.read_exact(&mut bytes))
+            .map_err(|error| error.to_string())?;
+        let (numbers, _) = bytes.as_chunks::<NUMBER_BYTES>();
+        Ok(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect())
+    }
+}
+
+fn integers(file: &mut File, stored: &Stored) -> Result<Vec<i64>, String> {
+    // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
+    let mut bytes = vec![0; usize::try_from(stored.len).map_err(|error| error.to_string())?];
+    file.seek(SeekFrom::Start(stored.start))
+        .and_then(|_| file.read_exact(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    let (numbers, _) = bytes.as_chunks::<8>();
+    Ok(numbers.iter().map(|number| i64::from_le_bytes(*number)).collect())
+}
+
+fn check(ids: &[i64], below: Option<i64>) -> Result<(), String> {
+    let outside = |id: &&i64| **id < 0 || below.is_some_and(|below| **id >= below);
+    if let Some(id) = ids.iter().find(outside) {
+        let limit = below.map_or(String::new(), |below| format!(" to below {below}"));
+        return Err(format!("it has a row of id {id}, and the table has those from 0{limit}"));
+    }
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(format!("it has the row of id {} twice", twice[0])),
+        None => Ok(()),
+    }
+}
