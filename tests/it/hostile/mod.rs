@@ -4,6 +4,8 @@
 //! Of those that are generated a part runs by default, all with PSTRAIN_TEST_ALL=1 (`support::times`), and each failure names
 //! the seed that makes the same case again.
 
+/// Ranks that ask without end.
+mod askers;
 /// Jobs and headers of safetensors with anything in them.
 mod files;
 /// Gradients and models that are no numbers.
