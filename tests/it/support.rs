@@ -55,6 +55,13 @@ pub fn join_later(config: MeshConfig, methods: Methods) -> mpsc::Receiver<Result
     later(move || Mesh::join(config, methods))
 }
 
+/// The most memory that a process has had so far, in KiB; `self` is this one. None: it is over.
+pub fn peak_kib(process: impl std::fmt::Display) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
+}
+
 /// How often to try what only counts over many repetitions: `part`, and `all` where the whole is asked for.
 pub fn times(part: usize, all: usize) -> usize {
     if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { all } else { part }

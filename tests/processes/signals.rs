@@ -1,26 +1,43 @@
 //! Runs that a signal ends at a random moment: no rank stays behind, no run hangs, no model is torn, nothing is left over.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pstrain::model;
 
-use crate::support::{eventually, regression, times};
+use crate::support::{eventually, peak_kib, regression, times};
 
-pub const TESTS: &[(&str, fn())] =
-    tests![a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else,];
+pub const TESTS: &[(&str, fn())] = tests![
+    a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else,
+    a_rank_that_is_killed_while_it_saves_leaves_nothing_of_the_model,
+];
+
+/// Needs a file system with nameless files.
+pub const WHILE_SAVING: &str = "a_rank_that_is_killed_while_it_saves_leaves_nothing_of_the_model";
+
+/// Whether temporary folders are on such a file system.
+pub fn has_nameless_files() -> bool {
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlag::O_TMPFILE.bits()).open(std::env::temp_dir()).is_ok()
+}
 
 /// From the signal to the end of the run: a lost rank is found after two seconds of silence, and the rest is for a busy machine.
 const END: Duration = Duration::from_secs(60);
 /// A run takes about as long.
 const LONGEST_MS: u64 = 3000;
+/// Of any process of a run: libtorch takes a third of it.
+const MOST_MIB: u64 = 1024;
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(20);
 /// In the environment of every process of a run.
 const MARK: &str = "SIGNALLED_RUN";
 
@@ -41,7 +58,7 @@ fn random(below: u64) -> u64 {
 }
 
 fn a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else() {
-    let mut longest = Duration::ZERO;
+    let (mut longest, mut peak) = (Duration::ZERO, 0);
     for _ in 0..times(6, 300) {
         let folder = tempfile::tempdir().unwrap();
         regression(folder.path(), "place = \"server\"", &"0.5,1\n".repeat(1000), &CHANGES);
@@ -68,13 +85,55 @@ fn a_signal_at_any_moment_leaves_no_process_no_torn_model_and_nothing_else() {
         }
         eventually(&format!("{what}: all processes end"), || marked(&mark).is_empty());
         left_in_order(folder.path(), &what);
+        peak = peak.max(run.peak_mib.recv().unwrap());
+        assert!(peak < MOST_MIB, "{what}: a process had {peak} MiB");
     }
-    println!("longest time from a signal to the end: {longest:?}");
+    println!("longest time from a signal to the end: {longest:?}; the largest process had {peak} MiB");
+}
+
+/// A layer of so many numbers takes some tenths of a second to save.
+const LARGE: [(&str, &str); 1] = [(
+    "out_features = 1 }",
+    "out_features = 4_000_000 }, { type = \"linear\", in_features = 4_000_000, out_features = 1 }",
+)];
+/// So much of it is written, and by far not all.
+const SOME_BYTES: u64 = 4 << 20;
+/// A machine may be so busy that all is written before the signal comes.
+const TRIES: u32 = 5;
+
+fn a_rank_that_is_killed_while_it_saves_leaves_nothing_of_the_model() {
+    for _ in 0..TRIES {
+        let folder = tempfile::tempdir().unwrap();
+        regression(folder.path(), "place = \"server\"", "0.5,1\n", &LARGE);
+        fs::create_dir(folder.path().join("tmp")).unwrap();
+        let mark = format!("{:x}", random(u64::MAX));
+        let run = Run::start(folder.path(), &mark);
+        let has_some = |file: &Path| fs::metadata(file).is_ok_and(|found| found.len() > SOME_BYTES);
+        let saves = |pid: &Pid| opened_in(*pid, &folder.path().join("RUN")).iter().any(|file| has_some(file));
+        eventually("a rank saves the model", || {
+            children(run.pid).iter().filter(|pid| saves(pid)).any(|&pid| kill(pid, Signal::SIGKILL).is_ok())
+        });
+        assert!(run.ended.recv_timeout(END).is_ok(), "no end within {END:?}");
+        eventually("all processes end", || marked(&mark).is_empty());
+        if !folder.path().join("RUN/model.safetensors").exists() {
+            return left_in_order(folder.path(), "killed while it saved");
+        }
+    }
+    panic!("the model was saved before the signal came, {TRIES} times");
+}
+
+/// What a process has open of this folder, with or without a name, as it can be reached.
+fn opened_in(process: Pid, folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| fs::read_link(path).is_ok_and(|file| file.starts_with(folder))).collect()
 }
 
 struct Run {
     pid: Pid,
     ended: mpsc::Receiver<ExitStatus>,
+    /// Of its largest process, when it has ended.
+    peak_mib: mpsc::Receiver<u64>,
 }
 
 impl Run {
@@ -90,14 +149,25 @@ impl Run {
         let mut child: Child = command.spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         let (tell, ended) = mpsc::channel();
+        let (runs, is_over) = mpsc::channel::<()>();
         thread::spawn(move || {
             let _ = tell.send(child.wait().unwrap());
+            drop(runs);
         });
-        Run { pid, ended }
+        let (tell, peak_mib) = mpsc::channel();
+        thread::spawn(move || {
+            let mut peak = 0;
+            while is_over.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let all = children(pid).into_iter().chain([pid]);
+                peak = all.filter_map(peak_kib).fold(peak, u64::max);
+            }
+            let _ = tell.send(peak >> 10);
+        });
+        Run { pid, ended, peak_mib }
     }
 }
 
-fn children(pid: Pid) -> Vec<Pid> {
+pub fn children(pid: Pid) -> Vec<Pid> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     listed.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
 }
