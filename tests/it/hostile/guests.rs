@@ -12,7 +12,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::modules::{Form, random};
-use crate::support::times;
+use crate::support::{peak_kib, times};
 
 const TIME: Duration = Duration::from_millis(50);
 const EVALUATION: Purpose = Purpose::evaluation(0);
@@ -89,26 +89,19 @@ fn attempt(seed: u64, root: &Path) -> (String, Duration) {
     (end, took)
 }
 
-/// The most that this process had in memory.
-fn peak_kb() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("proc is there");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak is told");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
 #[test]
 fn random_plug_ins_end_with_a_value_or_an_error_in_time() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("x"), vec![7; 10_000]).unwrap();
     std::fs::create_dir(root.path().join("y")).unwrap();
     let (mut ends, mut worst) = (BTreeMap::<String, u32>::new(), (Duration::ZERO, 0));
-    let before = peak_kb();
+    let before = peak_kib("self").expect("it runs");
     for seed in 0..times(48, 2_000) as u64 {
         let (end, took) = attempt(seed, root.path());
         *ends.entry(end).or_default() += 1;
         worst = worst.max((took, seed));
     }
-    let grown = (peak_kb() - before) >> 10;
+    let grown = (peak_kib("self").expect("it runs") - before) >> 10;
     println!("ends: {ends:?}; the longest took {:?} (seed {}); memory grew by {grown} MiB", worst.0, worst.1);
     // Other tests run beside this one.
     assert!(grown < 2048, "memory grew by {grown} MiB");

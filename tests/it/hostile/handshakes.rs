@@ -11,7 +11,10 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::proxy::{Side, Then, between};
-use crate::support::{config, echo, join_later, listener, message, one, shut_down, times, within};
+use crate::program::{assert_code, free_port, pstrain, start, wait};
+use crate::support::{
+    config, echo, eventually, join_later, listener, message, one, peak_kib, shut_down, times, within,
+};
 use pstrain::rpc::{JoinError, Methods, Token, Transport, Transports};
 use pstrain::topology::Rank;
 
@@ -116,6 +119,19 @@ fn attack(address: SocketAddr, bytes: &[u8], says_no_more: bool) {
     assert!(heard.len() < 1024, "{} bytes for somebody who has proven nothing", heard.len());
 }
 
+/// So many strangers, each with something else made of `template`. How long the longest took.
+fn mutated_handshakes(address: SocketAddr, template: &[u8], count: usize) -> Duration {
+    side_by_side(count, |number| {
+        let mut bytes = template.to_vec();
+        // Some are whole, and the proof is that of another connection.
+        if !number.is_multiple_of(16) {
+            mutate(&mut bytes, &mut ChaCha8Rng::seed_from_u64(number as u64));
+        }
+        // Few wait until they are sent away: that takes two seconds each.
+        attack(address, &bytes, number % 64 != 5);
+    })
+}
+
 #[test]
 fn no_mutated_handshake_holds_rank_0_up() {
     let (token, count) = (Token::random(), times(400, 16_000));
@@ -125,15 +141,7 @@ fn no_mutated_handshake_holds_rank_0_up() {
     (rank0.listen, rank0.token) = (Some(socket), Some(token.clone()));
     rank0.join_timeout = Duration::from_secs(3600);
     let rank0 = join_later(rank0, echo());
-    let longest = side_by_side(count, |number| {
-        let mut bytes = template.clone();
-        // Some are whole, and the proof is that of another connection.
-        if !number.is_multiple_of(16) {
-            mutate(&mut bytes, &mut ChaCha8Rng::seed_from_u64(number as u64));
-        }
-        // Few wait until they are sent away: that takes two seconds each.
-        attack(address, &bytes, number % 64 != 5);
-    });
+    let longest = mutated_handshakes(address, &template, count);
     println!("{count} mutated handshakes; the longest took {longest:?}");
     let mut rank1 = config(1, 2, address);
     rank1.token = Some(token);
@@ -141,6 +149,38 @@ fn no_mutated_handshake_holds_rank_0_up() {
     let rank0 = within(rank0).expect("complete");
     assert_eq!(one(rank0.call(Rank(1), "echo", message([5.into()]))).into_int(), Ok(5));
     shut_down(vec![rank0, rank1]);
+}
+
+/// Of a process of its own, so that it is seen.
+#[test]
+fn mutated_handshakes_take_little_of_a_ranks_memory() {
+    const MOST_MIB: u64 = 32;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
+    let words = Token::suggestion();
+    let token = Token::new(words.clone()).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let rank = |number: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", number, "--world-size", "2", "--run-dir", "RUN"]);
+        command.args(["--master-port", &address.port().to_string(), "--set", "train.steps=2"]);
+        command.args(["--set", "cluster.join_timeout_ms=600000"]);
+        start(command.env("PSTRAIN_TOKEN", &words))
+    };
+    let rank0 = rank("0");
+    eventually("rank 0 listens", || TcpStream::connect(address).is_ok());
+    let template = hello(&token);
+    // What it takes once for all of them.
+    mutated_handshakes(address, &template, THREADS);
+    let peak = || peak_kib(rank0.id()).expect("it waits for rank 1") >> 10;
+    let (before, count) = (peak(), times(400, 4_000));
+    mutated_handshakes(address, &template, count);
+    let grown = peak() - before;
+    println!("{count} mutated handshakes; the memory of rank 0 grew by {grown} MiB");
+    assert!(grown < MOST_MIB, "memory grew by {grown} MiB");
+    for rank in [rank("1"), rank0] {
+        assert_code(&wait(rank), 0);
+    }
 }
 
 /// A rank that comes to somebody who answers with what a rank 0 once said, changed.
