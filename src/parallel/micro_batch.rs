@@ -150,9 +150,8 @@ impl MicroBatch {
     /// What a module here says.
     pub fn advance(&mut self, passage: &Passage<'_>) -> Result<()> {
         loop {
-            let is_here = |module: &usize| passage.walk.here.contains(module);
             let ready = |module: &usize| self.is_ready(passage, *module);
-            let call = (0..passage.modules.len()).filter(|module| !is_here(module)).find(ready);
+            let call = passage.walk.calls.iter().copied().find(ready);
             let next = passage.walk.here.get(self.computed_here).copied().filter(ready);
             match (call, next) {
                 (Some(module), _) => self.begin(passage, module)?,
@@ -165,10 +164,9 @@ impl MicroBatch {
         }
     }
 
-    /// Is it this rank that begins the module, and now?
+    /// Is it the module's turn, which this rank begins?
     fn is_ready(&self, passage: &Passage<'_>, module: usize) -> bool {
-        let waits = matches!(self.at[module], At::Waiting);
-        waits && !passage.walk.modules[module].nested && self.has_inputs(passage, module)
+        matches!(self.at[module], At::Waiting) && self.has_inputs(passage, module)
     }
 
     fn has_inputs(&self, passage: &Passage<'_>, module: usize) -> bool {
@@ -184,30 +182,49 @@ impl MicroBatch {
     fn begin(&mut self, passage: &Passage<'_>, module: usize) -> Result<()> {
         let _span = span(Activity::Forward);
         let (start, forward, context) = (Instant::now(), passage.forwards[module], passage.context);
-        let handle = &passage.modules[module];
-        if let ModuleHandle::Remote(remote) = handle {
-            let inputs = self.remote_inputs(passage, module)?;
-            self.at[module] = At::Coming(Coming::Forward(Box::new(remote.start(context, inputs, forward))));
-            return Ok(());
-        }
-        let sources = &passage.walk.modules[module].sources;
-        let inputs: Option<Vec<Tensor>> = sources.iter().map(|source| self.take(*source)).collect();
-        let inputs = inputs.context("a forward begins before its inputs are there")?;
         let here = |outputs| At::Here(outputs, passage.walk.modules[module].uses);
-        self.at[module] = match (handle, context) {
-            (ModuleHandle::Sharded(table), Some(context)) => {
-                let rows = table.look_up(context, &inputs[0], forward.after)?;
-                At::Coming(Coming::Rows(Box::new(rows)))
+        self.at[module] = match &passage.modules[module] {
+            ModuleHandle::Remote(remote) => {
+                let inputs = self.remote_inputs(passage, module)?;
+                let forwarding = remote.start(context, inputs, forward);
+                self.at[module] = At::Coming(Coming::Forward(Box::new(forwarding)));
+                // It computes elsewhere.
+                return Ok(());
             }
-            (ModuleHandle::Sharded(table), None) => here(vec![table.predict(&inputs[0])?]),
-            (ModuleHandle::Replica(replica), Some(_)) => here(replica.forward(&inputs, forward)?),
-            (ModuleHandle::Replica(replica), None) => here(replica.predict(&inputs)?),
-            (ModuleHandle::Pulled(pulled), Some(context)) => here(pulled.forward(context, &inputs, forward)?),
-            (ModuleHandle::Pulled(pulled), None) => here(pulled.copy().predict(&inputs)?),
-            (ModuleHandle::Remote(_), _) => At::Waiting,
+            ModuleHandle::Sharded(table) => {
+                let inputs = self.inputs(passage, module)?;
+                match context {
+                    Some(context) => {
+                        let rows = table.look_up(context, &inputs[0], forward.after)?;
+                        At::Coming(Coming::Rows(Box::new(rows)))
+                    }
+                    None => here(vec![table.predict(&inputs[0])?]),
+                }
+            }
+            ModuleHandle::Replica(replica) => {
+                let inputs = self.inputs(passage, module)?;
+                here(match context {
+                    Some(_) => replica.forward(&inputs, forward)?,
+                    None => replica.predict(&inputs)?,
+                })
+            }
+            ModuleHandle::Pulled(pulled) => {
+                let inputs = self.inputs(passage, module)?;
+                here(match context {
+                    Some(context) => pulled.forward(context, &inputs, forward)?,
+                    None => pulled.copy().predict(&inputs)?,
+                })
+            }
         };
         self.computed += start.elapsed();
         Ok(())
+    }
+
+    /// What a module that begins here takes.
+    fn inputs(&mut self, passage: &Passage<'_>, module: usize) -> Result<Vec<Tensor>> {
+        let sources = &passage.walk.modules[module].sources;
+        let inputs: Option<Vec<Tensor>> = sources.iter().map(|source| self.take(*source)).collect();
+        inputs.context("a forward begins before its inputs are there")
     }
 
     /// Values that are here, and what other ranks ask one another for.

@@ -5,6 +5,8 @@ use crate::job::{Placement, Source, Training};
 /// The graph, as walks through it need it.
 pub struct Walk {
     pub(super) modules: Vec<Step>,
+    /// Modules that are calls from here, each behind those that it takes from.
+    pub(super) calls: Vec<usize>,
     /// Modules that are computed here, in the order in which they are: always the same, so that gradients add up in the same
     /// order. Those that wait for fewer calls one after the other come first.
     pub(super) here: Vec<usize>,
@@ -30,7 +32,7 @@ impl Walk {
         let step = |(at, spec): (usize, &crate::job::ModuleSpec)| {
             let of_fields = spec.sources.iter().all(|source| matches!(source, Source::Field(_)));
             let nested = job.is_nested(at);
-            let remote = matches!(spec.placement, Placement::Remote | Placement::Shards(_));
+            let remote = is_call(job, at);
             Step {
                 sources: spec.sources.clone(),
                 nested,
@@ -39,8 +41,10 @@ impl Walk {
                 begins_here: of_fields && spec.placement != Placement::Remote,
             }
         };
-        let modules = job.modules.iter().enumerate().map(step).collect();
-        Walk { modules, here: here(job), ends: job.loss.from.clone() }
+        let modules: Vec<Step> = job.modules.iter().enumerate().map(step).collect();
+        let is_own_call = |at: &usize| is_call(job, *at) && !modules[*at].nested;
+        let calls = (0..modules.len()).filter(is_own_call).collect();
+        Walk { modules, calls, here: here(job), ends: job.loss.from.clone() }
     }
 
     /// Does a walk begin with a call that may leave ahead of its turn?
@@ -54,15 +58,18 @@ impl Walk {
     }
 }
 
+/// Is the module computed by other ranks?
+fn is_call(job: &Training, module: usize) -> bool {
+    matches!(job.modules[module].placement, Placement::Remote | Placement::Shards(_))
+}
+
 fn here(job: &Training) -> Vec<usize> {
-    let is_call =
-        |module: usize| matches!(job.modules[module].placement, Placement::Remote | Placement::Shards(_));
     let mut calls = vec![0; job.modules.len()];
     for (at, spec) in job.modules.iter().enumerate() {
         let behind = spec.sources.iter().filter_map(Source::module);
-        calls[at] = behind.map(|before| calls[before] + usize::from(is_call(before))).max().unwrap_or(0);
+        calls[at] = behind.map(|before| calls[before] + usize::from(is_call(job, before))).max().unwrap_or(0);
     }
-    let mut here: Vec<usize> = (0..job.modules.len()).filter(|&module| !is_call(module)).collect();
+    let mut here: Vec<usize> = (0..job.modules.len()).filter(|&module| !is_call(job, module)).collect();
     here.sort_by_key(|&module| calls[module]);
     here
 }
