@@ -240,10 +240,7 @@ impl Trainer<'_> {
     }
 
     fn gradient_sync(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
-        let replicas: Vec<usize> =
-            (0..modules.len()).filter(|&module| modules[module].replica().is_some()).collect();
-        // Where gradients are averaged as they come the job has been proven to give them an order.
-        let runs = self.job.replica_runs().unwrap_or_else(|_| vec![replicas]);
+        let runs = self.job.replica_runs().context("the gradients of replicas")?;
         let handles = |run: &Vec<usize>| run.iter().filter_map(|&module| modules[module].replica()).collect();
         let runs: Vec<Vec<&Replica>> = runs.iter().map(handles).collect();
         if runs.concat().is_empty() {

@@ -1,6 +1,6 @@
 //! `[replicas]`: how the trainers' copies of a module agree.
 
-use super::super::validated::{Average, Hook, Replicas, Training, Unordered};
+use super::super::validated::{Average, Hook, Replicas, Training};
 use crate::config::{
     AnyKey, Flag, Integer, JobError, Key, Number, Table, Words, above, flag, integer, key, words,
 };
@@ -128,14 +128,7 @@ fn only_a_ring_compares(t: &Table<'_>, average: Average) {
 
 /// Whether the gradients of replicas come in an order that is the same on all trainers, where they are averaged as they come.
 pub(super) fn check_order(root: &Table<'_>, training: &Training) {
-    let Err(Unordered(a, b)) = training.replica_runs() else { return };
-    if training.replicas.average != Average::Ddp {
-        return;
-    }
-    let why = match a == b {
-        true => format!("those of `modules.{a}` come in several parts, from other ranks"),
-        false => format!("those of `modules.{a}` and `modules.{b}` come from different ranks, in any order"),
-    };
+    let Err(why) = training.replica_runs() else { return };
     let problem = format!("`replicas.average` = \"ddp\" averages gradients while they come, and {why}");
     let hint =
         "write average = \"all_reduce\" in [replicas], which averages all of them when the backward is over";

@@ -7,33 +7,46 @@
 
 use std::collections::BTreeSet;
 
-use super::{Placement, Taker, Training};
+use super::{Average, Placement, Taker, Training};
 
 /// What starts a piece: the loss, or the gradient of an input that was sent.
 type Piece = Taker;
 
-/// Two replicas to which gradients come in no order, or one twice to which several come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unordered(pub String, pub String);
+/// Replicas whose gradients are averaged while they come, and come in no order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unordered {
+    #[error("those of `modules.{0}` come in several parts, from other ranks")]
+    InParts(String),
+    #[error("those of `modules.{0}` and `modules.{1}` come from different ranks, in any order")]
+    Between(String, String),
+}
 
 impl Training {
-    /// The replicas, by their place among the modules, of each piece of a backward; those that have nothing to average are left
-    /// out.
+    /// The replicas, by their place among the modules, that are averaged together: of each piece of a backward, in the order of
+    /// the pieces, or all when the backward is over. Those that have nothing to average are left out.
     ///
     /// # Errors
-    /// The pieces come in no order.
+    /// They are averaged while gradients come, and the pieces come in no order. No job is like that that was read.
     pub fn replica_runs(&self) -> Result<Vec<Vec<usize>>, Unordered> {
-        let pieces = self.pieces();
-        let replicas = |at: &usize| {
+        let is_averaged = |at: &usize| {
             let module = &self.modules[*at];
             module.placement == Placement::Replicas && module.has_state()
         };
+        let replicas = (0..self.modules.len()).filter(is_averaged);
+        match self.replicas.average {
+            Average::Ddp => self.by_pieces(replicas),
+            Average::AllReduce | Average::Ring => Ok(vec![replicas.collect()]),
+        }
+    }
+
+    fn by_pieces(&self, replicas: impl Iterator<Item = usize>) -> Result<Vec<Vec<usize>>, Unordered> {
+        let pieces = self.pieces();
         let name = |at: usize| self.modules[at].name.clone();
         let mut runs: Vec<(&BTreeSet<Piece>, Vec<usize>)> = Vec::new();
-        for at in (0..self.modules.len()).filter(replicas) {
+        for at in replicas {
             let Pieces { own, .. } = &pieces[at];
             if own.len() > 1 {
-                return Err(Unordered(name(at), name(at)));
+                return Err(Unordered::InParts(name(at)));
             }
             match runs.iter_mut().find(|(piece, _)| *piece == own) {
                 Some((_, run)) => run.push(at),
@@ -45,7 +58,7 @@ impl Training {
                 let (a, b) = (run[0], other[0]);
                 let behind = |a: usize, b: usize| pieces[b].own.is_subset(&pieces[a].earlier);
                 if !behind(a, b) && !behind(b, a) {
-                    return Err(Unordered(name(b), name(a)));
+                    return Err(Unordered::Between(name(b), name(a)));
                 }
             }
         }
