@@ -3,20 +3,23 @@
 //! - `G-1` The first member of a group keeps its store, and the others reach it over the mesh; so a group needs no address
 //!   of its own in the job, and nobody from outside gets at it.
 //! - `G-2` A group ends with the mesh: when a rank is lost, what waits in a collective fails at once.
+//! - `G-3` Nothing of a group listens before all of its members are about to make it: who connects meanwhile could take a
+//!   rank's descriptors.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context as _, Result};
-use c10d::{Abort, Backend, Options, ProcessGroup};
+use anyhow::{Context as _, Result, bail};
+use c10d::{Abort, Backend, Options, ProcessGroup, Store};
 use tch::Device;
 
-use super::calls::group::{CarriedBy, Carrier};
 use super::group_store;
 use crate::job::{self, Cluster};
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
+
+/// The key in a group's store under which its first member says what carries it.
+const BACKEND: &str = "pstrain/backend";
 
 /// Makes the groups of this rank, and keeps the stores of those that it is the first member of.
 pub struct Groups {
@@ -31,21 +34,17 @@ pub struct Groups {
 
 impl Groups {
     /// `device`: where the tensors are that this rank's groups will send.
-    pub fn new(cluster: &Cluster, device: Device) -> Arc<Groups> {
-        Arc::new(Groups {
+    pub fn new(cluster: &Cluster, device: Device) -> Groups {
+        Groups {
             cluster: cluster.clone(),
             device,
             backend: backend(cluster.backend, device),
             joined: AtomicBool::default(),
-        })
+        }
     }
 
     /// Offers the stores of this rank to the other members.
-    pub fn register(&self, methods: &mut Methods) {
-        let backend = self.backend.to_string();
-        methods.serve(move |_, Carrier {}| {
-            std::future::ready(anyhow::Ok(CarriedBy { backend: backend.clone() }))
-        });
+    pub fn register(methods: &mut Methods) {
         group_store::register(methods);
     }
 
@@ -68,7 +67,9 @@ impl Groups {
         let abort = Abort::default();
         end_with(mesh, abort.clone())?;
         let store = group_store::open(mesh, members[0], name, &self.cluster)?;
-        let backend = self.carrier(mesh, members[0])?;
+        let in_group = || format!("group `{name}`");
+        let backend = self.agreed_backend(&store, rank).with_context(in_group)?;
+        self.gather(&store, rank, members).with_context(in_group)?;
         // Where the others reach this rank's mesh, there they reach its end of the group.
         let host = address_of(mesh, mesh.rank())?.ip();
         let options = Options {
@@ -83,16 +84,33 @@ impl Groups {
             abort,
             ..Options::default()
         };
-        ProcessGroup::new(&store, rank as u32, members.len() as u32, options)
-            .with_context(|| format!("group `{name}`"))
+        ProcessGroup::new(&store, rank as u32, members.len() as u32, options).with_context(in_group)
+    }
+
+    /// Waits for all members: Gloo listens from here on until it has connected them, and then for moments only (G-3).
+    fn gather(&self, store: &Store, rank: usize, members: &[Rank]) -> Result<()> {
+        let here = |place: usize| format!("pstrain/here/{place}");
+        store.set(&here(rank), "")?;
+        let keys: Vec<String> = (0..members.len()).map(here).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let limit = self.cluster.join_timeout;
+        let Err(error) = store.wait(&keys, limit) else { return Ok(()) };
+        let came = |key: &str| store.check_keys(&[key]).unwrap_or(true);
+        let missing = keys.iter().zip(members).filter(|(key, _)| !came(key));
+        let missing: Vec<String> = missing.map(|(_, rank)| rank.to_string()).collect();
+        match missing.is_empty() {
+            true => Err(error.into()),
+            false => bail!("within {limit:?} these ranks have not come to it: {}", missing.join(", ")),
+        }
     }
 
     /// What carries the group: what its first member says, so that all agree.
-    fn carrier(&self, mesh: &Mesh, first: Rank) -> Result<Backend> {
-        if first == mesh.rank() {
+    fn agreed_backend(&self, store: &Store, rank: usize) -> Result<Backend> {
+        if rank == 0 {
+            store.set(BACKEND, self.backend.to_string())?;
             return Ok(self.backend);
         }
-        backend_named(&mesh.request(first, Carrier {}).wait()?.backend)
+        backend_named(&String::from_utf8_lossy(&store.get(BACKEND)?))
     }
 }
 
@@ -136,4 +154,57 @@ fn address_of(mesh: &Mesh, rank: Rank) -> Result<SocketAddr> {
         address.to_socket_addrs().with_context(|| format!("rank {rank}'s address `{address}`"))?.collect();
     let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
     best.copied().with_context(|| format!("rank {rank}'s address `{address}` stands for no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::job::{JobText, Sources, load, starter};
+    use crate::rpc::MeshConfig;
+    use crate::topology::WorldSize;
+
+    fn world(size: u32) -> Vec<Mesh> {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = socket.local_addr().expect("bound").to_string();
+        let mut socket = Some(socket);
+        let joins: Vec<_> = (0..size)
+            .map(|rank| {
+                let mut config = MeshConfig::new(Rank(rank), WorldSize(size), address.clone());
+                config.listen = socket.take();
+                let mut methods = Methods::new();
+                Groups::register(&mut methods);
+                thread::spawn(move || Mesh::join(config, methods).expect("joins"))
+            })
+            .collect();
+        joins.into_iter().map(|join| join.join().expect("no panic")).collect()
+    }
+
+    fn cluster(join_timeout: Duration) -> Cluster {
+        let file = JobText { name: "starter", text: starter() };
+        let cluster = load(&Sources { file, env: Vec::new(), overrides: &[] }).expect("sound").job.cluster;
+        Cluster { join_timeout, ..cluster }
+    }
+
+    /// G-3
+    #[test]
+    fn nothing_of_a_group_listens_before_all_members_have_come_and_who_is_missing_is_named() {
+        let meshes = world(3);
+        let ranks = [Rank(0), Rank(1), Rank(2)];
+        let cluster = cluster(Duration::from_millis(300));
+        let join = |mesh: &Mesh| Groups::new(&cluster, Device::Cpu).join(mesh, "g", &ranks);
+        let (first, last) = thread::scope(|scope| {
+            let last = scope.spawn(|| join(&meshes[2]).map(drop).expect_err("rank 1 does not come"));
+            (join(&meshes[0]).map(drop).expect_err("rank 1 does not come"), last.join().expect("no panic"))
+        });
+        for error in [first, last] {
+            assert_eq!(format!("{error:#}"), "group `g`: within 300ms these ranks have not come to it: 1");
+        }
+        // Where Gloo listens it says in the store, before anybody can know it.
+        let store = group_store::open(&meshes[1], Rank(0), "g", &cluster).expect("opened");
+        assert_eq!(store.count_keys().expect("counted"), 3, "the backend, and two that are here");
+    }
 }

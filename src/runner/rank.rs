@@ -124,7 +124,7 @@ const VERDICT: Duration = Duration::from_secs(1);
 struct JoinedRank<'a> {
     start: RankStart<'a>,
     mesh: Mesh,
-    groups: Arc<Groups>,
+    groups: Groups,
     duty: Duty<'a>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> JoinedRank<'a> {
         let mut methods = Methods::new();
         let devices = devices::of_rank(job, start.rank, start.local_rank);
         let groups = Groups::new(&job.cluster, devices[0]);
-        groups.register(&mut methods);
+        Groups::register(&mut methods);
         let duty = match &job.work {
             Work::Train(training) => {
                 let folder = start.folder.clone();

@@ -1,17 +1,6 @@
-//! What the first member of a process group has for the others: what carries the group, and its store.
+//! The store of a process group, as its first member has it for the others.
 
 use crate::rpc::{body, call};
-
-call! {
-    /// The backend of the groups whose first member is the callee.
-    pub(in crate::parallel) struct Carrier = "group.carrier" -> CarriedBy {}
-}
-
-body! {
-    pub(in crate::parallel) struct CarriedBy {
-        backend: String,
-    }
-}
 
 call! {
     /// Waits for keys.

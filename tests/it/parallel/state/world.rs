@@ -33,7 +33,7 @@ pub struct Node {
     mesh: Mesh,
     pub autograd: Arc<Autograd>,
     modules: Arc<ModuleServer>,
-    groups: Arc<Groups>,
+    groups: Groups,
 }
 
 impl World {
@@ -70,7 +70,7 @@ impl World {
             ranges.register(&autograd, &mut methods);
             StateServer::new(&modules, &shards, &ranges).register(&autograd, &mut methods);
             let groups = Groups::new(&job.cluster, Device::Cpu);
-            groups.register(&mut methods);
+            Groups::register(&mut methods);
             parts.lock().unwrap().push((autograd, modules, groups));
             methods
         };
