@@ -27,8 +27,8 @@ pub fn evaluate(
     stepper: &mut Stepper,
     reporter: &mut Reporter,
 ) -> Result<Option<EvalResult>> {
-    let Some(test) = &job.data.test else { return Ok(None) };
-    let split = Split::open_test(host, job, root, test, state).context("the test data").map_err(BadJob)?;
+    let split = Split::open_test(host, job, root, state).context("the test data").map_err(BadJob)?;
+    let Some(split) = split else { return Ok(None) };
     let total = split.samples();
     let schedule = Schedule::for_evaluation(total, job.eval.batch_size)?;
 

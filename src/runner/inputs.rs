@@ -146,13 +146,12 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
         Err(error) => return vec![wrong("plug-ins", error.into())],
     };
     let mut problems = Vec::new();
-    let mut keep =
-        |what: &str, opened: Result<Split>| opened.map_err(|error| problems.push(wrong(what, error))).ok();
-    let train = keep("`data.train`", Split::open(&host, training, root, &training.data.train));
-    let test = training.data.test.as_ref();
+    let mut keep = |what: &str, opened: Result<Option<Split>>| {
+        opened.map_err(|error| problems.push(wrong(what, error))).ok().flatten()
+    };
+    let train = keep("`data.train`", Split::open(&host, training, root).map(Some));
     let state = train.as_ref().and_then(|train| train.info().state.clone());
-    let test =
-        test.and_then(|test| keep("`data.test`", Split::open_test(&host, training, root, test, state)));
+    let test = keep("`data.test`", Split::open_test(&host, training, root, state));
     let loss = host
         .load_ref(&training.loss.plugin)
         .and_then(|component| Loss::open(&component, &training.loss.params, training.plugin_limits));

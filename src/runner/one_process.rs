@@ -124,7 +124,7 @@ fn walk(
     steps: u64,
     mut step: impl FnMut(Batch<Samples>) -> Result<f64>,
 ) -> Result<TrainerReport> {
-    let split = Split::open(host, job, root, &job.data.train).context("the training data")?;
+    let split = Split::open(host, job, root).context("the training data")?;
     let mut job = job.clone();
     job.train.steps = if steps == 0 { job.train.steps } else { steps };
     job.train.trainers.ranks.truncate(1);

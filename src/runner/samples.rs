@@ -47,6 +47,15 @@ impl Samples {
     }
 }
 
+/// One of the job's splits, before it is opened.
+struct Unopened<'a> {
+    /// Parameters of the plug-in.
+    config: &'a serde_json::Value,
+    purpose: Purpose,
+    /// What the samples to train on have settled.
+    state: Option<DatasetState>,
+}
+
 /// A split of the job's data, opened.
 pub struct Split {
     component: Component,
@@ -62,11 +71,12 @@ impl Split {
     ///
     /// # Errors
     /// When the plug-in cannot open the data, or they do not fit the model.
-    pub fn open(host: &Host, job: &Training, root: &Path, config: &serde_json::Value) -> Result<Split> {
-        Split::open_for(Purpose::training(job.seed, 0), host, job, root, config, None)
+    pub fn open(host: &Host, job: &Training, root: &Path) -> Result<Split> {
+        let purpose = Purpose::training(job.seed, 0);
+        Split::open_one(host, job, root, Unopened { config: &job.data.train, purpose, state: None })
     }
 
-    /// The samples to test on, with what those to train on have settled.
+    /// The samples to test on, with what those to train on have settled. `None`: the job has none.
     ///
     /// # Errors
     /// As [`Split::open`].
@@ -74,20 +84,15 @@ impl Split {
         host: &Host,
         job: &Training,
         root: &Path,
-        config: &serde_json::Value,
         state: Option<DatasetState>,
-    ) -> Result<Split> {
-        Split::open_for(Purpose::evaluation(job.seed), host, job, root, config, state)
+    ) -> Result<Option<Split>> {
+        let Some(config) = &job.data.test else { return Ok(None) };
+        let purpose = Purpose::evaluation(job.seed);
+        Split::open_one(host, job, root, Unopened { config, purpose, state }).map(Some)
     }
 
-    fn open_for(
-        purpose: Purpose,
-        host: &Host,
-        job: &Training,
-        root: &Path,
-        config: &serde_json::Value,
-        state: Option<DatasetState>,
-    ) -> Result<Split> {
+    fn open_one(host: &Host, job: &Training, root: &Path, split: Unopened<'_>) -> Result<Split> {
+        let Unopened { config, purpose, state } = split;
         if !root.is_dir() {
             bail!("the data folder `{}` is not there", root.display());
         }

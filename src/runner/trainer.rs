@@ -67,9 +67,7 @@ impl Trainer<'_> {
     fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
         let host = Host::apart(&self.job.plugin_limits)?;
-        let split = Split::open(&host, self.job, self.root, &self.job.data.train)
-            .context("the training data")
-            .map_err(BadJob)?;
+        let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
         let facts = Facts::of_rank(self.job, self.mesh.rank())?.with_data(self.job, split.info());

@@ -48,7 +48,7 @@ fn one_process(settings: &[&str]) -> [(&'static str, Tensor); 3] {
     let mut parameters: Vec<Tensor> = leaves(0).chain(leaves(1)).collect();
 
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, training, Path::new("."), &training.data.train).unwrap();
+    let mut split = Split::open(&host, training, Path::new(".")).unwrap();
     let schedules: Vec<Schedule> =
         (0..2).map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap()).collect();
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();

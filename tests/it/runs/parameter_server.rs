@@ -159,7 +159,7 @@ fn follows_one_process(settings: &[&str], train: impl Fn(&mut OneProcess, &mut S
     let job = job.training().unwrap();
     let root = runner::builtin::unpack("digits").unwrap();
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, job, &root, &job.data.train).unwrap();
+    let mut split = Split::open(&host, job, &root).unwrap();
     let mut one = OneProcess::new(job, &host, &[tch::Device::Cpu]).unwrap();
     let schedules: Vec<Schedule> =
         (0..3).map(|trainer| Schedule::for_training(job, split.samples(), trainer).unwrap()).collect();

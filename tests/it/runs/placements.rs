@@ -152,7 +152,7 @@ fn one_process(parts: &[Part]) -> Vec<Tensor> {
         parameters.into_iter().map(|tensor| tensor.set_requires_grad(true)).collect();
 
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, training, Path::new("."), &training.data.train).unwrap();
+    let mut split = Split::open(&host, training, Path::new(".")).unwrap();
     let schedules: Vec<Schedule> = (0..TRAINERS)
         .map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap())
         .collect();

@@ -70,7 +70,7 @@ fn one_process(text: &str, ranks: u32, steps: u64, settings: &[&str]) -> Vec<(St
     let training: &Training = job.training().unwrap();
     let trainers = training.train.trainers.ranks.len() as u32;
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, training, Path::new("."), &training.data.train).unwrap();
+    let mut split = Split::open(&host, training, Path::new(".")).unwrap();
     let mut one = OneProcess::new(training, &host, &[tch::Device::Cpu]).unwrap();
     let schedules: Vec<Schedule> = (0..trainers)
         .map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap())

@@ -66,7 +66,7 @@ fn reference() -> Vec<(String, Tensor)> {
         .collect();
     let root = builtin::unpack("digits").unwrap();
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, training, &root, &training.data.train).unwrap();
+    let mut split = Split::open(&host, training, &root).unwrap();
     let schedules: Vec<Schedule> =
         (0..2).map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap()).collect();
     let mut batches: Vec<_> = schedules.iter().map(Schedule::batches).collect();
@@ -312,7 +312,7 @@ fn one_process_trains_a_script_as_the_ranks_do() {
     let training = job.training().unwrap();
     let root = builtin::unpack("digits").unwrap();
     let host = Host::new(None).unwrap();
-    let mut split = Split::open(&host, training, &root, &training.data.train).unwrap();
+    let mut split = Split::open(&host, training, &root).unwrap();
     let mut one = OneProcess::new(training, &host, &[tch::Device::Cpu]).unwrap();
     let schedules: Vec<Schedule> =
         (0..2).map(|trainer| Schedule::for_training(training, split.samples(), trainer).unwrap()).collect();

@@ -56,7 +56,7 @@ fn one_process(job: &Training, rule: &Rule, steps: i32) -> Vec<Tensor> {
 
     let host = Host::new(None).unwrap();
     let root = runner::builtin::unpack("digits").unwrap();
-    let mut split = Split::open(&host, job, &root, &job.data.train).unwrap();
+    let mut split = Split::open(&host, job, &root).unwrap();
     let trainers = job.train.trainers.ranks.len() as u32;
     let schedules: Vec<Schedule> =
         (0..trainers).map(|at| Schedule::for_training(job, split.samples(), at).unwrap()).collect();
