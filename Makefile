@@ -55,11 +55,12 @@ docs: build
 bench: build
 	bench/all.py --data $(or $(DATA),data/mnist)
 
-# Ranks in Rust and in Python in one group; sets up a Python with PyTorch once.
+# Ranks in Rust and in Python in one group, and saved weights in Python; sets up a Python with PyTorch once.
 interop: build
 	@scripts/setup-interop
 	cargo build --quiet --package c10d --examples
 	scripts/interop
+	cargo test --quiet --test it graph::outputs -- --ignored
 
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:

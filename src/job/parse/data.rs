@@ -20,7 +20,8 @@ const PLUGIN: Key<By<PluginRef>> =
     );
 const ROOT: Key<Optional<By<DataRoot>>> = key("root", by(root, || Kind::Str))
     .optional()
-    .doc("The folder that the plug-in may read, or `builtin:digits`, which is inside the program.");
+    .doc("The folder that the plug-in may read; or what is inside the program: `builtin:digits`, IDX files of handwritten digits, \
+         or `builtin:digit_images`, the same as PNG files.");
 pub(in crate::job) const TRAIN: Key<Optional<By<Json>>> =
     key("train", by(|item| item.json_table(), any_table))
         .optional()

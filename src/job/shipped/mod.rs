@@ -23,7 +23,7 @@ pub struct Shipped {
 }
 
 /// Data inside the program: what may stand after `builtin:` in `data.root`.
-pub const BUILTIN_DATA: [&str; 1] = ["digits"];
+pub const BUILTIN_DATA: [&str; 2] = ["digits", "digit_images"];
 
 impl Shipped {
     /// Its parameters as one of several tables.

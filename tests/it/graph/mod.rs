@@ -2,5 +2,6 @@
 //! (`tests/data/graph.py`) after 50 steps, and what is said of graphs that are wrong.
 
 mod jobs;
+mod outputs;
 mod placements;
 mod said;

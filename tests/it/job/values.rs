@@ -294,7 +294,7 @@ fn words_that_are_no_choice_are_met_with_the_choices() {
     insta::assert_snapshot!(replaced("root = \"data\"", "root = \"builtin:mnist\""), @r#"
     error: job `x.toml`: `data.root` = "builtin:mnist" is not inside the program
       from: x.toml, line 18
-      hint: builtin data: digits
+      hint: builtin data: digits, digit_images
     "#);
 }
 

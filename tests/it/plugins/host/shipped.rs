@@ -19,6 +19,25 @@ fn dataset(name: &str, config: &Value, root: &std::path::Path) -> Dataset {
     Dataset::open(&component, config, root, LIMITS, None).unwrap()
 }
 
+/// Images are in another order: by class.
+#[test]
+fn the_digits_are_the_same_as_images_and_as_idx() {
+    let idx_root = pstrain::runner::builtin::unpack("digits").unwrap();
+    let config = json!({ "images": "t10k-images-idx3-ubyte", "labels": "t10k-labels-idx1-ubyte" });
+    let mut idx = dataset("idx", &config, &idx_root);
+    let root = pstrain::runner::builtin::unpack("digit_images").unwrap();
+    let mut images = dataset("images", &json!({ "folder": "test", "channels": 1 }), &root);
+    let all = |of: &mut Dataset| {
+        let indices: Vec<u64> = (0..of.info().samples).collect();
+        let [pixels, labels] = &of.batch(&indices, EVALUATION).unwrap()[..] else { panic!("two fields") };
+        (pixels.reshape([-1, 64]), labels.shallow_clone())
+    };
+    let ((as_idx, classes), (as_images, labels)) = (all(&mut idx), all(&mut images));
+    let (sorted, order) = classes.sort_stable(true, 0, false);
+    assert_eq!(sorted, labels);
+    assert_eq!(as_idx.index_select(0, &order), as_images);
+}
+
 /// Scores of five samples in three classes, and their classes.
 fn scores() -> (Tensor, Tensor) {
     let scores: Vec<f32> = (0..15).map(|i| ((i * 37) % 19) as f32 / 5.0 - 1.5).collect();
