@@ -1,8 +1,9 @@
 //! From the options to a validated job; `check` and `init`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use super::exit::{DONE, Failure};
 use super::stdout;
 use crate::human::printable;
 use crate::job::{
-    self, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Sources, Training,
-    Work,
+    self, Cluster, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Source,
+    Sources, Training, Work,
 };
 use crate::runner::libtorch::NoLibtorch;
 use crate::runner::model_files::Tried;
-use crate::runner::{builtin, inputs, libtorch, model_files};
+use crate::runner::{builtin, inputs, libtorch, model_files, try_data};
 
 /// The job that runs where none is named: it trains on data inside the binary.
 const BUILTIN: JobText<'static> =
@@ -115,7 +116,9 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     match &resolved.job.work {
         Work::Train(training) => {
             let no_libtorch = libtorch::ensure().err();
-            let plan = job::plan(&resolved.job, training, &script_sizes(args, training, &no_libtorch)?);
+            let mut plan = job::plan(&resolved.job, training, &script_sizes(args, training, &no_libtorch)?);
+            let unseen = not_looked_at(args, &resolved.job, training, no_libtorch.is_none());
+            plan.notes.extend(unseen.into_iter().map(|what| format!("not looked at: {what}")));
             // The plan needs no data: it is told also where they are still to be fetched.
             stdout::result(&plan, &plan, args.json)?;
             check_inputs(&args.job, &resolved.job, training, no_libtorch.is_none())?;
@@ -134,6 +137,48 @@ fn check_inputs(path: &Path, job: &Job, training: &Training, has_libtorch: bool)
         wrong = inputs::unfit(training, &data_root(job)?, has_libtorch);
     }
     if wrong.is_empty() { Ok(()) } else { Err(JobErrors::new(&path.display().to_string(), wrong).into()) }
+}
+
+/// Refuses a job that is about to run and whose data or loss do not fit, as [`check`] does. `root`: the folder that data are
+/// read from. For a process without threads.
+pub fn try_inputs(path: Option<&Path>, job: &Job, root: &Path) -> Result<(), Failure> {
+    let Some(training) = job.training() else { return Ok(()) };
+    let wrong = try_data::unfit(training, root)?;
+    let name = path.map_or(BUILTIN.name.into(), |path| path.display().to_string());
+    if wrong.is_empty() { Ok(()) } else { Err(JobErrors::new(&name, wrong).into()) }
+}
+
+/// What a check cannot find out, here or as it was asked for.
+fn not_looked_at(args: &CheckArgs, job: &Job, training: &Training, has_libtorch: bool) -> Vec<String> {
+    let mut unseen = Vec::new();
+    let why = match (args.no_scripts, has_libtorch) {
+        (true, _) => Some("`--no-scripts`"),
+        (false, false) => Some("there is no libtorch"),
+        (false, true) => None,
+    };
+    let scripts = training.modules.iter().filter_map(|module| module.torchscript());
+    for script in scripts.map(|script| script.file.display().to_string()).collect::<BTreeSet<_>>() {
+        unseen.extend(why.map(|why| format!("what TorchScript `{script}` computes: {why}")));
+    }
+    if !has_libtorch {
+        unseen.push("the loss of the first samples: there is no libtorch".into());
+    }
+    if training.loss.from.iter().any(|source| matches!(source, Source::Field(_))) {
+        unseen.push("the loss of the first samples: it takes a field of the data as an output".into());
+    }
+    if meets_others(&job.cluster) {
+        unseen.push(
+            "data, weights and plug-ins on other machines: each rank looks at its own when it starts".into(),
+        );
+    }
+    unseen
+}
+
+/// Whether ranks of other machines can reach rank 0.
+fn meets_others(cluster: &Cluster) -> bool {
+    let addr = &cluster.master_addr;
+    let here = addr == "localhost" || addr.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback());
+    cluster.world_size.0 > 1 && !here
 }
 
 /// What the job's TorchScript holds; nothing where it is not to be run, or where libtorch, which alone can open it, is not to

@@ -29,6 +29,11 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let job = &resolved.job;
     limits::check(job, Some(rank)).map_err(Failure::usage)?;
     let agreement = agreement::of(&resolved)?;
+    let data_root = job::data_root(job)?;
+    // Before there are threads, and before others wait for this rank.
+    if job.training().is_some_and(|training| training.train.trainers.ranks.contains(&rank)) {
+        job::try_inputs(Some(&args.job), job, &data_root)?;
+    }
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
 
@@ -50,7 +55,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         master: meeting.master.clone(),
         listen: meeting.listen.take(),
         token,
-        data_root: job::data_root(job)?,
+        data_root,
         folder: folder.clone(),
         reporter: Reporter::to_board(board.clone()),
         started,

@@ -23,6 +23,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     limits::check(job, None).map_err(Failure::usage)?;
     let agreement = agreement::of(&resolved)?;
     let data_root = job::data_root(job)?;
+    job::try_inputs(args.job.as_deref(), job, &data_root)?;
     // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
     let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
     let listen = launch::bind_master(&job.cluster.master_addr, port)?;

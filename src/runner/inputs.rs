@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tch::{Device, Kind, Tensor};
 
+use super::ids;
 use super::samples::Split;
 use crate::job::shipped::{self, DATASETS};
 use crate::job::{DataRoot, Job, JobError, PluginRef, Source, Training};
@@ -171,11 +172,15 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
     problems
 }
 
-/// The loss of the first few samples, and of an output of the model's shape that is 0 everywhere.
+/// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere.
 fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss) -> Result<()> {
     const FEW: u64 = 4;
-    let indices: Vec<u64> = (0..split.samples().min(FEW)).collect();
+    const MORE: u64 = 64;
+    let most = MORE.min(training.train.batch_size).max(FEW);
+    let indices: Vec<u64> = (0..split.samples().min(most)).collect();
     let samples = split.batch(&indices)?;
+    ids::fit(training, &samples)?;
+    let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(()) };
     let zeros = |source: &Source| -> Result<Option<Tensor>> {
         let Source::Output { module, output } = *source else { return Ok(None) };
         let Some(signal) = training.modules[module].outputs().into_iter().nth(output) else {

@@ -113,6 +113,50 @@ fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
     assert!(said.contains("`data.input` = \"pixels\" is not a field of the data"), "{said}");
 }
 
+/// Nobody else is there to join.
+#[test]
+fn a_trainer_of_run_looks_at_its_data_before_it_waits_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    let run = |rank: &str, setting: &str| {
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--world-size", "2", "--master-port", "0", "--rank", rank]);
+        command.args(["--set", setting, "--set", "cluster.join_timeout_ms=2000", "--run-dir", "RUN"]);
+        let output = finish(&mut command);
+        (output.status.code().unwrap(), stderr(&output))
+    };
+    let (code, said) = run("1", "loss.plugin=mse");
+    assert!(said.contains("`data.train`: the loss of the first samples: plug-in `mse`"), "{said}");
+    assert_eq!(code, 2);
+    // A server's data are on another machine.
+    let (code, said) = run("0", "loss.plugin=mse");
+    assert!(code == 3 && !said.contains("the first samples"), "{said}");
+}
+
+#[test]
+fn check_says_what_it_could_not_look_at() {
+    let folder = tempfile::tempdir().unwrap();
+    plain_job(folder.path());
+    let net = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs/digits_net.pt");
+    let job = include_str!("../../../jobs/torchscript.toml");
+    assert!(job.contains("\"jobs/digits_net.pt\""));
+    fs::write(folder.path().join("script.toml"), job.replace("jobs/digits_net.pt", "net.pt")).unwrap();
+    fs::copy(net, folder.path().join("net.pt")).unwrap();
+    let notes = |options: &[&str]| {
+        let output = finish(pstrain(folder.path()).arg("check").args(options));
+        assert_code(&output, 0);
+        let notes = stdout(&output);
+        notes.lines().filter(|line| line.contains("not looked at")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(notes(&["job.toml"]), "");
+    assert_eq!(notes(&["script.toml"]), "");
+    let elsewhere = notes(&["script.toml", "--no-scripts", "--master-addr", "10.0.0.1"]);
+    insta::assert_snapshot!(elsewhere, @"
+    note: not looked at: what TorchScript `net.pt` computes: `--no-scripts`
+    note: not looked at: data, weights and plug-ins on other machines: each rank looks at its own when it starts
+    ");
+}
+
 /// Its first step looks, whatever is logged later.
 #[test]
 fn a_negative_log_likelihood_of_raw_scores_ends_the_first_step() {

@@ -4,6 +4,7 @@ mod datasets;
 mod hybrid;
 mod joining;
 mod lost_ranks;
+mod mistakes;
 mod parameter_server;
 mod pipeline;
 mod placements;
