@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::validated::ModuleSpec;
-use crate::layers::{RowTable, TableSpec};
+use crate::layers::{RowTable, TablePart, TableSpec};
 
 /// `shards`: how the rows of a module's table are dealt out to the ranks of its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,6 +82,13 @@ impl ModuleSpec {
             [layer] => layer.op.rows(),
             _ => None,
         }
+    }
+
+    /// The tables of [`ModuleSpec::rows`], named as in this module.
+    pub fn tables(&self, rows: &RowTable) -> Vec<TablePart> {
+        let layer = self.layers().first().map_or("", |layer| layer.name.as_str());
+        let named = |part: TablePart| TablePart { name: format!("{layer}.{}", part.name), ..part };
+        rows.tables().into_iter().map(named).collect()
     }
 
     /// The table of [`ModuleSpec::rows`].

@@ -22,7 +22,9 @@ impl Join for Add {
     fn joined_macs(&self, _inputs: &[Signal]) -> u64 {
         0
     }
+}
 
+impl Add {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
         let (first, others) = (inputs[0].shallow_clone(), &inputs[1..]);
         others.iter().try_fold(first, |sum, input| sum.f_add(input))

@@ -49,7 +49,9 @@ impl Join for Concat {
     fn joined_macs(&self, _inputs: &[Signal]) -> u64 {
         0
     }
+}
 
+impl Concat {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
         Tensor::f_cat(inputs, self.dim)
     }

@@ -63,7 +63,9 @@ impl Join for DotInteraction {
         let (vectors, length) = vectors(inputs).unwrap_or_default();
         vectors.saturating_mul(vectors).saturating_mul(length).unsigned_abs()
     }
+}
 
+impl DotInteraction {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
         let lists = inputs.iter().map(|input| match input.dim() {
             2 => input.f_unsqueeze(1),

@@ -2,7 +2,8 @@
 
 use super::shape::{Refusal, Signal};
 
-/// Makes of a [`Join`](super::op::Join) a layer: all else that there is to say of it.
+/// Makes of a [`Join`](super::op::Join) with a method `join`, which gives its output for a batch of each input, a layer:
+/// all else that there is to say of it.
 macro_rules! joining {
     ($layer:ident) => {
         impl $crate::layers::op::Op for $layer {
@@ -50,8 +51,7 @@ macro_rules! joining {
                 &self,
                 args: &mut $crate::layers::ForwardArgs<'_>,
             ) -> Result<tch::Tensor, tch::TchError> {
-                let inputs: Vec<&tch::Tensor> = std::iter::once(args.x).chain(args.others).collect();
-                $crate::layers::op::Join::join(self, &inputs)
+                self.join(&args.inputs())
             }
         }
     };

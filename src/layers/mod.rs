@@ -9,6 +9,7 @@
 pub mod arguments;
 mod avg_pool;
 mod batch_norm;
+mod columns;
 mod conv;
 mod elementwise;
 pub mod init;
@@ -23,12 +24,13 @@ mod recurrent;
 pub mod rng;
 mod shape;
 pub mod size;
+mod tables;
 mod window;
 
-pub use embedding_bag::EMPTY_PLACE;
-pub use op::{BagMode, ForwardArgs, Op, ParameterSpec, RowTable, Seen, TableSpec};
+pub use op::{ForwardArgs, Op, ParameterSpec, RowTable, Seen, TablePart, TableSpec};
 pub use read::{NAME, TYPE, check_name, list};
 pub use shape::{InputDtype, MOST_DIMENSIONS, Mismatch, Outputs, Signal, infer, infer_from};
+pub use tables::{BagMode, Columns, EMPTY_PLACE, TableRows};
 
 use std::ops::Deref;
 

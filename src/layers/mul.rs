@@ -22,7 +22,9 @@ impl Join for Mul {
     fn joined_macs(&self, _inputs: &[Signal]) -> u64 {
         0
     }
+}
 
+impl Mul {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
         let (first, others) = (inputs[0].shallow_clone(), &inputs[1..]);
         others.iter().try_fold(first, |product, input| product.f_mul(input))

@@ -1,12 +1,13 @@
 //! What a layer says of itself in its file.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
-use serde::Serialize;
 use tch::{Kind, TchError, Tensor};
 
 use super::masks::MaskSource;
 use super::shape::{Output, Signal};
+use super::tables::{BagMode, Columns, asked};
 use super::{Layer, LayerOp};
 
 /// What a layer computes. Nothing has a default: each says everything. Those that change each number by itself say less,
@@ -37,7 +38,7 @@ pub trait Op: Debug + Send + Sync {
     /// Its rows, if it is a table that can lie on several ranks.
     fn rows(&self) -> Option<RowTable>;
 
-    /// How it makes one of several inputs, if it does: then it takes no single one.
+    /// How it makes one of several inputs, if it does.
     fn joins(&self) -> Option<&dyn Join>;
 
     /// Layers that its input goes through first.
@@ -59,12 +60,6 @@ pub trait Join: Debug + Send + Sync {
 
     /// Multiply-accumulates of one sample's forward, about.
     fn joined_macs(&self, inputs: &[Signal]) -> u64;
-
-    /// Its output for a batch of each input.
-    ///
-    /// # Errors
-    /// What libtorch refuses.
-    fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError>;
 }
 
 /// A parameter as PyTorch names it within its layer, with its shape.
@@ -130,20 +125,58 @@ impl Buffer {
 /// A table of rows, of which a batch uses some.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowTable {
+    /// All tables as one.
     pub table: TableSpec,
+    /// The tables, if each column of ids has its own.
+    pub columns: Option<Columns>,
     /// How the rows of a bag become one; none: each stays by itself.
     pub bags: Option<BagMode>,
+    /// Rows are multiplied by numbers that come behind the ids.
+    pub weights: bool,
     /// The layer over rows that are all there: none is padding, and their gradients are dense.
     pub over_rows: LayerOp,
 }
 
-/// How an embedding bag joins the rows of a bag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BagMode {
-    Sum,
-    Mean,
-    Max,
+/// One of the tables that a layer looks rows up in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePart {
+    /// Of its parameter.
+    pub name: String,
+    /// Which rows are its of the one that all make together; None: it is the only one, and has whatever ids there are.
+    pub ids: Option<Range<i64>>,
+    pub rows: i64,
+}
+
+impl TablePart {
+    /// The name of the list of its ids in a file, where it has not all of its rows.
+    pub fn ids_name(&self) -> String {
+        format!("{}ids", self.name.strip_suffix("weight").unwrap_or(&self.name))
+    }
+}
+
+impl RowTable {
+    /// The tables, in the order of their rows, named as in the layer.
+    pub fn tables(&self) -> Vec<TablePart> {
+        match &self.columns {
+            None => vec![TablePart { name: "weight".into(), ids: None, rows: self.table.rows }],
+            Some(columns) => {
+                let part = |(name, ids): (String, Range<i64>)| {
+                    let rows = ids.end - ids.start;
+                    TablePart { name, ids: Some(ids), rows }
+                };
+                columns.tables().map(part).collect()
+            }
+        }
+    }
+
+    /// The ids of a batch, which may come in several inputs, and the weights if there are such.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    pub fn asked(&self, inputs: &[Tensor]) -> Result<(Tensor, Option<Tensor>), TchError> {
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        asked(&inputs, self.bags.is_some(), self.weights)
+    }
 }
 
 /// The table of an embedding layer.
@@ -194,6 +227,11 @@ pub struct ForwardArgs<'a> {
 }
 
 impl ForwardArgs<'_> {
+    /// The batch's inputs, all of them.
+    pub fn inputs(&self) -> Vec<&Tensor> {
+        std::iter::once(self.x).chain(self.others).collect()
+    }
+
     /// Where the random numbers of a training forward come from.
     pub fn training_masks(&self) -> Option<MaskSource> {
         self.train.then(self.masks)

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::ModelError;
 use super::weights::{open, unread};
+use crate::job::ModuleSpec;
 use crate::job::weights::{Stored, fit_rows};
-use crate::layers::TableSpec;
 
 /// Rows that a file has of a table.
 pub struct TableRows {
@@ -26,27 +26,32 @@ const PIECE_BYTES: usize = 4 << 20;
 const NUMBER_BYTES: usize = size_of::<f32>();
 
 impl TableRows {
-    /// Those of the file at `path` for `layer`, the only one of `module`.
+    /// Those of the file at `path` for the `nth` of the tables of `module`'s only layer.
     ///
     /// # Errors
-    /// The file cannot be read; what it has is not such a table; an id in it is negative, not in the table (where it has an
+    /// The file cannot be read; what it has is not these tables; an id in it is negative, not in the table (where it has an
     /// end, `below`), or there twice.
     pub fn open(
         path: &Path,
-        (module, layer): (&str, &str),
-        table: &TableSpec,
+        module: &ModuleSpec,
+        nth: usize,
         below: Option<i64>,
     ) -> Result<TableRows, ModelError> {
         let failed = |message: String| unread(path, message);
         let (mut file, header) = open(path).map_err(failed)?;
-        let stored = fit_rows(module, layer, table, &header)
+        let rows =
+            module.rows().ok_or_else(|| failed("its rows are for a table, and this is none".into()))?;
+        let tables = module.tables(&rows);
+        let dim = rows.table.dim;
+        let mut stored = fit_rows(module.written_name(), &tables, dim, &header)
             .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
+        let stored = stored.swap_remove(nth);
         let ids = stored.ids.map(|ids| integers(&mut file, &ids)).transpose().map_err(failed)?;
         if let Some(ids) = &ids {
             check(ids, below).map_err(failed)?;
         }
         let count = usize::try_from(stored.numbers.shape[0]).map_err(|error| failed(error.to_string()))?;
-        let (start, dim) = (stored.numbers.start, table.dim as usize);
+        let (start, dim) = (stored.numbers.start, dim as usize);
         Ok(TableRows { file, path: path.into(), start, dim, ids, count })
     }
 

@@ -27,12 +27,8 @@ pub(super) fn wrong_gradient<'a>(
 }
 
 /// As [`wrong_gradient`], of rows of a table.
-pub(super) fn wrong_rows<'a>(
-    module: &str,
-    parameter: &str,
-    rows: impl IntoIterator<Item = &'a [f32]>,
-) -> Option<String> {
-    rows.into_iter().find_map(not_finite_numbers).map(|what| named(module, parameter, what))
+pub(super) fn wrong_rows(module: &str, parameter: &str, rows: &[f32]) -> Option<String> {
+    not_finite_numbers(rows).map(|what| named(module, parameter, what))
 }
 
 fn named(module: &str, parameter: &str, what: NotFinite) -> String {

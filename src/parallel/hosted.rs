@@ -320,7 +320,7 @@ impl Stateful for HostedModule {
         restored.with_context(|| format!("module `{}`", self.name))
     }
 
-    fn put_rows(&self, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
+    fn put_rows(&self, _tensor: &str, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
         bail!("module `{}` does not go by rows", self.name)
     }
 }

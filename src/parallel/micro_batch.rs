@@ -195,10 +195,10 @@ impl MicroBatch {
                 let inputs = self.inputs(passage, module)?;
                 match context {
                     Some(context) => {
-                        let rows = table.look_up(context, &inputs[0], forward.after)?;
+                        let rows = table.look_up(context, &inputs, forward.after)?;
                         At::Coming(Coming::Rows(Box::new(rows)))
                     }
-                    None => here(vec![table.predict(&inputs[0])?]),
+                    None => here(vec![table.predict(&inputs)?]),
                 }
             }
             ModuleHandle::Replica(replica) => {

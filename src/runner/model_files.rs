@@ -178,9 +178,10 @@ fn weights(key: &str, file: &Path, module: &ModuleSpec) -> Vec<JobError> {
     if module.torchscript().is_some() {
         return Vec::new();
     }
-    let fits = match module.table().filter(|_| module.is_cut()) {
-        Some(table) => {
-            weights::fit_rows(module.written_name(), &module.layers()[0].name, &table, &header).map(drop)
+    let fits = match module.rows().filter(|_| module.is_cut()) {
+        Some(rows) => {
+            let (tables, dim) = (module.tables(&rows), rows.table.dim);
+            weights::fit_rows(module.written_name(), &tables, dim, &header).map(drop)
         }
         None => {
             let wanted = weights::wanted_by_layers(&module.whole_layers());

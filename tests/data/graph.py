@@ -1,14 +1,17 @@
 """Models that are no chains, trained in one process of PyTorch for 50 steps: a small DLRM, two towers, a
-diamond, and TorchScript with two arguments and two results.
+diamond, TorchScript with two arguments and two results, a DLRM of Criteo's shape with a table for each column, and weighted bags.
 
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/graph.py
 
-writes graph.csv (the samples), graph_crossed.pt (the TorchScript, before the steps) and graph.safetensors (each model's parameters after the steps) beside this file. A table that
-is cut over ranks starts from rows of its own: graph_rows.safetensors has them, which tests/it/graph leaves there
-(`first_rows`, with WRITE_FIRST_ROWS=1).
+writes graph.csv and graph_columns.csv (the samples), graph_crossed.pt (the TorchScript, before the steps),
+graph.safetensors (each model's parameters after the steps) and graph_columns.json (the last one's loss with them, on all
+samples) beside this file. A table that is cut over ranks starts from rows of its own: graph_rows.safetensors,
+graph_column_rows.safetensors and graph_bag_rows.safetensors have them, which tests/it/graph leaves there (`first_rows`, with
+WRITE_FIRST_ROWS=1).
 """
 
+import json
 from pathlib import Path
 
 import torch
@@ -22,6 +25,11 @@ SEED, LR = 3, 0.1
 TRAINERS, BATCH, STEPS = 2, 8, 50
 ROWS, IDS, DENSE, DIM = 60, 4, 4, 8
 SAMPLES = TRAINERS * BATCH * STEPS
+# Of Criteo's shape: numbers, and columns of categories with tables of their own.
+NUMBERS, COLUMN_DIM = 13, 4
+# Bags of three and of two, of tables with so many rows.
+BAG_LENGTHS, BAG_ROWS = [3, 2], [20, 11]
+COLUMN_ROWS = [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28, 8, 3, 16, 10, 37, 13, 5]
 
 
 def samples():
@@ -35,6 +43,26 @@ def write(ids, dense):
     names = [f"id{n}" for n in range(IDS)] + [f"x{n}" for n in range(DENSE)]
     rows = [",".join([str(i) for i in a] + [f"{x:.3f}" for x in b]) for a, b in zip(ids.tolist(), dense.tolist())]
     (HERE / "graph.csv").write_text("\n".join([",".join(names)] + rows) + "\n")
+
+
+def clicks():
+    """Numbers, an index for each column below its rows, and whether there was a click."""
+    torch.manual_seed(2)
+    dense = (torch.rand(SAMPLES, NUMBERS) * 20).round() / 10
+    ids = torch.stack([torch.randint(0, rows, [SAMPLES]) for rows in COLUMN_ROWS], 1)
+    click = torch.randint(0, 2, [SAMPLES, 1]).float()
+    bags = [torch.randint(0, rows, [SAMPLES, length]) for length, rows in zip(BAG_LENGTHS, BAG_ROWS)]
+    # A third of the places are empty.
+    bags = [bag.masked_fill(torch.rand(bag.shape) < 1 / 3, -1) for bag in bags]
+    return dense, ids, click, torch.cat(bags, 1)
+
+
+def write_clicks(dense, ids, click, bags):
+    names = [f"x{n}" for n in range(NUMBERS)] + [f"c{n}" for n in range(len(COLUMN_ROWS))] + ["click"]
+    names += [f"b{n}" for n in range(sum(BAG_LENGTHS))]
+    lines = zip(dense.tolist(), torch.cat([ids, click.long(), bags], 1).tolist())
+    rows = [",".join([f"{x:.1f}" for x in a] + [str(i) for i in b]) for a, b in lines]
+    (HERE / "graph_columns.csv").write_text("\n".join([",".join(names)] + rows) + "\n")
 
 
 def drawn(*makes):
@@ -61,6 +89,62 @@ class Dlrm(nn.Module):
         vectors = torch.cat([bottom.unsqueeze(1), self.tables(ids)], 1)
         dots = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(IDS + 1) for j in range(i)]
         return self.top(torch.cat([bottom, torch.stack(dots, 1)], 1))
+
+
+class Tables(nn.ModuleList):
+    """A table for each column of indices."""
+
+    def forward(self, ids):
+        return torch.stack([table(ids[:, column]) for column, table in enumerate(self)], 1)
+
+
+class Columns(nn.Module):
+    def __init__(self):
+        super().__init__()
+        vectors = len(COLUMN_ROWS) + 1
+        self.bottom, self.tables, self.top = drawn(
+            lambda: nn.Sequential(nn.Linear(NUMBERS, 8), nn.ReLU(), nn.Linear(8, COLUMN_DIM)),
+            lambda: nn.Sequential(Tables(nn.Embedding(rows, COLUMN_DIM) for rows in COLUMN_ROWS)),
+            lambda: nn.Sequential(
+                nn.Identity(), nn.Linear(COLUMN_DIM + vectors * (vectors - 1) // 2, 6), nn.Tanh(), nn.Linear(6, 1)
+            ),
+        )
+
+    def forward(self, dense, ids):
+        bottom = self.bottom(dense)
+        vectors = torch.cat([bottom.unsqueeze(1), self.tables(ids)], 1)
+        dots = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(vectors.size(1)) for j in range(i)]
+        return self.top(torch.cat([bottom, torch.stack(dots, 1)], 1))
+
+
+class WeightedBag(nn.EmbeddingBag):
+    """Sums of rows times their weights; -1 is an empty place."""
+
+    def forward(self, bags, weights):
+        there = bags != -1
+        counts = there.sum(1)
+        return super().forward(bags[there], counts.cumsum(0) - counts, per_sample_weights=weights[there])
+
+
+class Bags(nn.Module):
+    """Bags whose weights another module gives, and a bag for each of two columns, with weights among the samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.bag, self.columns, self.top = drawn(
+            lambda: nn.Sequential(nn.Linear(NUMBERS, BAG_LENGTHS[0]), nn.Tanh()),
+            lambda: nn.Sequential(WeightedBag(BAG_ROWS[0], COLUMN_DIM, mode="sum")),
+            lambda: nn.Sequential(nn.ModuleList(WeightedBag(rows, COLUMN_DIM, mode="sum") for rows in BAG_ROWS)),
+            lambda: nn.Sequential(nn.Identity(), nn.Linear(COLUMN_DIM + 3, 1)),
+        )
+
+    def forward(self, dense, bags):
+        first, second = bags.split(BAG_LENGTHS, 1)
+        one, two = self.columns[0]
+        weights = dense.split([*BAG_LENGTHS, NUMBERS - sum(BAG_LENGTHS)], 1)
+        vectors = [self.bag[0](first, self.mix(dense)), one(first, weights[0]), two(second, weights[1])]
+        dots = [(vectors[i] * vectors[j]).sum(1) for i in range(3) for j in range(i)]
+        return self.top(torch.cat([vectors[0], torch.stack(dots, 1)], 1))
 
 
 class Towers(nn.Module):
@@ -113,14 +197,14 @@ class Script(nn.Module):
         return self.head(torch.cat(self.both(ids, dense), 1))
 
 
-def train(model, ids, dense):
+def train(model, inputs, target, loss=nn.functional.mse_loss):
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
         own = torch.arange(step * BATCH, (step + 1) * BATCH)
         both = torch.cat([own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)])
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(ids[both], dense[both]), dense[both]).backward()
+        loss(model(*[x[both] for x in inputs]), target[both]).backward()
         optimizer.step()
     return model.state_dict()
 
@@ -132,13 +216,30 @@ def main():
     script = Script()
     torchscript.write(torch.jit.script(script.both), HERE / "graph_crossed.pt")
     figures = {}
-    for name, model in [("dlrm", Dlrm()), ("towers", Towers()), ("diamond", Diamond()), ("script", script)]:
-        figures |= {f"{name}/{key}": value for key, value in train(model, ids, dense).items()}
-    rows = HERE / "graph_rows.safetensors"
-    if rows.exists():
-        model = Dlrm()
-        model.tables[0].load_state_dict(load_file(rows))
-        figures |= {f"dlrm_rows/{key}": value for key, value in train(model, ids, dense).items()}
+
+    def trained(name, make, rows, *given):
+        """From the seed, and from the first rows of tables that are cut."""
+        figures.update({f"{name}/{key}": value for key, value in train(make(), *given).items()})
+        rows = HERE / f"{rows}.safetensors"
+        if rows.exists():
+            model = make()
+            assert not model.load_state_dict(load_file(rows), strict=False).unexpected_keys
+            figures.update({f"{name}_rows/{key}": value for key, value in train(model, *given).items()})
+
+    trained("dlrm", Dlrm, "graph_rows", [ids, dense], dense)
+    for name, make in [("towers", Towers), ("diamond", Diamond), ("script", lambda: script)]:
+        trained(name, make, "", [ids, dense], dense)
+
+    numbers, columns, click, bags = clicks()
+    write_clicks(numbers, columns, click, bags)
+    by_click = nn.functional.binary_cross_entropy_with_logits
+    trained("columns", Columns, "graph_column_rows", [numbers, columns], click, by_click)
+    trained("bags", Bags, "graph_bag_rows", [numbers, bags], click, by_click)
+    model = Columns()
+    model.load_state_dict({key.removeprefix("columns/"): figures[key] for key in figures if key.startswith("columns/")})
+    with torch.no_grad():
+        loss = by_click(model(numbers, columns), click).item()
+    (HERE / "graph_columns.json").write_text(json.dumps({"loss": loss}) + "\n")
     save_file(figures, HERE / "graph.safetensors")
 
 

@@ -96,6 +96,62 @@ def padded(high, *shape):
     return draw
 
 
+class Columns(nn.ModuleList):
+    """An embedding for each column of what comes."""
+
+    def forward(self, *inputs):
+        columns = [column for x in inputs for column in ([x] if x.dim() == 1 else x.unbind(-1))]
+        return torch.stack([table(column) for table, column in zip(self, columns, strict=True)], -2)
+
+
+class BagColumns(nn.ModuleList):
+    """A bag for each column of what comes."""
+
+    def forward(self, *inputs):
+        columns = [column for x in inputs for column in ([x] if x.dim() == 2 else x.unbind(-2))]
+        return torch.stack([table(column) for table, column in zip(self, columns, strict=True)], -2)
+
+
+class WeightedBag(nn.EmbeddingBag):
+    """Bags in which -1 is an empty place, and the weights of their places."""
+
+    def forward(self, x, weights):
+        there = x.reshape(-1, x.size(-1)) != -1
+        counts = there.sum(1)
+        bags = super().forward(
+            x[x != -1], counts.cumsum(0) - counts, per_sample_weights=weights[x != -1]
+        )
+        return bags.reshape(*x.shape[:-1], -1)
+
+
+class WeightedBagColumns(nn.ModuleList):
+    """A weighted bag for each column of what comes: indices, then weights."""
+
+    def forward(self, *inputs):
+        indices, weights = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+
+        def columns(parts):
+            return [column for x in parts for column in ([x] if x.dim() == 2 else x.unbind(-2))]
+
+        of_tables = zip(self, columns(indices), columns(weights), strict=True)
+        return torch.stack([table(x, w) for table, x, w in of_tables], -2)
+
+
+COLUMNS = [7, 3, 5]
+
+
+def column_ints(*shape, first=0, last=len(COLUMNS)):
+    """Indices below each column's rows, at the last dimension."""
+    return torch.stack([torch.randint(0, rows, shape) for rows in COLUMNS[first:last]], -1)
+
+
+def column_bags(*shape, first=0, last=len(COLUMNS)):
+    """Bags below each column's rows, at the last dimension but one; the first sample's lose their last place."""
+    bags = column_ints(*shape, first=first, last=last).transpose(-1, -2).contiguous()
+    bags[0, ..., -1] = -1
+    return bags
+
+
 def floats(*shape):
     return lambda: [torch.randn(shape)]
 
@@ -237,6 +293,24 @@ CASES = {
             ints(7, 4, 5),
             False,
         ),
+        "embedding_columns": (
+            '[{ type = "embedding", num_embeddings = [7, 3, 5], embedding_dim = 3 }]',
+            lambda: [Columns(nn.Embedding(rows, 3) for rows in COLUMNS)],
+            lambda: [column_ints(4)],
+            False,
+        ),
+        "embedding_columns_of_steps": (
+            '[{ type = "embedding", num_embeddings = [7, 3, 5], embedding_dim = 3, sparse = true }]',
+            lambda: [Columns(nn.Embedding(rows, 3, sparse=True) for rows in COLUMNS)],
+            lambda: [column_ints(4, 2)],
+            False,
+        ),
+        "embedding_columns_of_fields": (
+            '[{ type = "embedding", num_embeddings = [7, 3, 5], embedding_dim = 3 }, "relu"]',
+            lambda: [Columns(nn.Embedding(rows, 3) for rows in COLUMNS), nn.ReLU()],
+            lambda: [column_ints(6, last=2), column_ints(6, first=2).squeeze(1)],
+            False,
+        ),
     },
     "embedding_bag": {
         "bag_sum": (
@@ -261,6 +335,42 @@ CASES = {
             '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum", sparse = true }]',
             lambda: [nn.EmbeddingBag(9, 3, mode="sum", sparse=True)],
             ints(9, 4, 5),
+            False,
+        ),
+        "bag_columns_sum": (
+            '[{ type = "embedding_bag", num_embeddings = [7, 3, 5], embedding_dim = 3, mode = "sum" }]',
+            lambda: [BagColumns(PaddedBag(rows, 3, mode="sum") for rows in COLUMNS)],
+            lambda: [column_bags(4, 5)],
+            False,
+        ),
+        "bag_columns_mean_sparse": (
+            '[{ type = "embedding_bag", num_embeddings = [7, 3, 5], embedding_dim = 3, sparse = true }]',
+            lambda: [BagColumns(PaddedBag(rows, 3, mode="mean", sparse=True) for rows in COLUMNS)],
+            lambda: [column_bags(4, 2, 5)],
+            False,
+        ),
+        "bag_columns_of_fields": (
+            '[{ type = "embedding_bag", num_embeddings = [7, 3, 5], embedding_dim = 3, mode = "max" }, "relu"]',
+            lambda: [BagColumns(PaddedBag(rows, 3, mode="max") for rows in COLUMNS), nn.ReLU()],
+            lambda: [column_bags(4, 2, last=1).squeeze(1), column_bags(4, 6, first=1)],
+            False,
+        ),
+        "bag_weighted": (
+            '[{ type = "embedding_bag", num_embeddings = 9, embedding_dim = 3, mode = "sum", per_sample_weights = true }]',
+            lambda: [WeightedBag(9, 3, mode="sum")],
+            lambda: [*padded(9, 4, 5)(), torch.randn(4, 5)],
+            False,
+        ),
+        "bag_columns_weighted": (
+            '[{ type = "embedding_bag", num_embeddings = [7, 3, 5], embedding_dim = 3, mode = "sum", per_sample_weights = true }, "relu"]',
+            lambda: [WeightedBagColumns(WeightedBag(rows, 3, mode="sum") for rows in COLUMNS), nn.ReLU()],
+            lambda: [column_bags(4, 5), torch.randn(4, 3, 5)],
+            False,
+        ),
+        "bag_columns_of_fields_weighted": (
+            '[{ type = "embedding_bag", num_embeddings = [7, 3, 5], embedding_dim = 3, mode = "sum", per_sample_weights = true }]',
+            lambda: [WeightedBagColumns(WeightedBag(rows, 3, mode="sum") for rows in COLUMNS)],
+            lambda: [column_bags(4, 2, last=1).squeeze(1), column_bags(4, 6, first=1), torch.randn(4, 2), torch.randn(4, 2, 6)],
             False,
         ),
         "bag_padded_sum": (

@@ -6,10 +6,21 @@
 //! | `ids` | int64 [3]: a user, an item and the item's category, numbered one after the other as rows of one table |
 //! | `click` | float32 [1]: 1 or 0 |
 //!
+//! or, with `rows`, in the fields that Criteo's logs have:
+//!
+//! | field | |
+//! |---|---|
+//! | `dense` | float32 [numbers] |
+//! | `categories` | int64 [columns], each below its column's rows |
+//! | `click` | float32 [1]: 1 or 0 |
+//!
 //! A hidden model decides: every user, item and category has an effect, and so has each pair of a user's taste and a
 //! category. Clicks are drawn with the logistic of their sum. As in real logs a few users and items come in very many
 //! samples and most in hardly any: the k-th most frequent comes about 1/k times as often as the first (Zipf's law).
 
+mod columns;
+
+use columns::{Columns, Line};
 use pstrain_plugin::prelude::*;
 
 const IDS: u64 = 3;
@@ -27,9 +38,12 @@ const MOST: u64 = 1 << 31;
 #[serde(deny_unknown_fields)]
 struct Config {
     samples: u64,
-    users: u64,
-    items: u64,
-    categories: u64,
+    users: Option<u64>,
+    items: Option<u64>,
+    categories: Option<u64>,
+    /// Of each column.
+    rows: Option<Vec<u64>>,
+    numbers: Option<u64>,
     /// Another seed is another hidden model.
     #[serde(default)]
     seed: u64,
@@ -38,56 +52,130 @@ struct Config {
     offset: u64,
 }
 
-struct Clicks(Config);
+struct Clicks {
+    samples: u64,
+    seed: u64,
+    offset: u64,
+    form: Form,
+}
+
+enum Form {
+    Ids(Ids),
+    Columns(Columns),
+}
+
+/// How many there are.
+struct Ids {
+    users: u64,
+    items: u64,
+    categories: u64,
+}
+
+/// As in Criteo's logs.
+const NUMBERS: u64 = 13;
+const MOST_NUMBERS: u64 = 10_000;
 
 impl Dataset for Clicks {
     type Config = Config;
 
     fn open(config: Config) -> Result<Self> {
-        let Config { samples, users, items, categories, .. } = config;
-        for (key, value) in
-            [("samples", samples), ("users", users), ("items", items), ("categories", categories)]
-        {
+        let Config { samples, users, items, categories, rows, numbers, seed, offset } = config;
+        let kinds = [("users", users), ("items", items), ("categories", categories)];
+        let limited = |key: &str, value: u64| {
             ensure!(value > 0, "`{key}` = 0: there should be at least one");
-        }
-        for (key, value) in [("users", users), ("items", items), ("categories", categories)] {
             ensure!(value <= MOST, "`{key}` = {value} is more than {MOST}");
-        }
-        Ok(Clicks(config))
+            Ok(value)
+        };
+        ensure!(samples > 0, "`samples` = 0: there should be at least one");
+        let form = match rows {
+            None => {
+                ensure!(numbers.is_none(), "`numbers` goes with `rows`\nhint: leave it out");
+                let given = |(key, value): (&str, Option<u64>)| match value {
+                    Some(value) => limited(key, value),
+                    None => bail!(
+                        "`{key}` is missing\nhint: give users, items and categories, or `rows` for columns"
+                    ),
+                };
+                let [users, items, categories] = kinds.map(given);
+                Form::Ids(Ids { users: users?, items: items?, categories: categories? })
+            }
+            Some(rows) => {
+                if let Some((key, _)) = kinds.iter().find(|(_, value)| value.is_some()) {
+                    bail!("`{key}` does not go with `rows`\nhint: leave one of them out");
+                }
+                ensure!(
+                    !rows.is_empty(),
+                    "`rows` has no column\nhint: write how many rows each has, for example [1000, 50]"
+                );
+                rows.iter().try_for_each(|rows| limited("rows", *rows).map(drop))?;
+                let numbers = numbers.unwrap_or(NUMBERS);
+                let sound = (1..=MOST_NUMBERS).contains(&numbers);
+                ensure!(sound, "`numbers` = {numbers} is not from 1 to {MOST_NUMBERS}");
+                Form::Columns(Columns { rows, numbers, seed })
+            }
+        };
+        Ok(Clicks { samples, seed, offset, form })
     }
 
     fn len(&self) -> u64 {
-        self.0.samples
+        self.samples
     }
 
     fn fields(&self) -> Vec<Field> {
-        vec![Field::new("ids", DType::Int64, [IDS]), Field::new("click", DType::Float32, [1])]
+        let click = Field::new("click", DType::Float32, [1]);
+        match &self.form {
+            Form::Ids(_) => vec![Field::new("ids", DType::Int64, [IDS]), click],
+            Form::Columns(Columns { rows, numbers, .. }) => vec![
+                Field::new("dense", DType::Float32, [*numbers]),
+                Field::new("categories", DType::Int64, [rows.len() as u64]),
+                click,
+            ],
+        }
     }
 
     fn batch(&mut self, batch: &mut Batch) -> Result<()> {
-        let mut clicks = Vec::with_capacity(batch.indices().len());
-        batch.fill(0, |index, row: &mut [i64]| {
-            let (ids, click) = self.sample(index);
-            row.copy_from_slice(&ids);
-            clicks.push(click);
-            Ok(())
-        })?;
-        batch.emit(1, &clicks)
+        let count = batch.indices().len();
+        let mut clicks = Vec::with_capacity(count);
+        match &self.form {
+            Form::Ids(of) => {
+                batch.fill(0, |index, row: &mut [i64]| {
+                    let (ids, click) = of.sample(self.seed, self.random(index));
+                    row.copy_from_slice(&ids);
+                    clicks.push(click);
+                    Ok(())
+                })?;
+                batch.emit(1, &clicks)
+            }
+            Form::Columns(columns) => {
+                let lines: Vec<Line> =
+                    batch.indices().iter().map(|&index| columns.line(&mut self.random(index))).collect();
+                let all = |of: fn(&Line) -> &[f32]| lines.iter().flat_map(of).copied().collect::<Vec<f32>>();
+                let categories: Vec<i64> = lines.iter().flat_map(|line| &line.categories).copied().collect();
+                batch.emit(0, &all(|line| &line.dense))?;
+                batch.emit(1, &categories)?;
+                batch.emit(2, &all(|line| std::slice::from_ref(&line.click)))
+            }
+        }
     }
 }
 
 impl Clicks {
-    fn sample(&self, index: u64) -> ([i64; IDS as usize], f32) {
-        let Config { users, items, categories, seed, offset, .. } = self.0;
-        let mut random = Random(mix(seed ^ mix(offset + index)));
+    fn random(&self, index: u64) -> Random {
+        Random(mix(self.seed ^ mix(self.offset + index)))
+    }
+}
+
+impl Ids {
+    fn sample(&self, seed: u64, mut random: Random) -> ([i64; IDS as usize], f32) {
+        let Ids { users, items, categories } = *self;
         let (user, item) = (random.frequent(users), random.frequent(items));
         let category = hash(seed, [0, item]) % categories;
         let taste = hash(seed, [1, user]) % TASTES;
         let effects = [[2, user], [3, item], [4, category], [5, taste * categories + category]];
         let score = BIAS + effects.iter().map(|&of| effect(seed, of)).sum::<f64>();
-        let click = random.next() < 1.0 / (1.0 + (-score).exp());
+        let click = random.click(score);
         let ids = [user, users + item, users + items + category];
-        (ids.map(|id| id as i64), if click { 1.0 } else { 0.0 })
+        (ids.map(|id| id as i64), click)
     }
 }
 
@@ -112,6 +200,11 @@ impl Random {
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         fraction(mix(self.0))
+    }
+
+    /// 1 or 0, with the logistic of a score.
+    fn click(&mut self, score: f64) -> f32 {
+        if self.next() < 1.0 / (1.0 + (-score).exp()) { 1.0 } else { 0.0 }
     }
 
     /// One of `count`, by Zipf's law. Which are frequent has nothing to do with their numbers.
@@ -191,7 +284,49 @@ mod tests {
 
     #[test]
     fn impossible_logs_are_refused() {
-        let error = testing::open::<Clicks>(r#"{"samples": 1, "users": 0, "items": 1, "categories": 1}"#);
-        assert_eq!(error.err().unwrap().to_string(), "`users` = 0: there should be at least one");
+        let error = |json: &str| testing::open::<Clicks>(json).err().unwrap().to_string();
+        let zero = error(r#"{"samples": 1, "users": 0, "items": 1, "categories": 1}"#);
+        assert_eq!(zero, "`users` = 0: there should be at least one");
+        let missing = error(r#"{"samples": 1, "users": 1, "items": 1}"#);
+        assert!(missing.starts_with("`categories` is missing\n"), "{missing}");
+        let both = error(r#"{"samples": 1, "users": 1, "rows": [4]}"#);
+        assert!(both.starts_with("`users` does not go with `rows`\n"), "{both}");
+        assert_eq!(error(r#"{"samples": 1, "rows": [4, 0]}"#), "`rows` = 0: there should be at least one");
+        assert!(error(r#"{"samples": 1, "rows": []}"#).starts_with("`rows` has no column\n"));
+        let none = error(r#"{"samples": 1, "rows": [4], "numbers": 0}"#);
+        assert_eq!(none, "`numbers` = 0 is not from 1 to 10000");
+    }
+
+    const COLUMNS: &str = r#"{"samples": 20000, "rows": [500, 3, 40], "numbers": 4}"#;
+
+    #[test]
+    fn columns_have_rows_of_their_own_and_decide_together() {
+        let all = batch(COLUMNS, &(0..20_000).collect::<Vec<_>>());
+        assert_eq!(all.iter().map(|field| field.shape[1]).collect::<Vec<_>>(), [4, 3, 1]);
+        let clicks = all[2].values::<f32>();
+        let share = clicks.iter().sum::<f32>() / clicks.len() as f32;
+        assert!((0.2..0.5).contains(&share), "{share}");
+        let mut rates = [(0.0, 0.0); 3];
+        for (ids, click) in all[1].values::<i64>().chunks(3).zip(&clicks) {
+            assert!((0..500).contains(&ids[0]) && (0..3).contains(&ids[1]) && (0..40).contains(&ids[2]));
+            let (seen, clicked) = &mut rates[ids[1] as usize];
+            (*seen, *clicked) = (*seen + 1.0, *clicked + f64::from(*click));
+        }
+        let rates = rates.map(|(seen, clicked): (f64, f64)| clicked / seen);
+        let spread = rates.iter().fold(0.0, |most: f64, rate| most.max((rate - rates[0]).abs()));
+        assert!(spread > 0.02, "{rates:?}");
+        assert!(all[0].values::<f32>().iter().all(|number| *number >= 0.0 && number.is_finite()));
+    }
+
+    #[test]
+    fn a_line_of_columns_is_the_same_in_any_batch_and_behind_an_offset() {
+        let of = |more: &str, indices: &[u64]| batch(&COLUMNS.replace('}', &format!("{more}}}")), indices);
+        let (one, many) = (of("", &[41]), of("", &[7, 41, 98]));
+        for (one, many) in one.iter().zip(&many) {
+            let size = one.bytes.len();
+            assert_eq!(one.bytes, many.bytes[size..2 * size]);
+        }
+        assert_eq!(one, of(r#", "offset": 40"#, &[1]));
+        assert_ne!(of("", &[0, 1, 2, 3]), of(r#", "seed": 1"#, &[0, 1, 2, 3]));
     }
 }

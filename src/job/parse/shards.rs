@@ -6,7 +6,7 @@ use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
 use super::{cluster, modules, starts, train};
 use crate::config::{Integer, Item, Key, Optional, Table, integer, key};
-use crate::layers::Signal;
+use crate::layers::{InputDtype, Signal};
 use crate::optimizers;
 use crate::topology::Role;
 
@@ -112,7 +112,8 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
 pub(super) fn check_messages(batch_size: &Item<'_>, batch: u64, modules: &[ModuleSpec]) {
     for module in modules.iter().filter(|module| module.is_cut()) {
         let Some(table) = module.table() else { continue };
-        let ids = module.inputs.iter().map(Signal::elements).fold(0, u64::saturating_add);
+        let ids = module.inputs.iter().filter(|input| input.dtype == InputDtype::Int64);
+        let ids = ids.map(Signal::elements).fold(0, u64::saturating_add);
         let row = (table.dim as u64).saturating_mul(BYTES_PER_PARAMETER).max(8);
         let sample = ids.saturating_mul(row);
         if sample > LARGEST_MESSAGE / batch {

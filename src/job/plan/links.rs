@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::size::BYTES_PER_PARAMETER;
 use super::super::validated::{Placement, Source, Training};
 use super::{Link, Load, ModulePlan, Wire, ranges, sum};
-use crate::layers::Signal;
+use crate::layers::{InputDtype, Signal};
 
 /// A module on another rank that one other alone takes from passes its output on without the trainer; what several take, or
 /// the trainer, comes to the trainer once. Gradients go the same ways back. Replicas exchange gradients; of modules that
@@ -86,7 +86,9 @@ impl Ways {
 /// What a table that is cut over ranks is asked for, at most: when no id comes twice in a batch. Its layer runs at the
 /// trainers.
 fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64) {
-    let elements = module.inputs.iter().map(|input| input.signal.elements()).fold(0, u64::saturating_add);
+    // What the rows of bags are multiplied by stays here.
+    let of_ids = module.inputs.iter().filter(|input| input.signal.dtype == InputDtype::Int64);
+    let elements = of_ids.map(|input| input.signal.elements()).fold(0, u64::saturating_add);
     let ids = elements.saturating_mul(samples);
     let dim =
         module.outputs.first().and_then(|output| output.signal.shape.last()).map_or(1, |dim| *dim as u64);

@@ -86,8 +86,9 @@ pub static DATASETS: &[Shipped] = &[
     Shipped {
         name: "clicks",
         doc: "A made-up log of a recommender: few users and items come very often, and a hidden model decides who clicks.",
-        tensors: "Fields: `ids` int64 [3], a user, an item and a category as rows of one table; `click` float32 [1]",
-        keys: &[&SAMPLES, &USERS, &ITEMS, &CATEGORIES, &SEED, &OFFSET],
+        tensors: "Fields: `ids` int64 [3], a user, an item and a category as rows of one table; `click` float32 [1]. With \
+                  `rows` those of Criteo's logs: `dense` float32 [numbers], `categories` int64 [columns], `click`",
+        keys: &[&SAMPLES, &USERS, &ITEMS, &CATEGORIES, &COLUMNS, &NUMBERS, &SEED, &OFFSET],
         files: &[],
     },
 ];
@@ -204,12 +205,18 @@ const BAGS: Key<Integer> =
 const BAG_CLASSES: Key<Integer> =
     key("classes", integer(1..=i64::MAX)).default("8").doc("How many classes there are.");
 
-const USERS: Key<Integer> =
-    key("users", integer(1..=1 << 31)).example("1000").doc("How many users there are.");
-const ITEMS: Key<Integer> =
-    key("items", integer(1..=1 << 31)).example("1000").doc("How many items there are.");
-const CATEGORIES: Key<Integer> =
-    key("categories", integer(1..=1 << 31)).example("10").doc("How many categories of items there are.");
+const USERS: Key<Optional<Integer>> =
+    key("users", integer(1..=1 << 31)).optional().doc("How many users there are.");
+const ITEMS: Key<Optional<Integer>> =
+    key("items", integer(1..=1 << 31)).optional().doc("How many items there are.");
+const CATEGORIES: Key<Optional<Integer>> =
+    key("categories", integer(1..=1 << 31)).optional().doc("How many categories of items there are.");
+const COLUMNS: Key<Optional<List<Integer>>> = key("rows", list(integer(1..=1 << 31)))
+    .optional()
+    .doc("In place of these three: columns of categories, each with so many.");
+const NUMBERS: Key<Optional<Integer>> = key("numbers", integer(1..=10_000))
+    .optional()
+    .doc("With `rows`: how many numbers a sample has beside them; 13 if nothing is said.");
 
 const FOLDER: Key<Str> = key("folder", string()).example("\"train\"").doc("It has a folder for each class.");
 const CHANNELS: Key<Integer> =

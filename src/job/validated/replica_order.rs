@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::{Average, Placement, Taker, Training};
+use crate::layers::InputDtype;
 
 /// What starts a piece: the loss, or the gradient of an input that was sent.
 type Piece = Taker;
@@ -73,10 +74,14 @@ impl Training {
             for taker in self.takers(at) {
                 let (piece, earlier) = match taker {
                     Taker::Loss => (Some([taker].into()), BTreeSet::new()),
-                    Taker::Module { module, .. } => match self.modules[module].placement {
-                        // Ids have no gradient.
-                        Placement::Shards(_) => (None, BTreeSet::new()),
-                        Placement::Replicas | Placement::Caller => {
+                    Taker::Module { module, input } => match self.modules[module].placement {
+                        // Ids have no gradient; the weights of bags have one, which is computed here.
+                        Placement::Shards(_)
+                            if self.modules[module].inputs[input].dtype == InputDtype::Int64 =>
+                        {
+                            (None, BTreeSet::new())
+                        }
+                        Placement::Replicas | Placement::Caller | Placement::Shards(_) => {
                             (Some(all[module].own.clone()), all[module].earlier.clone())
                         }
                         Placement::Remote => {

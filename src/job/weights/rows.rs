@@ -2,7 +2,7 @@
 
 use super::fit::{Problem, Wanted, fit};
 use super::{Dtype, Header, Stored};
-use crate::layers::TableSpec;
+use crate::layers::TablePart;
 
 /// The rows that a file has of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,30 +12,39 @@ pub struct StoredRows {
     pub ids: Option<Stored>,
 }
 
-/// Where the rows of `layer`, the only one of `module`, are in a file: `LAYER.weight`, all of the table's, or those that
-/// `LAYER.ids` lists.
+/// Where the rows of `tables`, all that `module` has, are in a file: of each `NAME.weight`, all of the table's, or those that
+/// `NAME.ids` lists.
 ///
 /// # Errors
 /// As [`fit`].
 pub fn fit_rows(
     module: &str,
-    layer: &str,
-    table: &TableSpec,
+    tables: &[TablePart],
+    dim: i64,
     header: &Header,
-) -> Result<StoredRows, Vec<Problem>> {
-    let (weight, ids) = (format!("{layer}.weight"), format!("{layer}.ids"));
-    let listed = header.get(&ids).or_else(|| header.get(&format!("{module}.{ids}")));
-    let rows = listed.map_or(table.rows, |ids| ids.shape.first().copied().unwrap_or(0));
-    let mut wanted =
-        vec![Wanted { name: weight, shape: vec![rows, table.dim], dtype: Dtype::float32(), required: true }];
-    wanted.extend(listed.map(|_| Wanted {
-        name: ids,
-        shape: vec![rows],
-        dtype: Dtype::int64(),
-        required: false,
-    }));
+) -> Result<Vec<StoredRows>, Vec<Problem>> {
+    let mut wanted = Vec::new();
+    for table in tables {
+        let ids = table.ids_name();
+        let listed = header.get(&ids).or_else(|| header.get(&format!("{module}.{ids}")));
+        let rows = listed.map_or(table.rows, |ids| ids.shape.first().copied().unwrap_or(0));
+        let (name, dtype) = (table.name.clone(), Dtype::float32());
+        wanted.push(Wanted { name, shape: vec![rows, dim], dtype, required: true });
+        wanted.extend(listed.map(|_| Wanted {
+            name: ids,
+            shape: vec![rows],
+            dtype: Dtype::int64(),
+            required: false,
+        }));
+    }
     let names = fit(module, &wanted, &[], header)?;
-    let mut stored = names.iter().map(|name| name.as_ref().and_then(|name| header.get(name)).cloned());
-    let numbers = stored.next().flatten().expect("it is required");
-    Ok(StoredRows { numbers, ids: stored.next().flatten() })
+    let stored = |name: &str| {
+        let at = wanted.iter().position(|wanted| wanted.name == name)?;
+        header.get(names[at].as_ref()?).cloned()
+    };
+    let of_table = |table: &TablePart| StoredRows {
+        numbers: stored(&table.name).expect("it is required"),
+        ids: stored(&table.ids_name()),
+    };
+    Ok(tables.iter().map(of_table).collect())
 }

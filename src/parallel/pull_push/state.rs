@@ -61,7 +61,7 @@ impl Stateful for ServerRange {
         })
     }
 
-    fn put_rows(&self, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
+    fn put_rows(&self, _tensor: &str, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
         bail!("module `{}` does not go by rows", self.module)
     }
 }

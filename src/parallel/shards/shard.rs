@@ -12,7 +12,7 @@ use super::table::{AGE, Contribution, Gradients, LifeState, LookedUp, SIGHTINGS,
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
-use crate::layers::TableSpec;
+use crate::layers::{RowTable, TablePart, TableSpec};
 use crate::model::TableRows;
 use crate::optimizers::OptimizerSpec;
 use crate::parallel::Applied;
@@ -26,10 +26,9 @@ use crate::topology::Rank;
 /// One rank's part of a sharded module, for the whole world.
 pub struct Shard {
     module: String,
-    /// PyTorch's name of the table in its module.
-    weight: String,
-    /// The rows of the whole table; and which of them may be here.
-    rows: i64,
+    /// The tables that are cut as one, named as in their module.
+    tables: Vec<TablePart>,
+    /// Which rows may be here.
     share: RowShare,
     dim: usize,
     updates: Updates<Table>,
@@ -47,6 +46,8 @@ struct LookUp {
     version: u64,
     /// Under which the context keeps the gradient of the copy.
     watched_name: String,
+    /// Of several tables only: which rows they were.
+    ids: Vec<i64>,
     of: LookedUp,
 }
 
@@ -72,9 +73,10 @@ impl Shard {
         consistency: Consistency,
         seed: u64,
     ) -> Result<Shard> {
-        let (Placement::Shards(cut), Some(table)) = (spec.placement, spec.table()) else {
+        let (Placement::Shards(cut), Some(layer)) = (spec.placement, spec.rows()) else {
             bail!("module `{}` is not sharded", spec.name)
         };
+        let (table, tables) = (layer.table, spec.tables(&layer));
         let ranks = &spec.place.ranks;
         let nth = ranks.iter().position(|&owner| owner == rank).context("this rank has no part of it")?;
         let mut rows = match cut {
@@ -87,16 +89,15 @@ impl Shard {
                 let Range { start: from, end: to } = range(nth, table.rows, ranks.len());
                 RowShare::Range { from, to }
             }
-            Cut::Hash => RowShare::Hash { nth: nth as u64, of: ranks.len() as u64 },
+            Cut::Hash => RowShare::Hash { nth: nth as u64, of: ranks.len() as u64, first: 0 },
         };
         if let Some(file) = &spec.weights {
-            start_from(file, spec, &table, share, &mut rows).with_context(|| in_module(&spec.name))?;
+            start_from(file, spec, &layer, share, &mut rows).with_context(|| in_module(&spec.name))?;
         }
         let TableSpec { dim, .. } = table;
         Ok(Shard {
             module: spec.name.clone(),
-            weight: format!("{}.weight", spec.layers()[0].name),
-            rows: table.rows,
+            tables,
             share,
             dim: dim as usize,
             updates: Updates::new(rows, (), trainers, consistency)?,
@@ -127,7 +128,8 @@ impl Shard {
         let mut look_ups = look_ups.lock();
         let watched_name = format!("{}.rows.{}", self.module, look_ups.len());
         context.watch(watched_name.as_str(), &leaf)?;
-        look_ups.push(LookUp { module: self.module.clone(), version, watched_name, of });
+        let ids = if self.tables.len() > 1 { ids } else { Vec::new() };
+        look_ups.push(LookUp { module: self.module.clone(), version, watched_name, ids, of });
         Ok(leaf)
     }
 
@@ -170,14 +172,26 @@ impl Shard {
     pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
         let _span = span(Activity::Step);
         let (used, looked_up) = self.take_gradients(context)?;
-        let rows = looked_up.iter().map(|gradients| gradients.numbers.as_slice());
-        let not_finite = samples.and_then(|_| wrong_rows(&self.module, &self.weight, rows));
+        let not_finite = samples.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
         let given = samples.filter(|_| not_finite.is_none());
         let given = given.map(|samples| Contribution { samples, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
         self.counters.add(&applied);
         Ok(Applied { not_finite, ..applied })
+    }
+
+    /// The first of some rows' gradients that is not finite, in words.
+    fn wrong(&self, given: &Gradients) -> Option<String> {
+        let said = |table: &TablePart, rows: &[f32]| wrong_rows(&self.module, &table.name, rows);
+        let first = said(&self.tables[0], &given.numbers)?;
+        let mut rows = given.ids.iter().zip(given.numbers.chunks(self.dim));
+        let row = rows.find(|(_, row)| row.iter().any(|number| !number.is_finite()));
+        let of_table = row.and_then(|(id, row)| {
+            let has = |table: &&TablePart| table.ids.as_ref().is_some_and(|ids| ids.contains(id));
+            said(self.tables.iter().find(has)?, row)
+        });
+        of_table.or(Some(first))
     }
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
@@ -212,7 +226,7 @@ impl Shard {
                 let mut numbers = vec![0.0; look_up.of.len() * self.dim];
                 let length = numbers.len();
                 gradient.f_contiguous()?.f_copy_data(&mut numbers, length)?;
-                of_rows.push(Gradients { of: look_up.of.clone(), numbers });
+                of_rows.push(Gradients { ids: look_up.ids.clone(), of: look_up.of.clone(), numbers });
             }
         }
         Ok((oldest, of_rows))
@@ -257,40 +271,51 @@ impl Stateful for Shard {
         let snapshot = snapshot.context("a table is updated in order")?;
         snapshot.sort();
         let mut state = OwnerState::new(counters);
-        let entry = |slot: Option<&str>, rows: usize, width: usize| Entry {
-            tensor: self.weight.clone(),
-            slot: slot.map(str::to_owned),
-            lane: None,
-            kind: Kind::Float,
-            shape: vec![rows as i64, width as i64],
-            extent: Extent::Rows { rows: rows as u64 },
-        };
-        let rows = snapshot.len();
-        let source = Arc::new(ShardRows::new(self.clone(), snapshot, caller));
-        state.add_rows(entry(None, rows, self.dim), source.clone(), None);
-        for (nth, slot) in slots.iter().enumerate() {
-            state.add_rows(entry(Some(*slot), rows, self.dim), source.clone(), Some(nth));
-        }
-        if let Some(LifeState { ages, candidates }) = life {
-            state.add_rows(entry(Some(AGE), ages.len(), 1), Arc::new(Listed(ages)), None);
-            let sightings = entry(Some(SIGHTINGS), candidates.len(), 2);
-            state.add_rows(sightings, Arc::new(Listed(candidates)), None);
-        }
-        if !slots.is_empty() {
-            let steps = Tensor::f_from_slice(&[steps as i64])?.f_view([0i64; 0])?;
-            state.add(&self.weight, Some(STEP), None, vec![], Extent::Shared, &steps)?;
+        for TablePart { name, ids, .. } in &self.tables {
+            let entry = |slot: Option<&str>, rows: usize, width: usize| Entry {
+                tensor: name.clone(),
+                slot: slot.map(str::to_owned),
+                lane: None,
+                kind: Kind::Float,
+                shape: vec![rows as i64, width as i64],
+                extent: Extent::Rows { rows: rows as u64 },
+            };
+            let source = Arc::new(ShardRows::new(self.clone(), snapshot.clone(), caller, ids.as_ref()));
+            state.add_rows(entry(None, source.len(), self.dim), source.clone(), None);
+            for (nth, slot) in slots.iter().enumerate() {
+                state.add_rows(entry(Some(*slot), source.len(), self.dim), source.clone(), Some(nth));
+            }
+            if let Some(LifeState { ages, candidates }) = &life {
+                let (ages, candidates) =
+                    (Listed::of(ages, ids.as_ref()), Listed::of(candidates, ids.as_ref()));
+                state.add_rows(entry(Some(AGE), ages.0.len(), 1), Arc::new(ages), None);
+                let sightings = entry(Some(SIGHTINGS), candidates.0.len(), 2);
+                state.add_rows(sightings, Arc::new(candidates), None);
+            }
+            if !slots.is_empty() {
+                let steps = Tensor::f_from_slice(&[steps as i64])?.f_view([0i64; 0])?;
+                state.add(name, Some(STEP), None, vec![], Extent::Shared, &steps)?;
+            }
         }
         Ok(state)
     }
 
     fn wanted(&self) -> Result<Vec<Entry>> {
-        let shape = vec![self.rows, self.dim as i64];
-        let (tensor, extent) = (self.weight.clone(), Extent::RowsOf(self.share));
-        Ok(vec![Entry { tensor, slot: None, lane: None, kind: Kind::Float, shape, extent }])
+        let entry = |TablePart { name, ids, rows }: &TablePart| {
+            let shape = vec![*rows, self.dim as i64];
+            let share = ids.as_ref().map_or(self.share, |ids| self.share.part(ids));
+            let (tensor, extent) = (name.clone(), Extent::RowsOf(share));
+            Entry { tensor, slot: None, lane: None, kind: Kind::Float, shape, extent }
+        };
+        Ok(self.tables.iter().map(entry).collect())
     }
 
     fn restore(&self, state: Restored) -> Result<()> {
-        let step = state.slots(&self.weight, None).iter().find(|slot| slot.name == STEP);
+        // All tables have taken the same steps.
+        let step = self
+            .tables
+            .iter()
+            .find_map(|table| state.slots(&table.name, None).iter().find(|slot| slot.name == STEP));
         let steps = step.map(|step| step.value.f_double_value(&[0])).transpose()?;
         self.updates.restore(&state.counters, |_, table| {
             // Above 2^53 nobody counts.
@@ -299,12 +324,15 @@ impl Stateful for Shard {
         })
     }
 
-    fn put_rows(&self, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()> {
+    fn put_rows(&self, tensor: &str, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()> {
         ensure!(values.f_kind()? == Kind::Float, "rows are of float32");
+        let table = self.tables.iter().find(|table| table.name == tensor);
+        let table = table.with_context(|| format!("`{tensor}` is not a table of this rank"))?;
+        let ids = in_cut(table, ids)?;
         let numbers = Vec::<f32>::try_from(values.f_contiguous()?.f_view([-1])?)?;
         let mut put = Ok(());
         self.updates.prepare(|table| {
-            put = table.put(slot, ids, &numbers);
+            put = table.put(slot, &ids, &numbers);
             Ok(())
         })?;
         put.with_context(|| in_module(&self.module))
@@ -322,17 +350,33 @@ const MOST_BYTES_OF_A_NUMBER: usize = size_of::<f32>();
 fn start_from(
     file: &Path,
     spec: &ModuleSpec,
-    table: &TableSpec,
+    layer: &RowTable,
     share: RowShare,
     rows: &mut Table,
 ) -> Result<()> {
-    let layer = spec.layers()[0].name.as_str();
-    let (among, below) = match share {
-        RowShare::Range { from, to } => (from..to, Some(table.rows)),
-        RowShare::Hash { .. } => (0..i64::MAX, None),
-    };
-    let mut stored = TableRows::open(file, (spec.written_name(), layer), table, below)?;
-    stored.visit(among, |id| share.contains(id), |ids, numbers| rows.put(None, ids, numbers))
+    for (nth, table) in spec.tables(layer).iter().enumerate() {
+        let share = table.ids.as_ref().map_or(share, |ids| share.part(ids));
+        let (among, end) = match share {
+            RowShare::Range { from, to } => (from..to, true),
+            RowShare::Hash { .. } => (0..i64::MAX, table.ids.is_some()),
+        };
+        let mut stored = TableRows::open(file, spec, nth, end.then_some(table.rows))?;
+        stored.visit(
+            among,
+            |id| share.contains(id),
+            |ids, numbers| rows.put(None, &in_cut(table, ids)?, numbers),
+        )?;
+    }
+    Ok(())
+}
+
+/// The ids in the table that is cut of some rows of one of those that make it.
+fn in_cut(table: &TablePart, ids: &[i64]) -> Result<Vec<i64>> {
+    let Some(of) = &table.ids else { return Ok(ids.to_vec()) };
+    if let Some(id) = ids.iter().find(|id| !(0..table.rows).contains(*id)) {
+        bail!("row {id} of `{}` is not below {}", table.name, table.rows);
+    }
+    Ok(ids.iter().map(|id| of.start + id).collect())
 }
 
 fn in_module(module: &str) -> String {

@@ -4,14 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use tch::{Device, Kind, TchError, Tensor, no_grad};
 
 use super::lookup_plan::LookupPlan;
 use crate::autograd::{Autograd, Context};
 use crate::job::shards::Cut;
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
-use crate::layers::{BagMode, Layer, LayerOp, RowTable, TableSpec};
+use crate::layers::{BagMode, Layer, LayerOp, RowTable};
 use crate::model::{Mode, Module};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
@@ -21,14 +21,12 @@ use crate::rpc::{CallError, PendingReply, RRef};
 pub struct ShardedModule {
     autograd: Arc<Autograd>,
     name: String,
-    table: TableSpec,
+    rows: RowTable,
     cut: Cut,
     /// The parts, in the order of their ranks.
     shards: Vec<RRef>,
     /// The layer, run over the rows of a batch as if they were the whole table.
     module: Arc<Module>,
-    /// How an `embedding_bag` joins the rows of a bag.
-    bags: Option<BagMode>,
 }
 
 /// A look-up on its way.
@@ -41,6 +39,8 @@ pub struct LookingUp {
     /// The batch, with the number of a row in the place of each id, and -1 in empty places.
     numbered: Tensor,
     has_empty_places: bool,
+    /// What the rows in a bag are multiplied by.
+    weights: Option<Tensor>,
     /// For each owner that is asked.
     calls: Vec<Asked>,
 }
@@ -66,17 +66,9 @@ impl ShardedModule {
         let calls: Vec<_> = spec.place.ranks.iter().map(get).collect();
         let shards = calls.into_iter().map(|call| Ok(call.wait()?.shard));
         let shards = shards.collect::<Result<Vec<_>>>()?;
-        let RowTable { table, bags, over_rows } = rows;
-        let module = Arc::new(Module::build(&with_layer(spec, over_rows), &[Device::Cpu], 0)?);
-        Ok(ShardedModule {
-            autograd: autograd.clone(),
-            name: spec.name.clone(),
-            table,
-            cut,
-            shards,
-            module,
-            bags,
-        })
+        let over_rows = with_layer(spec, rows.over_rows.clone());
+        let module = Arc::new(Module::build(&over_rows, &[Device::Cpu], 0)?);
+        Ok(ShardedModule { autograd: autograd.clone(), name: spec.name.clone(), rows, cut, shards, module })
     }
 
     /// A reference to each part, for a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
@@ -84,29 +76,29 @@ impl ShardedModule {
         &self.shards
     }
 
-    /// Asks the owners for the rows of a batch of ids, all at once; they apply `after` of this rank's steps first. The
-    /// backward of `context` reaches the rows through what comes of it.
+    /// Asks the owners for the rows of a batch, whose `inputs` are those of the layer, all at once and of all columns; they
+    /// apply `after` of this rank's steps first. The backward of `context` reaches the rows through what comes of it.
     ///
     /// # Errors
     /// An id that the table does not have.
-    pub fn look_up(&self, context: &Context, ids: &Tensor, after: u64) -> Result<LookingUp> {
-        self.ask(Some(context), ids, after).with_context(|| format!("module `{}`", self.name))
+    pub fn look_up(&self, context: &Context, inputs: &[Tensor], after: u64) -> Result<LookingUp> {
+        self.ask(Some(context), inputs, after).with_context(|| format!("module `{}`", self.name))
     }
 
-    /// The layer's output for a batch of ids, on the CPU, as a look-up gives it.
+    /// The layer's output for a batch, on the CPU, as a look-up gives it.
     ///
     /// # Errors
     /// An id that the table does not have; what an owner says, or the call.
-    pub fn forward(&self, context: &Context, ids: &Tensor) -> Result<Tensor> {
-        self.look_up(context, ids, 0)?.wait()
+    pub fn forward(&self, context: &Context, inputs: &[Tensor]) -> Result<Tensor> {
+        self.look_up(context, inputs, 0)?.wait()
     }
 
     /// The layer's output; nothing is recorded, and no row is made.
     ///
     /// # Errors
     /// An id that the table does not have; what an owner says, or the call.
-    pub fn predict(&self, ids: &Tensor) -> Result<Tensor> {
-        let looking_up = self.ask(None, ids, 0).with_context(|| format!("module `{}`", self.name))?;
+    pub fn predict(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        let looking_up = self.ask(None, inputs, 0).with_context(|| format!("module `{}`", self.name))?;
         no_grad(|| looking_up.wait())
     }
 
@@ -120,12 +112,18 @@ impl ShardedModule {
         Ok(calls.into_iter().try_for_each(PendingReply::wait)?)
     }
 
-    fn ask(&self, context: Option<&Context>, ids: &Tensor, after: u64) -> Result<LookingUp> {
+    fn ask(&self, context: Option<&Context>, inputs: &[Tensor], after: u64) -> Result<LookingUp> {
+        let RowTable { table, columns, bags, .. } = &self.rows;
+        let (ids, weights) = self.rows.asked(inputs)?;
         let kind = ids.f_kind()?;
         ensure!(kind == Kind::Int64, "ids are int64, and {kind:?} came");
         let mut list = vec![0; ids.numel()];
         ids.f_contiguous()?.f_copy_data(&mut list, ids.numel())?;
-        let plan = LookupPlan::new(&list, &self.table, self.cut, self.shards.len(), self.bags.is_some())?;
+        if let Some(columns) = columns {
+            let places = if bags.is_some() { ids.size().last().copied().unwrap_or(0) } else { 1 };
+            columns.number(&mut list, places as usize, bags.is_some()).map_err(Error::msg)?;
+        }
+        let plan = LookupPlan::new(&list, table, self.cut, self.shards.len(), bags.is_some())?;
         let mut calls = Vec::new();
         for (shard, ids) in self.shards.iter().zip(plan.of).filter(|(_, ids)| !ids.is_empty()) {
             let look_up = LookUp { shard: shard.clone(), after, ids: Tensor::f_from_slice(&ids)? };
@@ -138,10 +136,11 @@ impl ShardedModule {
         Ok(LookingUp {
             name: self.name.clone(),
             module: self.module.clone(),
-            bags: self.bags,
-            dim: self.table.dim,
+            bags: *bags,
+            dim: table.dim,
             has_empty_places: plan.numbered.is_empty() || plan.numbered.contains(&-1),
             numbered: Tensor::f_from_slice(&plan.numbered)?.f_view(ids.size().as_slice())?,
+            weights,
             calls,
         })
     }
@@ -165,12 +164,16 @@ impl LookingUp {
     /// # Errors
     /// What an owner says, or the call.
     pub fn wait(self) -> Result<Tensor> {
-        let LookingUp { name, module, bags, dim, numbered, has_empty_places, calls } = self;
+        let LookingUp { name, module, bags, dim, numbered, has_empty_places, weights, calls } = self;
         let numbers = numbered.numel() as i64 * dim;
+        let in_order = !has_empty_places && numbers < IN_ORDER;
         let output = rows(calls, dim).and_then(|rows| {
-            Ok(match bags {
-                Some(BagMode::Sum) if !has_empty_places && numbers < IN_ORDER => full_bags(&rows, &numbered)?,
-                _ => module.forward(&[rows], &[numbered], Mode::EVAL)?,
+            Ok(match (bags, weights) {
+                (Some(BagMode::Sum), None) if in_order => full_bags(&rows, &numbered)?,
+                (_, weights) => {
+                    let inputs: Vec<Tensor> = [numbered].into_iter().chain(weights).collect();
+                    module.forward(&[rows], &inputs, Mode::EVAL)?
+                }
             })
         });
         output.with_context(|| format!("module `{name}`"))

@@ -69,6 +69,14 @@ impl TableSnapshot {
         }
     }
 
+    /// How many rows there are with an id below `id`. Those of [`sort`](TableSnapshot::sort)ed ids.
+    pub fn below(&self, id: i64) -> usize {
+        match &*self.rows() {
+            Rows::Listed(rows) => rows.partition_point(|(of, _)| *of < id),
+            Rows::All { ids, .. } => (id.clamp(ids.start, ids.end) - ids.start) as usize,
+        }
+    }
+
     /// Keeps the block of `place` as it is, if it is not kept yet. `numbers` and `slots` are those of the table.
     pub fn save(&self, place: Place, dim: usize, numbers: &[f32], slots: &[&[f32]]) {
         let block = place as usize / BLOCK_ROWS;
@@ -121,28 +129,46 @@ impl TableSnapshot {
     }
 }
 
-/// A snapshot of a shard's rows, as whoever reads it holds it.
+/// Rows of a snapshot of a shard that follow one another, as whoever reads them holds them.
 pub(super) struct ShardRows {
     shard: Arc<Shard>,
     snapshot: Arc<TableSnapshot>,
     reader: Rank,
+    /// Which they are of the snapshot's.
+    of: Range<usize>,
+    /// The id that the reader counts from.
+    first: i64,
 }
 
 impl ShardRows {
-    pub fn new(shard: Arc<Shard>, snapshot: Arc<TableSnapshot>, reader: Rank) -> ShardRows {
-        ShardRows { shard, snapshot, reader }
+    /// Those whose ids are among `ids`, counted from its start.
+    pub fn new(
+        shard: Arc<Shard>,
+        snapshot: Arc<TableSnapshot>,
+        reader: Rank,
+        ids: Option<&Range<i64>>,
+    ) -> ShardRows {
+        let all = 0..snapshot.len();
+        let of = ids.map_or(all, |ids| snapshot.below(ids.start)..snapshot.below(ids.end));
+        ShardRows { shard, snapshot, reader, of, first: ids.map_or(0, |ids| ids.start) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.of.len()
     }
 }
 
 impl RowSource for ShardRows {
     fn rows(&self, slot: Option<usize>, from: u64, count: u64) -> Result<Piece> {
-        let (from, rows) = (usize::try_from(from)?, self.snapshot.len());
+        let (from, rows) = (usize::try_from(from)?, self.len());
         let end = usize::try_from(count)?.checked_add(from);
         let Some(end) = end.filter(|end| *end <= rows) else {
             anyhow::bail!("rows {from} and {count} more are not among the {rows} there are");
         };
-        let read = |table: &mut Table| table.read_snapshot(&self.snapshot, slot, from..end);
-        let (ids, numbers) = self.shard.with_table(self.reader, read);
+        let of = self.of.start + from..self.of.start + end;
+        let read = |table: &mut Table| table.read_snapshot(&self.snapshot, slot, of);
+        let (mut ids, numbers) = self.shard.with_table(self.reader, read);
+        ids.iter_mut().for_each(|id| *id -= self.first);
         let shape = [ids.len() as i64, self.shard.dim() as i64];
         ensure!(numbers.len() as i64 == shape[0] * shape[1], "rows are missing");
         Ok(Piece {
@@ -154,6 +180,15 @@ impl RowSource for ShardRows {
 
 /// Some numbers for each of some ids, in the order of the ids.
 pub(super) struct Listed<const WIDTH: usize>(pub Vec<(i64, [f32; WIDTH])>);
+
+impl<const WIDTH: usize> Listed<WIDTH> {
+    /// Those of `all` whose ids are among `ids`, counted from its start.
+    pub fn of(all: &[(i64, [f32; WIDTH])], ids: Option<&Range<i64>>) -> Listed<WIDTH> {
+        let Some(ids) = ids else { return Listed(all.to_vec()) };
+        let some = all.iter().filter(|(id, _)| ids.contains(id));
+        Listed(some.map(|(id, numbers)| (id - ids.start, *numbers)).collect())
+    }
+}
 
 impl<const WIDTH: usize> RowSource for Listed<WIDTH> {
     fn rows(&self, _slot: Option<usize>, from: u64, count: u64) -> Result<Piece> {

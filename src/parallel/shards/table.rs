@@ -89,6 +89,8 @@ impl Contribution {
 
 /// The gradients of the rows of one look-up.
 pub(super) struct Gradients {
+    /// Of several tables only.
+    pub ids: Vec<i64>,
     pub of: LookedUp,
     /// Row after row.
     pub numbers: Vec<f32>,

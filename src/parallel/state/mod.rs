@@ -20,6 +20,7 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tch::Kind;
@@ -104,15 +105,36 @@ pub enum Extent {
 /// The rows that an owner may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowShare {
-    Range { from: i64, to: i64 },
-    Hash { nth: u64, of: u64 },
+    Range {
+        from: i64,
+        to: i64,
+    },
+    /// `first`: of the table that is cut the row that is the tensor's first.
+    Hash {
+        nth: u64,
+        of: u64,
+        first: i64,
+    },
 }
 
 impl RowShare {
     pub fn contains(self, id: i64) -> bool {
         match self {
             RowShare::Range { from, to } => (from..to).contains(&id),
-            RowShare::Hash { nth, of } => id >= 0 && Cut::Hash.owner(id, 0, of as usize) == nth as usize,
+            RowShare::Hash { nth, of, first } => {
+                id >= 0 && Cut::Hash.owner(first + id, 0, of as usize) == nth as usize
+            }
+        }
+    }
+
+    /// Of some rows of the table, counted from the first of them.
+    pub fn part(self, rows: &Range<i64>) -> RowShare {
+        match self {
+            RowShare::Range { from, to } => {
+                let [from, to] = [from, to].map(|end| end.clamp(rows.start, rows.end) - rows.start);
+                RowShare::Range { from, to }
+            }
+            RowShare::Hash { nth, of, first } => RowShare::Hash { nth, of, first: first + rows.start },
         }
     }
 }

@@ -23,8 +23,8 @@ pub(in crate::parallel) trait Stateful: Send + Sync {
     /// Goes on from a state. Rows have been put before.
     fn restore(&self, state: Restored) -> Result<()>;
 
-    /// Takes rows over.
-    fn put_rows(&self, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()>;
+    /// Takes rows of a tensor over.
+    fn put_rows(&self, tensor: &str, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()>;
 }
 
 /// What an owner had at one moment, for as long as this is held.

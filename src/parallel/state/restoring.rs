@@ -111,7 +111,7 @@ impl Restoring {
         if let Some(ids) = ids {
             ensure!(matches!(entry.extent, Extent::RowsOf(_)), "`{tensor}` does not go by rows");
             ensure!(ids.f_kind()? == Kind::Int64 && ids.size().len() == 1, "ids are int64 [n]");
-            return self.owner.put_rows(slot.as_deref(), &Vec::<i64>::try_from(&ids)?, &values);
+            return self.owner.put_rows(&tensor, slot.as_deref(), &Vec::<i64>::try_from(&ids)?, &values);
         }
         ensure!(size.len() == 1, "values of shape {size:?} came for `{tensor}`");
         let elements = match entry.extent {

@@ -57,6 +57,16 @@ impl Place {
 struct Model {
     name: &'static str,
     modules: &'static [(&'static str, &'static str)],
+    samples: Samples,
+}
+
+/// Which samples a model has, and its loss.
+#[derive(Clone, Copy, PartialEq)]
+enum Samples {
+    /// `features`, four ids, and `target`, four numbers.
+    Numbers,
+    /// Criteo's: `dense`, `ids` of a column each, and `click`; also bags and their weights.
+    Clicks,
 }
 
 const DLRM: Model = Model {
@@ -78,6 +88,63 @@ const DLRM: Model = Model {
              { type = \"linear\", in_features = 6, out_features = 4 }]",
         ),
     ],
+    samples: Samples::Numbers,
+};
+
+/// A DLRM of Criteo's shape, with a table for each column.
+const COLUMNS: Model = Model {
+    name: "columns",
+    modules: &[
+        (
+            "bottom",
+            "from = \"dense\"\ninput = [13]\nlayers = [{ type = \"linear\", in_features = 13, out_features = 8 }, \"relu\", \
+             { type = \"linear\", in_features = 8, out_features = 4 }]",
+        ),
+        (
+            "tables",
+            "from = \"ids\"\ninput = [26]\ninput_dtype = \"int64\"\n\
+             layers = [{ type = \"embedding\", embedding_dim = 4, num_embeddings = \
+             [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28, 8, 3, 16, 10, 37, 13, 5] }]",
+        ),
+        (
+            "top",
+            "from = [\"bottom\", \"tables\"]\nlayers = [\"dot_interaction\", \
+             { type = \"linear\", in_features = 355, out_features = 6 }, \"tanh\", \
+             { type = \"linear\", in_features = 6, out_features = 1 }]",
+        ),
+    ],
+    samples: Samples::Clicks,
+};
+
+/// Bags whose weights another module gives, and a bag for each of two columns, with weights among the samples.
+const BAGS: Model = Model {
+    name: "bags",
+    modules: &[
+        (
+            "mix",
+            "from = \"dense\"\ninput = [13]\nlayers = [{ type = \"linear\", in_features = 13, out_features = 3 }, \"tanh\"]",
+        ),
+        (
+            "bag",
+            "from = [\"bag0\", \"mix\"]\ninputs = { bag0 = { shape = [3], dtype = \"int64\" } }\n\
+             layers = [{ type = \"embedding_bag\", num_embeddings = 20, embedding_dim = 4, mode = \"sum\", \
+             per_sample_weights = true }]",
+        ),
+        (
+            "columns",
+            "from = [\"bag0\", \"bag1\", \"weights0\", \"weights1\"]\n\
+             inputs = { bag0 = { shape = [3], dtype = \"int64\" }, bag1 = { shape = [2], dtype = \"int64\" }, \
+             weights0 = { shape = [3] }, weights1 = { shape = [2] } }\n\
+             layers = [{ type = \"embedding_bag\", num_embeddings = [20, 11], embedding_dim = 4, mode = \"sum\", \
+             per_sample_weights = true }]",
+        ),
+        (
+            "top",
+            "from = [\"bag\", \"columns\"]\nlayers = [\"dot_interaction\", \
+             { type = \"linear\", in_features = 7, out_features = 1 }]",
+        ),
+    ],
+    samples: Samples::Clicks,
 };
 
 const TOWERS: Model = Model {
@@ -99,6 +166,7 @@ const TOWERS: Model = Model {
             "from = [\"user\", \"item\"]\nlayers = [\"mul\", { type = \"linear\", in_features = 8, out_features = 4 }]",
         ),
     ],
+    samples: Samples::Numbers,
 };
 
 /// The output of `a` has three consumers.
@@ -116,6 +184,7 @@ const DIAMOND: Model = Model {
             "from = [\"b\", \"c\", \"a\"]\nlayers = [\"concat\", { type = \"linear\", in_features = 21, out_features = 4 }]",
         ),
     ],
+    samples: Samples::Numbers,
 };
 
 /// TorchScript that takes two fields and gives two outputs.
@@ -136,7 +205,41 @@ const SCRIPT: Model = Model {
              { type = \"linear\", in_features = 6, out_features = 4 }]",
         ),
     ],
+    samples: Samples::Numbers,
 };
+
+impl Samples {
+    fn written(self) -> String {
+        match self {
+            Samples::Numbers => {
+                "[data.train]\nfile = \"graph.csv\"\nfeatures = [\"id0\", \"id1\", \"id2\", \"id3\"]\n\
+                 feature_dtype = \"int64\"\ntarget = [\"x0\", \"x1\", \"x2\", \"x3\"]\n\
+                 [loss]\nplugin = \"mse\"\ntarget = \"target\"\n"
+                    .into()
+            }
+            Samples::Clicks => {
+                let columns = |letter: char, count: usize| {
+                    (0..count).map(|nth| format!("{letter}{nth}")).collect::<Vec<String>>()
+                };
+                let fields = format!(
+                    "file = \"graph_columns.csv\"\nfields = [{{ name = \"dense\", columns = {:?} }}, \
+                     {{ name = \"ids\", columns = {:?}, dtype = \"int64\" }}, \
+                     {{ name = \"bag0\", columns = [\"b0\", \"b1\", \"b2\"], dtype = \"int64\" }}, \
+                     {{ name = \"bag1\", columns = [\"b3\", \"b4\"], dtype = \"int64\" }}, \
+                     {{ name = \"weights0\", columns = [\"x0\", \"x1\", \"x2\"] }}, \
+                     {{ name = \"weights1\", columns = [\"x3\", \"x4\"] }}, \
+                     {{ name = \"click\", columns = [\"click\"] }}]\n",
+                    columns('x', 13),
+                    columns('c', 26),
+                );
+                format!(
+                    "[data.train]\n{fields}[data.test]\n{fields}\
+                     [loss]\nplugin = \"bce_with_logits\"\ntarget = \"click\"\n"
+                )
+            }
+        }
+    }
+}
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -154,12 +257,11 @@ fn job_of(model: &Model, places: &[Place]) -> String {
     }
     let job = format!(
         "name = \"graph\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}{modules}\n\
-         [data]\nplugin = \"csv\"\nroot = {root:?}\nshuffle = false\nfractions = [0.5, 0.5]\n\
-         [data.train]\nfile = \"graph.csv\"\nfeatures = [\"id0\", \"id1\", \"id2\", \"id3\"]\nfeature_dtype = \"int64\"\n\
-         target = [\"x0\", \"x1\", \"x2\", \"x3\"]\n\
-         [loss]\nplugin = \"mse\"\ntarget = \"target\"\n[optimizer]\ntype = \"sgd\"\nlr = 0.1\n\
+         [data]\nplugin = \"csv\"\nroot = {root:?}\nshuffle = false\nfractions = [0.5, 0.5]\n{data_and_loss}\
+         [optimizer]\ntype = \"sgd\"\nlr = 0.1\n\
          [train]\nrole = \"trainer\"\nsteps = 50\nbatch_size = 8\n",
         root = data(""),
+        data_and_loss = model.samples.written(),
     );
     let rounds = places.iter().all(|place| matches!(place, Replicas | RemoteReplicas));
     if rounds { job } else { job + "consistency = \"bsp\"\n" }
@@ -182,13 +284,14 @@ fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
         .into_iter()
         .filter_map(|(name, figure)| Some((name.strip_prefix(&of_model)?.to_owned(), figure)))
         .collect();
-    let ids = trained.iter().find(|(name, _)| name.ends_with(".ids"));
-    assert_eq!(trained.len() - usize::from(ids.is_some()), figures.len(), "{places:?}");
+    let is_ids = |name: &str| name.ends_with(".ids");
+    let saved = trained.iter().filter(|(name, _)| !is_ids(name)).count();
+    assert_eq!(saved, figures.len(), "{places:?}");
+    let find = |wanted: &str| trained.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
     for (name, mut figure) in figures {
-        let found = trained.iter().find(|(trained, _)| *trained == name);
-        let found = &found.unwrap_or_else(|| panic!("{places:?}: {name} was not saved")).1;
-        if let Some((_, ids)) = ids.filter(|(ids, _)| ids.strip_suffix("ids") == name.strip_suffix("weight"))
-        {
+        let found = find(&name).unwrap_or_else(|| panic!("{places:?}: {name} was not saved"));
+        let ids = name.strip_suffix("weight").and_then(|table| find(&format!("{table}ids")));
+        if let Some(ids) = ids {
             figure = figure.index_select(0, ids);
         }
         let difference = (found - figure).abs().max().double_value(&[]);
@@ -212,6 +315,60 @@ fn a_dlrm_equals_one_process_under_every_placement() {
         assert_is_pytorchs(&DLRM, &places, &[]);
     }
     assert_is_pytorchs(&DLRM, &[Replicas, Rows, Remote], &["pipeline.micro_batches=4"]);
+}
+
+#[test]
+fn a_dlrm_with_a_table_for_each_column_equals_one_process_under_every_placement() {
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Remote, Replicas],
+        [Replicas, Rows, Replicas],
+        [Replicas, Hash, Remote],
+        [Caller, Caller, Caller],
+        [Replicas, Replicas, Replicas],
+        [Caller, Hash, RemoteReplicas],
+        [Remote, Rows, Caller],
+    ] {
+        assert_is_pytorchs(&COLUMNS, &places, &[]);
+    }
+    assert_is_pytorchs(&COLUMNS, &[Replicas, Rows, Remote], &["pipeline.micro_batches=4"]);
+}
+
+#[test]
+fn weighted_bags_equal_one_process_under_every_placement() {
+    // Tables that are cut start from rows of their own, so both are or none.
+    for places in [
+        [Remote, Remote, Remote, Remote],
+        [Replicas, Rows, Hash, Replicas],
+        [Remote, Hash, Rows, Replicas],
+        [Caller, Hash, Hash, Caller],
+        [Replicas, Remote, Caller, Remote],
+        [Remote, With("mix"), Caller, Remote],
+        [Caller, Rows, Rows, RemoteReplicas],
+    ] {
+        assert_is_pytorchs(&BAGS, &places, &[]);
+    }
+    assert_is_pytorchs(&BAGS, &[Remote, Rows, Rows, Remote], &["pipeline.micro_batches=4"]);
+}
+
+/// What PyTorch has trained, as it names it, evaluated here.
+#[test]
+fn weights_of_pytorch_give_its_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let figures = model::load(&data("graph.safetensors")).unwrap();
+    let weights = folder.path().join("weights.safetensors");
+    let own = |(name, value): (String, Tensor)| Some((name.strip_prefix("columns/")?.to_owned(), value));
+    model::save(&weights, &figures.into_iter().filter_map(own).collect::<Vec<_>>()).unwrap();
+    fs::write(folder.path().join("job.toml"), job_of(&COLUMNS, &[Remote, Caller, Remote])).unwrap();
+    let starts = COLUMNS.modules.iter().map(|(name, _)| format!("modules.{name}.weights={weights:?}"));
+    let settings: Vec<String> =
+        starts.chain(["train.steps=1", "optimizer.lr=1e-30"].map(str::to_owned)).collect();
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    let text = fs::read_to_string(data("graph_columns.json")).unwrap();
+    let torchs = serde_json::from_str::<serde_json::Value>(&text).unwrap()["loss"].as_f64().unwrap();
+    let ours = summary(folder.path())["eval"]["loss"].as_f64().unwrap();
+    assert!((ours - torchs).abs() < 1e-6, "{ours}, {torchs}");
 }
 
 #[test]
@@ -269,12 +426,26 @@ fn torchscript_with_several_arguments_and_results_equals_one_process_under_every
 /// What graph.py starts a table from that is cut over ranks: what the job leaves when nothing is learnt.
 #[test]
 fn first_rows_are_those_that_the_figures_start_from() {
-    let left = train(&DLRM, &[Remote, Rows, Remote], &["optimizer.lr=1e-30"]);
-    let (_, rows) = left.iter().find(|(name, _)| name == "tables.0.weight").unwrap();
-    let file = data("graph_rows.safetensors");
-    if std::env::var_os("WRITE_FIRST_ROWS").is_some() {
-        model::save(&file, &[("weight".into(), rows.shallow_clone())]).unwrap();
+    let remote_and_cut: [(&Model, &[Place], &str); 3] = [
+        (&DLRM, &[Remote, Rows, Remote], "graph_rows"),
+        (&COLUMNS, &[Remote, Rows, Remote], "graph_column_rows"),
+        (&BAGS, &[Remote, Rows, Rows, Remote], "graph_bag_rows"),
+    ];
+    for (model, places, file) in remote_and_cut {
+        let left = train(model, places, &["optimizer.lr=1e-30"]);
+        let tables = model.modules.iter().zip(places).filter(|(_, place)| **place == Rows);
+        let tables: Vec<String> = tables.map(|((name, _), _)| format!("{name}.")).collect();
+        let of_table = |(name, _): &(String, Tensor)| tables.iter().any(|table| name.starts_with(table));
+        let rows: Vec<(String, Tensor)> = left.into_iter().filter(of_table).collect();
+        let file = data(&format!("{file}.safetensors"));
+        if std::env::var_os("WRITE_FIRST_ROWS").is_some() {
+            model::save(&file, &rows).unwrap();
+        }
+        let figures = model::load(&file).unwrap();
+        assert_eq!(rows.len(), figures.len());
+        for (name, rows) in &rows {
+            let figure = &figures.iter().find(|(of, _)| of == name).unwrap().1;
+            assert_eq!((rows - figure).abs().max().to_kind(Kind::Double).double_value(&[]), 0.0, "{name}");
+        }
     }
-    let [(_, figures)] = &model::load(&file).unwrap()[..] else { panic!("one tensor") };
-    assert_eq!((rows - figures).abs().max().to_kind(Kind::Double).double_value(&[]), 0.0);
 }

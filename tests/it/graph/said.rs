@@ -161,3 +161,98 @@ fn a_module_that_is_called_as_a_field_is_refused() {
     let (_, said) = check(&named, 2);
     assert!(said.contains("`features` is a module of this job and a field of the data"), "{said}");
 }
+
+/// The sound graph with a table for each column, after changes.
+fn with_columns(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+    let columns = ("num_embeddings = 60", "num_embeddings = [15, 30, 45, 60]");
+    [&[columns], changes].concat()
+}
+
+#[test]
+fn columns_without_rows_are_refused() {
+    insta::assert_snapshot!("no_column", said(&[("num_embeddings = 60", "num_embeddings = []")]));
+    let none = ("num_embeddings = 60", "num_embeddings = [15, 0, 45, 6_000_000_000]");
+    insta::assert_snapshot!("no_rows", said(&[none]));
+    let many = "num_embeddings = [2_000_000_000, 2_000_000_000, 2_000_000_000, 1]";
+    insta::assert_snapshot!("too_many_rows", said(&[("num_embeddings = 60", many)]));
+}
+
+#[test]
+fn another_number_of_columns_is_told_with_where_they_come_from() {
+    insta::assert_snapshot!(
+        "columns_of_a_field",
+        said(&with_columns(&[("input = [4]\ninput_dtype", "input = [3]\ninput_dtype")]))
+    );
+    let fields = (
+        "from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n",
+        "from = [\"user\", \"item\"]\n\
+         inputs = { user = { shape = [], dtype = \"int64\" }, item = { shape = [2], dtype = \"int64\" } }\n",
+    );
+    insta::assert_snapshot!("columns_of_fields", said(&with_columns(&[fields])));
+    let bags = ("type = \"embedding\"", "type = \"embedding_bag\"");
+    insta::assert_snapshot!("columns_without_bags", said(&with_columns(&[bags])));
+}
+
+#[test]
+fn columns_that_are_no_indices_are_refused() {
+    insta::assert_snapshot!("dtype_of_columns", said(&with_columns(&[("input_dtype = \"int64\"\n", "")])));
+    let fields = (
+        "from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n",
+        "from = [\"user\", \"item\"]\ninputs = { user = { shape = [1] }, item = { shape = [3], dtype = \"int64\" } }\n",
+    );
+    insta::assert_snapshot!("dtype_of_one_of_the_fields", said(&with_columns(&[fields])));
+}
+
+#[test]
+fn what_does_not_go_with_columns_is_refused() {
+    let padding = ("embedding_dim = 8 }", "embedding_dim = 8, padding_idx = 0 }");
+    insta::assert_snapshot!("padding_of_columns", said(&with_columns(&[padding])));
+    let second = ("embedding_dim = 8 }]", "embedding_dim = 8 }, \"relu\"]");
+    insta::assert_snapshot!("shards_of_two_layers", said(&with_columns(&[second])));
+}
+
+#[test]
+fn weights_that_are_not_those_of_the_bags_are_refused() {
+    let bags = |layer: &'static str| ("type = \"embedding\", num_embeddings = 60", layer);
+    let weighted =
+        bags("type = \"embedding_bag\", mode = \"sum\", per_sample_weights = true, num_embeddings = 60");
+    insta::assert_snapshot!("no_weights", said(&[weighted]));
+    let taken =
+        |inputs: &'static str| ("from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n", inputs);
+    let of_other_shape = taken(
+        "from = [\"bag\", \"weights\"]\n\
+         inputs = { bag = { shape = [4], dtype = \"int64\" }, weights = { shape = [5] } }\n",
+    );
+    insta::assert_snapshot!("weights_of_another_shape", said(&[weighted, of_other_shape]));
+    let mean = bags("type = \"embedding_bag\", per_sample_weights = true, num_embeddings = 60");
+    insta::assert_snapshot!("weights_of_means", said(&[mean]));
+}
+
+/// Whole or cut, by rows or by hash, an index that its column has not ends the run with its column and limit.
+#[test]
+fn an_index_out_of_its_columns_range_is_named() {
+    let least = ("num_embeddings = 60", "num_embeddings = [15, 30, 45, 46]");
+    let lines = |said: &str| {
+        let told = said.lines().filter(|line| line.contains("of column") || line.contains("columns count"));
+        told.map(|line| line.rsplit(": index").next().unwrap_or_default().trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for place in [
+        "place = \"server\"\nshards = \"rows\"",
+        "place = \"server\"\nshards = \"hash\"",
+        "place = \"dense\"",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let changes = [least, ("place = \"server\"\nshards = \"rows\"", place)];
+        fs::write(folder.path().join("x.toml"), changed(&changes)).unwrap();
+        fs::write(folder.path().join("graph.csv"), include_str!("../../data/graph.csv")).unwrap();
+        let output = finish(&mut spawn(folder.path(), Some("x.toml"), &[]));
+        assert_code(&output, 1);
+        let said = stderr(&output);
+        let told = lines(&said);
+        assert!(
+            told.iter().any(|line| line.contains("of column 3 is not below num_embeddings[3] = 46")),
+            "{place}: {said}"
+        );
+    }
+}

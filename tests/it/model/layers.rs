@@ -63,12 +63,10 @@ impl Case {
 
     /// The module as a job says it, whose samples are those of the figures.
     fn spec(&self) -> ModuleSpec {
-        let inputs = self.inputs();
-        let shape = |input: &Tensor| input.size()[1..].to_vec();
-        let dtype = if inputs[0].kind() == Kind::Int64 { "int64" } else { "float32" };
-        let shapes: Vec<Vec<i64>> = inputs.iter().map(shape).collect();
-        job_of_several(&self.layers, &shapes, dtype)
-            .unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+        let dtype = |kind| if kind == Kind::Int64 { "int64" } else { "float32" };
+        let sample = |input: &Tensor| (input.size()[1..].to_vec(), dtype(input.kind()));
+        let inputs: Vec<_> = self.inputs().iter().map(sample).collect();
+        job_of_several(&self.layers, &inputs).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
     }
 
     /// The batch, and the further ones of a layer that joins several.
@@ -84,16 +82,18 @@ impl Case {
 
 /// A module of these layers, read and checked as a job's.
 fn job_of(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, String> {
-    job_of_several(layers, &[input.to_vec()], dtype)
+    job_of_several(layers, &[(input.to_vec(), dtype)])
 }
 
-/// With an input of each shape.
-fn job_of_several(layers: &str, inputs: &[Vec<i64>], dtype: &str) -> Result<ModuleSpec, String> {
+/// With an input of each shape and dtype.
+fn job_of_several(layers: &str, inputs: &[(Vec<i64>, &str)]) -> Result<ModuleSpec, String> {
     let takes = match inputs {
-        [input] => format!("input = {input:?}\ninput_dtype = \"{dtype}\""),
+        [(input, dtype)] => format!("input = {input:?}\ninput_dtype = \"{dtype}\""),
         several => {
             let names: Vec<String> = (0..several.len()).map(|nth| format!("x{nth}")).collect();
-            let entry = |(name, shape)| format!("{name} = {{ shape = {shape:?}, dtype = \"{dtype}\" }}");
+            let entry = |(name, (shape, dtype)): (&String, &(Vec<i64>, &str))| {
+                format!("{name} = {{ shape = {shape:?}, dtype = \"{dtype}\" }}")
+            };
             let entries: Vec<String> = names.iter().zip(several).map(entry).collect();
             format!("from = {names:?}\ninputs = {{ {} }}", entries.join(", "))
         }

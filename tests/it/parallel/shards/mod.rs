@@ -144,7 +144,7 @@ impl Trainer {
     /// Forward, `loss`, backward and update. Gives the loss and the staleness.
     fn step(&mut self, ids: &Tensor, loss: impl Fn(&Tensor) -> Tensor) -> (f64, u64) {
         let context = self.autograd.context();
-        let loss = loss(&self.module.forward(&context, ids).unwrap());
+        let loss = loss(&self.module.forward(&context, std::slice::from_ref(ids)).unwrap());
         (loss.double_value(&[]), self.finish(&context, &loss, ids.size()[0] as u64))
     }
 

@@ -119,7 +119,7 @@ fn with_owners(case: Case, owners: u32, optimizer: &OptimizerSpec) -> Outcome {
 /// The rows before any step, as evaluation sees them.
 fn initial_rows(case: Case) -> Tensor {
     let world = World::start(&case.spec(2), Consistency::Bsp);
-    let rows = world.module(0).predict(&case.ids(&known()).unsqueeze(-1)).unwrap().view([KNOWN, DIM]);
+    let rows = world.module(0).predict(&[case.ids(&known()).unsqueeze(-1)]).unwrap().view([KNOWN, DIM]);
     world.end();
     rows
 }

@@ -39,7 +39,7 @@ fn no_update_of_fifty_asynchronous_steps_of_two_trainers_is_lost() {
     for shards in ["rows", "hash"] {
         let world = World::start(&sharded(shards, 2, "[1]", &embedding(ROWS)), Consistency::Async);
         let all = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
-        let before = world.module(0).predict(&all).unwrap();
+        let before = world.module(0).predict(std::slice::from_ref(&all)).unwrap();
         world.train(
             move |_, mut trainer| {
                 let ids = Tensor::arange(ROWS, (Kind::Int64, Device::Cpu)).unsqueeze(-1);
@@ -53,7 +53,7 @@ fn no_update_of_fifty_asynchronous_steps_of_two_trainers_is_lost() {
         for server in &world.servers[TRAINERS as usize..] {
             assert_eq!(server.shards()[0].updates().0, 100, "{shards}");
         }
-        let after = world.module(0).predict(&all).unwrap();
+        let after = world.module(0).predict(std::slice::from_ref(&all)).unwrap();
         let difference: Tensor = before - after - 2.0 * STEPS as f64 * 0.125;
         assert!(difference.abs().max().double_value(&[]) < 1e-4, "{shards}");
         world.end();
@@ -71,13 +71,16 @@ fn an_update_never_breaks_the_backward_of_another_trainer_and_counts_as_its_stal
     let (mut slow, mut fast) = (trainer(0), trainer(1));
     let ids = Tensor::from_slice(&[1i64, 2, 9]).unsqueeze(-1);
     let context = slow.autograd.context();
-    let output = slow.module.forward(&context, &ids).unwrap();
+    let output = slow.module.forward(&context, std::slice::from_ref(&ids)).unwrap();
     let read = output.detach().copy();
     assert_eq!(fast.step(&ids, |rows| rows.square().sum(Kind::Float)).1, 0);
     // The gradient of a square is twice what was read.
     assert_eq!(slow.finish(&context, &output.square().sum(Kind::Float), 3), 1);
     let expected: Tensor = &read - 0.1 * 2.0 * &read * 2.0;
-    let difference = (world.module(0).predict(&ids).unwrap() - expected).abs().max().double_value(&[]);
+    let difference = (world.module(0).predict(std::slice::from_ref(&ids)).unwrap() - expected)
+        .abs()
+        .max()
+        .double_value(&[]);
     assert!(difference < 1e-6, "{difference}");
     drop((context, slow, fast));
     world.end();
@@ -89,11 +92,11 @@ fn evaluation_sees_the_first_values_of_rows_and_makes_none() {
     let (seen, unseen) =
         (Tensor::from_slice(&[5i64, 1 << 40]).unsqueeze(-1), Tensor::from_slice(&[77i64]).unsqueeze(-1));
     let module = world.module(0);
-    let first = module.predict(&seen).unwrap();
-    let _ = module.predict(&unseen).unwrap();
+    let first = module.predict(std::slice::from_ref(&seen)).unwrap();
+    let _ = module.predict(std::slice::from_ref(&unseen)).unwrap();
     assert!(world.rows().is_empty());
     let context = world.autograds[0].context();
-    assert_eq!(module.forward(&context, &seen).unwrap().detach(), first);
+    assert_eq!(module.forward(&context, std::slice::from_ref(&seen)).unwrap().detach(), first);
     assert_eq!(world.rows().into_keys().collect::<Vec<_>>(), [5, 1 << 40]);
     drop((context, module));
     world.end();
@@ -107,7 +110,7 @@ fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
     let module = world.module(0);
     let said = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        format!("{:#}", module.forward(&context, &Tensor::from_slice(ids).unsqueeze(-1)).unwrap_err())
+        format!("{:#}", module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)]).unwrap_err())
     };
     assert!(said(&[3, 10]).starts_with("module `table`: id 10 is not below num_embeddings = 10\n"));
     assert!(said(&[-2]).starts_with("module `table`: id -2 is negative\n"));
@@ -121,7 +124,7 @@ fn a_table_that_is_full_says_so_and_makes_no_row() {
     let module = world.module(0);
     let look_up = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        module.forward(&context, &Tensor::from_slice(ids).unsqueeze(-1))
+        module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)])
     };
     let _ = look_up(&[1, 2]).unwrap();
     let said = format!("{:#}", look_up(&[1, 2, 300, 400]).unwrap_err());

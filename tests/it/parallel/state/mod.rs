@@ -23,6 +23,10 @@ enum Place {
     Hash,
     /// By hash, and rows come and go.
     Living,
+    /// Two columns with tables of their own, cut so.
+    ColumnRows,
+    ColumnHash,
+    ColumnLiving,
     Caller,
     Replicas,
     RemoteReplicas,
@@ -46,7 +50,21 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
             layers = [{{ type = "linear", in_features = 6, out_features = 3 }}]"#
         )
     };
-    let (roles, modules) = match place {
+    let columns = |shards: &str| {
+        format!(
+            r#"[modules.table]
+            place = "server"
+            shards = "{shards}
+            input = [2]
+            input_dtype = "int64"
+            layers = [{{ type = "embedding", num_embeddings = [60, 30], embedding_dim = 6 }}]
+            [modules.net]
+            place = "behind"
+            layers = ["flatten", {{ type = "linear", in_features = 12, out_features = 3 }}]"#
+        )
+    };
+    let living = "hash\"\nadmit_after = 2\nevict_after = 3";
+    let (roles, modules): (String, String) = match place {
         Place::Remote => ("server = 1".into(), format!("[modules.net]\nplace = \"server\"\n{dense}")),
         Place::Stages => {
             ("front = 1\nback = 1".into(), format!("[modules.net]\nplace = [\"front\", \"back\"]\n{dense}"))
@@ -59,17 +77,14 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
         ),
         Place::Rows => (format!("server = {servers}\nbehind = 1"), table("rows\"")),
         Place::Hash => (format!("server = {servers}\nbehind = 1"), table("hash\"")),
-        Place::Living => {
-            (format!("server = {servers}\nbehind = 1"), table("hash\"\nadmit_after = 2\nevict_after = 3"))
-        }
+        Place::Living => (format!("server = {servers}\nbehind = 1"), table(living)),
+        Place::ColumnRows => (format!("server = {servers}\nbehind = 1"), columns("rows\"")),
+        Place::ColumnHash => (format!("server = {servers}\nbehind = 1"), columns("hash\"")),
+        Place::ColumnLiving => (format!("server = {servers}\nbehind = 1"), columns(living)),
     };
     let rounds = matches!(place, Place::Replicas | Place::RemoteReplicas);
     let consistency = if rounds { String::new() } else { format!("consistency = \"{consistency}\"") };
-    let forward = if matches!(place, Place::Rows | Place::Hash | Place::Living) {
-        "[\"table\", \"net\"]"
-    } else {
-        "[\"net\"]"
-    };
+    let forward = if modules.contains("shards = ") { "[\"table\", \"net\"]" } else { "[\"net\"]" };
     format!(
         "name = \"state\"\nseed = 3\n[roles]\ntrainer = 2\n{roles}\n{modules}\n[data]\nplugin = \"own.wasm\"\n\
          [loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
@@ -191,6 +206,10 @@ fn rows_go_on_at_another_number_of_owners() {
         assert_goes_on(&optimizer, (Place::Rows, 2), (Place::Rows, 3));
         assert_goes_on(&optimizer, (Place::Hash, 3), (Place::Hash, 2));
         assert_goes_on(&optimizer, (Place::Living, 3), (Place::Living, 2));
+        assert_goes_on(&optimizer, (Place::ColumnRows, 2), (Place::ColumnRows, 3));
+        assert_goes_on(&optimizer, (Place::ColumnHash, 3), (Place::ColumnHash, 2));
+        assert_goes_on(&optimizer, (Place::ColumnRows, 3), (Place::ColumnHash, 2));
+        assert_goes_on(&optimizer, (Place::ColumnLiving, 3), (Place::ColumnLiving, 2));
     }
 }
 
@@ -231,6 +250,7 @@ fn a_snapshot_holds_still_under_load() {
         (Place::Rows, "table", row_optimizers().remove(2)),
         (Place::Hash, "table", row_optimizers().remove(1)),
         (Place::Living, "table", row_optimizers().remove(1)),
+        (Place::ColumnHash, "table", row_optimizers().remove(2)),
     ];
     for (place, module, optimizer) in cases {
         let world = World::start(&job(place, 1, "async"));

@@ -5,6 +5,7 @@ use std::thread;
 
 use pstrain::autograd::Autograd;
 use pstrain::job::{self, Job, JobText, ModuleSpec, Placement, Source, Sources, Training};
+use pstrain::layers::{Columns, RowTable};
 use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{
     DistributedOptimizer, Forward, GradientSync, Groups, Hosting, MicroBatch, ModuleHandle, ModuleServer,
@@ -245,9 +246,13 @@ impl<'a> Trainer<'a> {
         let number = |at: i64| (step as i64 * 37 + i64::from(self.rank.0) * 101 + at * 13) % 97;
         let target: Vec<f32> = (0..BATCH * 3).map(|at| number(at + 5) as f32 / 97.0).collect();
         let target = Tensor::from_slice(&target).view([BATCH, 3]);
-        let input = match self.training.modules[0].table() {
-            Some(table) if self.training.modules[0].layers().len() == 1 => {
-                let ids: Vec<i64> = (0..BATCH * 2).map(|at| number(at) % table.rows).collect();
+        let input = match self.training.modules[0].rows() {
+            Some(RowTable { table, columns, .. }) => {
+                // Of one table, or of one for each of two columns.
+                let columns: Vec<i64> =
+                    columns.iter().flat_map(Columns::tables).map(|(_, rows)| rows.end - rows.start).collect();
+                let rows = |at: i64| columns.get(at as usize % 2).copied().unwrap_or(table.rows);
+                let ids: Vec<i64> = (0..BATCH * 2).map(|at| number(at) % rows(at)).collect();
                 Tensor::from_slice(&ids).view([BATCH, 2])
             }
             _ => {
