@@ -19,10 +19,11 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
-use super::outbox::{Inlet, MOST_BYTES, Outbox};
+use super::outbox::{Inlet, Outbox};
 use super::questions::Bounded;
 use crate::rpc::join::secret::Nonce;
 use crate::rpc::join::world::Joined;
+use crate::rpc::mesh::shared::Shared;
 use crate::rpc::message::write::MessageWriter;
 use crate::rpc::transport::bulk::BulkSender;
 use crate::rpc::transport::direction::{Receiving, Sending};
@@ -82,7 +83,7 @@ impl Link {
     pub fn start(
         joined: Joined,
         offered: peer::Client,
-        max_payload_bytes: u64,
+        shared: &Shared,
         gone: oneshot::Sender<String>,
     ) -> Link {
         let Joined { rank, stream, accepted, transports } = joined;
@@ -93,7 +94,13 @@ impl Link {
         let read = Watched { inner: read.compat(), last_received: last_received.clone(), gone: gone.clone() };
         let write =
             Watched { inner: write.compat_write(), last_received: last_received.clone(), gone: gone.clone() };
-        let outbox = Outbox::new(MOST_BYTES);
+        let outbox = Outbox::new(shared.max_unread_bytes);
+        // What cannot be written the RPC system drops, and goes on.
+        let inlet = Watched {
+            inner: Inlet(outbox.clone()),
+            last_received: last_received.clone(),
+            gone: gone.clone(),
+        };
         let leaving = outbox.clone();
         // What goes wrong is noticed by `write`.
         let writer = spawn_local(async move { leaving.empty_into(write).await });
@@ -101,12 +108,8 @@ impl Link {
             true => (Side::Server, Side::Client),
             false => (Side::Client, Side::Server),
         };
-        let network = VatNetwork::new(
-            BufReader::with_capacity(BUFFER_BYTES, read),
-            Inlet(outbox.clone()),
-            own,
-            reader_options(),
-        );
+        let network =
+            VatNetwork::new(BufReader::with_capacity(BUFFER_BYTES, read), inlet, own, reader_options());
         let mut system = RpcSystem::new(Box::new(Bounded(network)), Some(offered.client));
         let peer = system.bootstrap(other);
         let disconnector = system.get_disconnector();
@@ -120,7 +123,7 @@ impl Link {
         Link {
             rank,
             peer,
-            quota: ReceiveQuota::new(max_payload_bytes),
+            quota: ReceiveQuota::new(shared.max_payload_bytes),
             sending: RefCell::default(),
             receiving: RefCell::default(),
             transports,
@@ -194,7 +197,7 @@ impl Gone {
     }
 }
 
-/// Half of a socket that tells when something comes, and notices its end at once.
+/// Half of a socket, or the way to it, that tells when something comes, and notices its end at once.
 struct Watched<T> {
     inner: T,
     last_received: Rc<Cell<Instant>>,

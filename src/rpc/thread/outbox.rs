@@ -12,11 +12,6 @@ use futures::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
 use crate::human::exact_bytes;
-use crate::rpc::wire::{CALLS_IN_FLIGHT, INLINE_BYTES};
-
-/// What a peer may leave unread. An honest one, however slow: the calls to it and the answers to its own, with all that they
-/// carry in themselves, and some for what is around that.
-pub(super) const MOST_BYTES: usize = 2 * CALLS_IN_FLIGHT * (INLINE_BYTES + INLINE_BYTES / 4);
 
 /// A buffer that grew larger than that is not kept.
 const KEPT_BYTES: usize = 256 << 10;
@@ -24,6 +19,7 @@ const KEPT_BYTES: usize = 256 << 10;
 pub(super) struct Outbox {
     /// Everything that waits: the RPC system keeps nothing back.
     bytes: RefCell<Vec<u8>>,
+    /// What the peer may leave unread.
     most_bytes: usize,
     filled: Notify,
     /// Nothing is left, or nothing will be written any more.
@@ -131,7 +127,7 @@ mod tests {
     #[test]
     fn what_is_there_at_once_leaves_in_one_write() {
         on_one_thread(async {
-            let (outbox, writes) = (Outbox::new(MOST_BYTES), Rc::default());
+            let (outbox, writes) = (Outbox::new(1 << 20), Rc::default());
             let (own, socket) = (outbox.clone(), Socket(Rc::clone(&writes)));
             let task = tokio::task::spawn_local(async move { own.empty_into(socket).await });
             let mut inlet = Inlet(outbox.clone());

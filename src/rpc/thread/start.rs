@@ -132,7 +132,7 @@ impl Net {
         let rank = joined.rank;
         let (gone, wait) = oneshot::channel();
         let offered = capnp_rpc::new_client(PeerServer::new(self, rank));
-        let link = Link::start(joined, offered, self.shared.max_payload_bytes, gone);
+        let link = Link::start(joined, offered, &self.shared, gone);
         self.membership.connected(Rc::new(link));
         let net = self.clone();
         spawn_local(async move {

@@ -11,6 +11,10 @@ use super::transport::Transports;
 use crate::rpc::wire;
 use crate::topology::{Rank, WorldSize};
 
+/// An honest peer, however slow: the calls to it and the answers to its own, with all that they carry in themselves, and
+/// some for what is around that.
+const MOST_UNREAD_BYTES: usize = 2 * wire::CALLS_IN_FLIGHT * (wire::INLINE_BYTES + wire::INLINE_BYTES / 4);
+
 pub struct MeshConfig {
     pub rank: Rank,
     pub world_size: WorldSize,
@@ -42,6 +46,8 @@ pub struct MeshConfig {
     /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
     /// of all replies of one peer that are fetched at a time. (Small ones come on top, see RT-2 in `transport/quota.rs`.)
     pub max_payload_bytes: u64,
+    /// What a peer may leave unread of what this rank says; one that leaves more is lost.
+    pub max_unread_bytes: usize,
     /// How large tensors may travel; each connection takes the fastest that works.
     pub transports: Transports,
 }
@@ -66,6 +72,7 @@ impl MeshConfig {
             stalled_after: None,
             progress: || 0,
             max_payload_bytes: 4 << 30,
+            max_unread_bytes: MOST_UNREAD_BYTES,
             transports: Transports::ALL,
         }
     }
