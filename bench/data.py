@@ -2,10 +2,10 @@
 """Samples per second through the data plug-ins, beside PyTorch's DataLoader.
 
     bench/data.py [--data DIR] [--python PYTHON] [--rounds 5] [--steps 0]
-    bench/data.py --kinds images,csv,text,criteo,npy [--python PYTHON] [--rounds 5]
+    bench/data.py --kinds images,csv,text,criteo,npy,parquet [--python PYTHON] [--rounds 5]
 
 MNIST's training images in batches of 32, or made-up files of some kinds in batches of 64: shuffled, made ready for a model,
-and nothing done with them. The PyTorch that reads images needs torchvision.
+and nothing done with them. The PyTorch that reads images needs torchvision, and the one that reads Parquet pyarrow.
 """
 import tempfile
 from pathlib import Path
@@ -31,10 +31,13 @@ target = "click"
 train = { file = "train.tsv", rows = 100_000 }"""),
     "npy": ("input = [784]", '"relu"', """plugin = "npy"
 train = { file = ["x.npy", "y.npy"] }"""),
+    "parquet": ("input = [20]", '"relu"', """plugin = "parquet"
+train = { file = "train.parquet", fields = [{ name = "x", columns = [COLUMNS] }, { name = "y", columns = "y" }] }""".replace(
+        "COLUMNS", ", ".join(f'"x{column}"' for column in range(20)))),
 }
 # Images are decoded in the first pass and kept for the others.
 ROWS = {"images": ("images", 1), "images, ten passes": ("images", 10), "csv": ("csv", 1), "text": ("text", 1),
-        "criteo": ("criteo", 1), "npy": ("npy", 1)}
+        "criteo": ("criteo", 1), "npy": ("npy", 1), "parquet": ("parquet", 1)}
 
 
 def job(kind, folder, passes):

@@ -4,8 +4,8 @@
     python torch_files.py images --data FOLDER --make        # writes made-up files
     python torch_files.py images --data FOLDER --workers 2
 
-Reads them as PyTorch's users do: torchvision's ImageFolder; arrays of NumPy that hold a table, a click log or a text; files of
-NumPy as they lie on the disk. Prints JSON: samples per second over the passes, without the first 20 batches.
+Reads them as PyTorch's users do: torchvision's ImageFolder; arrays of NumPy that hold a table, a click log, a text or the columns
+that pyarrow has read; files of NumPy as they lie on the disk. Prints JSON: samples per second over the passes, without the first 20 batches.
 """
 import argparse
 import json
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 BATCH, WARM_UP = 64, 20
-SIZES = {"images": 2_000, "csv": 200_000, "text": 4_000_000, "criteo": 100_000, "npy": 20_000}
+SIZES = {"images": 2_000, "csv": 200_000, "text": 4_000_000, "criteo": 100_000, "npy": 20_000, "parquet": 200_000}
 LENGTH = 128
 
 
@@ -54,6 +54,15 @@ def make_criteo(folder, count, random):
 def make_npy(folder, count, random):
     np.save(folder / "x.npy", random.normal(size=(count, 784)).astype(np.float32))
     np.save(folder / "y.npy", random.integers(0, 10, count))
+
+
+def make_parquet(folder, count, random):
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    columns = {f"x{column}": random.normal(size=count).astype(np.float32) for column in range(20)}
+    write_table(pa.table(columns | {"y": random.normal(size=count).astype(np.float32)}), folder / "train.parquet",
+                row_group_size=50_000)
 
 
 class Arrays(Dataset):
@@ -107,6 +116,14 @@ def read_criteo(folder):
 
 def read_npy(folder):
     return Arrays(*(np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy")))
+
+
+def read_parquet(folder):
+    from pyarrow.parquet import read_table
+
+    table = read_table(folder / "train.parquet")
+    columns = [table[name].to_numpy() for name in table.column_names]
+    return Arrays(np.stack(columns[:-1], -1), columns[-1])
 
 
 def main():
