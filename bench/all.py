@@ -34,7 +34,6 @@ BENCHMARKS = {
     "data": Benchmark("data.py", quick="--steps 60"),
     "files": Benchmark("data.py", "--kinds images,csv,text,criteo,npy,parquet", "--kinds text,npy", False),
     "stream": Benchmark("stream.py", quick="--megabytes 20 --steps 200", data=False),
-    "files": Benchmark("data.py", "--kinds images,csv,text,criteo,npy", "--kinds text,npy", False),
     "models": Benchmark("models.py", quick="--scale 0.1", data=False),
     "memory": Benchmark("resources.py memory", quick="--steps 50"),
     "growth": Benchmark("resources.py growth", quick="--steps 2000"),
