@@ -189,11 +189,12 @@ fn the_master_passes_on_the_first_error_with_the_name_of_its_rank() {
         feature_dtype = \"int64\", target = 2, target_dtype = \"int64\" }\n\n";
     let job = [&DDP_RPC[..made_up], from_a_file, &DDP_RPC[data..]].concat();
     let folder = folder_with(&job.replace("input = [10] ", "input = [2] "));
-    // Where the data lie is each rank's own matter, and what is in them shows when they are read.
-    let bags: String = (0..80).map(|bag| format!("{bag},{},{}\n", bag / 2, bag % 8)).collect();
+    // Where the data lie is each rank's own matter, and a class that the model has not shows when its turn comes.
+    let bags: String = (0..800).map(|bag| format!("{},{},{}\n", bag % 80, bag % 40, bag % 8)).collect();
     fs::write(folder.path().join("bags.csv"), &bags).unwrap();
     fs::create_dir(folder.path().join("broken")).unwrap();
-    fs::write(folder.path().join("broken/bags.csv"), bags + "80,forty,0\n").unwrap();
+    let classes = bags.replace("\n79,39,7\n", "\n79,39,99\n").replacen("\n79,39,99\n", "\n79,39,7\n", 9);
+    fs::write(folder.path().join("broken/bags.csv"), classes).unwrap();
     let world = start_world(folder.path(), &["--set", "data.root=broken"]);
     for (rank, child) in world.into_iter().enumerate() {
         let output = wait(child);

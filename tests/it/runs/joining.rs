@@ -1,6 +1,7 @@
 //! Ranks that cannot meet: the message, the hint and the exit code, from the program itself.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use super::bad_input::digits_job;
@@ -84,7 +85,10 @@ fn a_different_plugin_of_the_same_name_is_refused() {
     let said = rejected(|command, rank| {
         let folder = command.get_current_dir().unwrap().join(rank);
         fs::create_dir(&folder).unwrap();
-        fs::write(folder.join("mine.wasm"), format!("\0asm{rank}")).unwrap();
+        // A section that means nothing makes the one another file.
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist/nll.wasm");
+        let section = [0, 3, 1, b'r', rank.as_bytes()[0]];
+        fs::write(folder.join("mine.wasm"), [&fs::read(shipped).unwrap()[..], &section].concat()).unwrap();
         command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);
     });
     assert!(said.contains("it runs job "), "{said}");

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use super::bad_input::{job_of_a_pipe, refused};
 use crate::program::*;
+use crate::support::regression;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -158,18 +158,62 @@ fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
     }
 }
 
+/// Runs the ranks of `job.toml`, each with its data where `root` says. All but the last look at theirs and join; then `change` is
+/// called, and the last one comes. Their exit codes, and what they said.
+fn run_and_change_data(
+    folder: &Path,
+    size: u32,
+    settings: &[&str],
+    root: impl Fn(u32) -> Option<&'static str>,
+    change: impl FnOnce(),
+) -> Vec<(Option<i32>, String)> {
+    let port = free_port().to_string();
+    let said = |rank: u32| std::fs::read_to_string(folder.join(format!("errors{rank}"))).unwrap_or_default();
+    let run = |rank: u32| {
+        let mut command = pstrain(folder);
+        command.args(["run", "job.toml", "--rank", &rank.to_string(), "--master-port", &port]);
+        command.args(["--run-dir", "RUN"]);
+        settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+        if let Some(root) = root(rank) {
+            command.args(["--set", &format!("data.root={root}")]);
+        }
+        let errors = std::fs::File::create(folder.join(format!("errors{rank}"))).expect("a file");
+        command.stderr(errors).spawn().expect("pstrain starts")
+    };
+    let last = size - 1;
+    let mut ranks: Vec<Child> = (0..last).map(run).collect();
+    let (began, only_one) = (Instant::now(), format!("waiting for trainer{last}\n"));
+    while !said(0).contains(&only_one) {
+        assert!(began.elapsed() < LIMIT, "{}", said(0));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    change();
+    ranks.push(run(last));
+    let codes: Vec<_> = ranks.into_iter().map(|rank| wait(rank).status.code()).collect();
+    codes.into_iter().zip(0..).map(|(code, rank)| (code, said(rank))).collect()
+}
+
 #[test]
 fn a_rank_that_lives_and_does_not_move_ends_the_job_with_what_it_stands_at() {
     let folder = tempfile::tempdir().expect("a folder");
-    job_of_a_pipe(folder.path());
-    let settings =
-        ["data.root=.", "data.plugin=csv", "plugins.open_time_ms=60000", "cluster.stalled_after_ms=4000"];
-    let said = refused(folder.path(), Some("job.toml"), &settings, 3);
-    assert!(said.contains(" stands still while opening the data: no sign of progress for "), "{said}");
-    assert!(
-        said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 "),
-        "{said}"
-    );
+    regression(folder.path(), "server", "x,y\n1,2\n2,4\n3,6\n", &[("world_size = 2", "world_size = 3")]);
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).expect("a folder");
+    std::fs::copy(folder.path().join("rows.csv"), own.join("rows.csv")).expect("a file");
+    let settings = ["plugins.open_time_ms=60000", "cluster.stalled_after_ms=4000"];
+    let pipe = || {
+        std::fs::remove_file(own.join("rows.csv")).expect("a file");
+        nix::unistd::mkfifo(&own.join("rows.csv"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    };
+    let ended = run_and_change_data(folder.path(), 3, &settings, |rank| (rank == 1).then_some("own"), pipe);
+    for (code, said) in ended {
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains(" stands still while opening the data: no sign of progress for "), "{said}");
+        assert!(
+            said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 "),
+            "{said}"
+        );
+    }
 }
 
 /// In a collective nobody looks at heartbeats: the mesh does, and ends the group.
@@ -188,35 +232,25 @@ fn a_replica_that_hangs_is_found_by_its_silence() {
 fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("job.toml"), replicas()).expect("a job");
-    // Files of the right names, so that the rank joins before it finds that they are something else.
-    let broken = folder.path().join("broken");
-    std::fs::create_dir(&broken).expect("a folder");
-    for file in [
-        "train-images-idx3-ubyte",
-        "train-labels-idx1-ubyte",
-        "t10k-images-idx3-ubyte",
-        "t10k-labels-idx1-ubyte",
-    ] {
-        std::fs::write(broken.join(file), "broken").expect("a file");
-    }
-    let port = free_port().to_string();
-    let ranks: Vec<Child> = ["0", "1", "2", "3"]
-        .map(|rank| {
-            let mut command = pstrain(folder.path());
-            command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
-            if rank == "2" {
-                command.args(["--set", "data.root=broken"]);
-            }
-            start(&mut command)
-        })
-        .into();
-    let began = Instant::now();
-    for (rank, child) in ranks.into_iter().enumerate() {
-        let output = wait(child);
-        assert_code(&output, if rank == 2 { 2 } else { 1 });
-        assert!(stderr(&output).contains("the training data"), "{}", stderr(&output));
-    }
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/digits");
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).expect("a folder");
+    let files = || {
+        let all = std::fs::read_dir(&digits).expect("a folder").map(|file| file.expect("a file").file_name());
+        all.filter(|file| file.to_string_lossy().contains("ubyte"))
+    };
+    files().for_each(|file| drop(std::fs::copy(digits.join(&file), own.join(&file)).expect("a file")));
+    let mut began = Instant::now();
+    let spoil = || {
+        files().for_each(|file| std::fs::write(own.join(file), "broken").expect("a file"));
+        began = Instant::now();
+    };
+    let ended = run_and_change_data(folder.path(), 4, &[], |rank| (rank == 2).then_some("own"), spoil);
     assert!(began.elapsed() < NOTICED + NOTICED, "they ended after {:?}", began.elapsed());
+    for ((code, said), rank) in ended.into_iter().zip(0..) {
+        assert_eq!(code, Some(if rank == 2 { 2 } else { 1 }), "{said}");
+        assert!(said.contains("the training data"), "{said}");
+    }
 }
 
 #[test]
