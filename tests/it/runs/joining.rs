@@ -86,7 +86,7 @@ fn a_different_plugin_of_the_same_name_is_refused() {
         let folder = command.get_current_dir().unwrap().join(rank);
         fs::create_dir(&folder).unwrap();
         // A section that means nothing makes the one another file.
-        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist/nll.wasm");
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/dist/cross_entropy.wasm");
         let section = [0, 3, 1, b'r', rank.as_bytes()[0]];
         fs::write(folder.join("mine.wasm"), [&fs::read(shipped).unwrap()[..], &section].concat()).unwrap();
         command.args(["--set", &format!("loss.plugin=\"{rank}/mine.wasm\"")]);

@@ -196,7 +196,8 @@ fn run_and_change_data(
 #[test]
 fn a_rank_that_lives_and_does_not_move_ends_the_job_with_what_it_stands_at() {
     let folder = tempfile::tempdir().expect("a folder");
-    regression(folder.path(), "server", "x,y\n1,2\n2,4\n3,6\n", &[("world_size = 2", "world_size = 3")]);
+    let place = "place = \"server\"";
+    regression(folder.path(), place, "1,2\n2,4\n3,6\n", &[("world_size = 2", "world_size = 3")]);
     let own = folder.path().join("own");
     std::fs::create_dir(&own).expect("a folder");
     std::fs::copy(folder.path().join("rows.csv"), own.join("rows.csv")).expect("a file");
