@@ -173,7 +173,7 @@ fn run_and_change_data(
         let mut command = pstrain(folder);
         command.args(["run", "job.toml", "--rank", &rank.to_string(), "--master-port", &port]);
         command.args(["--run-dir", "RUN"]);
-        settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         if let Some(root) = root(rank) {
             command.args(["--set", &format!("data.root={root}")]);
         }
@@ -240,7 +240,9 @@ fn a_replica_that_ends_before_the_group_is_there_ends_the_others() {
         let all = std::fs::read_dir(&digits).expect("a folder").map(|file| file.expect("a file").file_name());
         all.filter(|file| file.to_string_lossy().contains("ubyte"))
     };
-    files().for_each(|file| drop(std::fs::copy(digits.join(&file), own.join(&file)).expect("a file")));
+    for file in files() {
+        std::fs::copy(digits.join(&file), own.join(&file)).expect("a file");
+    }
     let mut began = Instant::now();
     let spoil = || {
         files().for_each(|file| std::fs::write(own.join(file), "broken").expect("a file"));
