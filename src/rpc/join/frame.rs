@@ -70,11 +70,15 @@ async fn receive_len(stream: &mut Stream, limit: usize) -> Result<usize, Failure
     }
 }
 
-/// What the framing announces is allocated before it is read: no more than came, and some for what is read twice.
 pub(super) fn read(body: &[u8]) -> Result<Frame, Failure> {
+    Ok(parse(body)?)
+}
+
+/// What the framing announces is allocated before it is read: no more than came, and some for what is read twice.
+fn parse(body: &[u8]) -> capnp::Result<Frame> {
     let mut options = ReaderOptions::new();
     options.traversal_limit_in_words(Some(2 * body.len() / WORD_BYTES));
-    Ok(serialize::read_message(&mut &*body, options)?)
+    serialize::read_message(&mut &*body, options)
 }
 
 /// # Errors
@@ -112,12 +116,17 @@ pub(super) fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Failure> 
 
 #[cfg(test)]
 mod tests {
+    use capnp::ErrorKind;
+
     use super::*;
 
     #[test]
     fn a_frame_takes_no_more_memory_than_came() {
         // One segment of 8 Mi words, of which none follows.
         let announced = [0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let refused = parse(&announced).map(drop).expect_err("more than came");
+        // Not only when nothing follows: then there would be room for it already.
+        assert!(matches!(refused.kind, ErrorKind::MessageTooLarge(_)), "{refused}");
         let refused = read(&announced).map(drop).expect_err("more than came");
         assert!(matches!(refused, Failure::NotPstrain), "{refused:?}");
     }

@@ -153,7 +153,56 @@ fn gives_way(pending: &[Source], from: Source, expected: &[IpAddr]) -> Option<us
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::{LocalSet, yield_now};
+
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Welcomes so many silent connections, whose welcome does not end. Which of them were sent away?
+    async fn welcome_silent(count: usize) -> io::Result<Vec<usize>> {
+        let tcp = TcpListener::bind("127.0.0.1:0").await?;
+        let address = tcp.local_addr()?;
+        let welcomed = Rc::new(Cell::new(0));
+        let counts = welcomed.clone();
+        // As where ranks of that address are to come.
+        let accepting =
+            accept_all(Listener::new(tcp, None), vec![address.ip()], move |socket, _, counted| {
+                counts.set(counts.get() + 1);
+                async move {
+                    let _held = (socket, counted);
+                    std::future::pending().await
+                }
+            });
+        let mut silent = Vec::new();
+        for number in 1..=count {
+            silent.push(TcpStream::connect(address).await?);
+            while welcomed.get() < number {
+                yield_now().await;
+            }
+        }
+        // Whoever was to go has gone by then.
+        let (mut gone, goes) = (Vec::new(), count.saturating_sub(MOST_OF_ONE));
+        while gone.len() < goes {
+            yield_now().await;
+            gone = (0..count).filter(|&at| silent[at].try_read(&mut [0]).is_ok_and(|len| len == 0)).collect();
+        }
+        drop(accepting);
+        Ok(gone)
+    }
+
+    #[tokio::test]
+    async fn connections_are_welcomed_side_by_side_and_of_a_crowd_the_first_give_way() {
+        let tasks = LocalSet::new();
+        let work = tasks.run_until(async {
+            assert_eq!(welcome_silent(2).await.expect("connects"), [0; 0]);
+            assert_eq!(welcome_silent(MOST_OF_ONE + 2).await.expect("connects"), [0, 1]);
+        });
+        tokio::time::timeout(LIMIT, work).await.expect("in time");
+    }
 
     fn address(last: u8) -> Source {
         Some(IpAddr::from([10, 0, 0, last]))

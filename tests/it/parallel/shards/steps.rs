@@ -102,6 +102,34 @@ fn evaluation_sees_the_first_values_of_rows_and_makes_none() {
     world.end();
 }
 
+/// FI-1
+#[test]
+fn gradients_of_rows_that_are_not_finite_change_no_row_and_are_told() {
+    let world = World::start(&sharded("rows", 2, "[1]", &embedding(10)), Consistency::Async);
+    let (module, mut optimizer) = (world.module(0), world.optimizer(0, &sgd(0.1)));
+    let ids = Tensor::from_slice(&[1i64, 2]).unsqueeze(-1);
+    let mut step = |loss: &dyn Fn(&Tensor) -> Tensor| {
+        let context = world.autograds[0].context();
+        let loss = loss(&module.forward(&context, std::slice::from_ref(&ids)).unwrap());
+        assert!(loss.double_value(&[]).is_finite());
+        let backward = world.autograds[0].backward(&context, &[loss], false);
+        let stepping = optimizer.step(&context, &backward, 2).unwrap();
+        backward.wait().unwrap();
+        stepping.wait().unwrap().not_finite
+    };
+    assert_eq!(step(&loss), None);
+    let before = world.rows();
+    // A root has no slope at 0.
+    let wrong = step(&|rows| (rows - rows.detach()).sqrt().sum(Kind::Float)).expect("told");
+    assert!(wrong.starts_with("module `table`: the gradient of parameter `"), "{wrong}");
+    assert!(wrong.ends_with(" is infinite"), "{wrong}");
+    assert_eq!(world.rows(), before);
+    assert_eq!(step(&loss), None);
+    assert_ne!(world.rows(), before);
+    drop((module, optimizer));
+    world.end();
+}
+
 // ---- What is refused ----
 
 #[test]
