@@ -76,9 +76,7 @@ impl Op for Embedding {
         input.expect_indices().map_err(|refusal| refusal.otherwise(output.clone()))?;
         match columns.filter(|columns| came != Some(columns.count())) {
             None => Ok(Signal::floats(output)),
-            Some(columns) => {
-                Err(other_count(columns, came.unwrap_or(1), "last dimension").otherwise(output))
-            }
+            Some(columns) => Err(other_count(columns, came.unwrap_or(1), "last dimension").otherwise(output)),
         }
     }
 

@@ -153,8 +153,10 @@ fn weighted(inputs: &[Signal]) -> Result<&[Signal], Refusal> {
     }
     for (indices, weights) in indices.iter().zip(weights) {
         if *weights != Signal::floats(indices.shape.clone()) {
-            let expects = format!("weights {:?} for indices {:?} (per_sample_weights)", indices.shape, indices.shape);
-            let hint = "name in `from` the indices first and then, in the same order, their weights, as float32";
+            let expects =
+                format!("weights {:?} for indices {:?} (per_sample_weights)", indices.shape, indices.shape);
+            let hint =
+                "name in `from` the indices first and then, in the same order, their weights, as float32";
             return Err(Refusal::new(expects, hint));
         }
     }
