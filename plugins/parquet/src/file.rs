@@ -5,6 +5,7 @@ use parquet::basic::Type;
 use parquet::column::reader::{ColumnReader, get_typed_column_reader};
 use parquet::data_type::{BoolType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use pstrain_plugin::{Context, Error, Result, anyhow, bail, data, ensure};
 use std::fs::File;
@@ -79,6 +80,16 @@ impl ParquetFile {
         let groups: Option<Vec<u64>> = rows.map(|rows| rows.filter(|&rows| rows <= MOST_ROWS)).collect();
         let groups =
             groups.with_context(|| format!("`{name}` is broken: a row group has a wrong number of rows"))?;
+        // The crate panics at a column that begins before the file does.
+        for column in reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns) {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            ensure!(
+                start >= 0 && column.data_page_offset() >= 0 && column.compressed_size() >= 0,
+                "`{name}` is broken: column `{}` lies at byte {start} and takes {} bytes",
+                column.column_path().string(),
+                column.compressed_size()
+            );
+        }
         Ok(ParquetFile { name: name.to_owned(), reader, groups })
     }
 

@@ -1,6 +1,9 @@
 use super::*;
 use proptest::prelude::*;
 use pstrain_plugin::testing;
+use std::cell::RefCell;
+use std::panic::{self, Location, UnwindSafe};
+use std::sync::Once;
 
 /// Made by tests/data/parquet.py: row r of column c is 10 r + c.
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/parquet");
@@ -93,6 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the bytes are, they are read or refused: those of good files with some that are wrong, or cut.
+    /// The crate panics at some pages, which the host tells like any other error of a plug-in: nothing of ours does.
     #[test]
     fn any_file_is_read_or_refused(
         compression in prop::sample::select(vec!["snappy", "gzip", "lz4", "none"]),
@@ -110,9 +114,35 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x").display().to_string();
         std::fs::write(&path, bytes).unwrap();
-        if let Ok(mut table) = opened(&format!(r#"{{"file": "{path}", {FIELDS}}}"#)) {
-            let last = table.len() - 1;
-            let _ = testing::batch(&mut table, &[last, 0]);
-        }
+        let place = place_of_panic(|| {
+            if let Ok(mut table) = opened(&format!(r#"{{"file": "{path}", {FIELDS}}}"#)) {
+                let last = table.len() - 1;
+                let _ = testing::batch(&mut table, &[last, 0]);
+            }
+        });
+        prop_assert!(place.as_ref().is_none_or(|place| place.contains("/parquet-")), "{place:?}");
     }
+}
+
+/// Runs `work` and says in which file it panicked, if it did.
+fn place_of_panic(work: impl FnOnce() + UnwindSafe) -> Option<String> {
+    static HOOK: Once = Once::new();
+    thread_local!(static PLACE: RefCell<Option<String>> = const { RefCell::new(None) });
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |told| match told.location().map(Location::file) {
+            Some(file) if file.contains("/parquet-") => PLACE.set(Some(file.to_owned())),
+            file => {
+                PLACE.set(file.map(str::to_owned));
+                before(told);
+            }
+        }));
+    });
+    panic::catch_unwind(work).err().map(|_| PLACE.take().unwrap_or_else(|| "an unknown file".into()))
+}
+
+#[test]
+fn the_place_of_a_panic_is_found() {
+    assert_eq!(place_of_panic(|| ()), None);
+    assert_eq!(place_of_panic(|| panic!("a panic of ours")).as_deref(), Some(file!()));
 }
