@@ -268,11 +268,9 @@ mod tests {
         assert!(most - least > 0.2, "{rates:?}");
     }
 
-    #[test]
-    fn a_sample_is_the_same_in_any_batch_and_behind_an_offset() {
-        let of = |more: &str, indices: &[u64]| {
-            batch(&format!(r#"{{"samples": 99, "users": 9, "items": 9, "categories": 2{more}}}"#), indices)
-        };
+    /// `of`: samples of a log with more settings.
+    #[track_caller]
+    fn assert_same_anywhere(of: impl Fn(&str, &[u64]) -> Vec<Emitted>) {
         let (one, many) = (of("", &[41]), of("", &[7, 41, 98]));
         for (one, many) in one.iter().zip(&many) {
             let size = one.bytes.len();
@@ -280,6 +278,14 @@ mod tests {
         }
         assert_eq!(one, of(r#", "offset": 40"#, &[1]));
         assert_ne!(of("", &[0, 1, 2, 3]), of(r#", "seed": 1"#, &[0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn a_sample_is_the_same_in_any_batch_and_behind_an_offset() {
+        let of = |more: &str, indices: &[u64]| {
+            batch(&format!(r#"{{"samples": 99, "users": 9, "items": 9, "categories": 2{more}}}"#), indices)
+        };
+        assert_same_anywhere(of);
     }
 
     #[test]
@@ -323,12 +329,6 @@ mod tests {
     #[test]
     fn a_line_of_columns_is_the_same_in_any_batch_and_behind_an_offset() {
         let of = |more: &str, indices: &[u64]| batch(&COLUMNS.replace('}', &format!("{more}}}")), indices);
-        let (one, many) = (of("", &[41]), of("", &[7, 41, 98]));
-        for (one, many) in one.iter().zip(&many) {
-            let size = one.bytes.len();
-            assert_eq!(one.bytes, many.bytes[size..2 * size]);
-        }
-        assert_eq!(one, of(r#", "offset": 40"#, &[1]));
-        assert_ne!(of("", &[0, 1, 2, 3]), of(r#", "seed": 1"#, &[0, 1, 2, 3]));
+        assert_same_anywhere(of);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use super::table::Place;
 use crate::job::shards::RowLife;
@@ -38,10 +38,21 @@ struct Row {
 
 /// An id that has been seen too seldom for a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Candidate {
-    pub sightings: u64,
-    pub last: i64,
+struct Candidate {
+    sightings: u64,
+    last: i64,
 }
+
+/// What a state keeps of rows that come and go, beside their numbers and those of the optimizer: of each row how many updates
+/// ago it was used last; of ids without one that, and how often they have been seen.
+pub(super) struct LifeState {
+    pub ages: Vec<(i64, [f32; 1])>,
+    pub candidates: Vec<(i64, [f32; 2])>,
+}
+
+/// The names of these in a state.
+pub(super) const AGE: &str = "age";
+pub(super) const SIGHTINGS: &str = "sightings";
 
 /// A row that an update makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +91,7 @@ impl Living {
     }
 
     /// What is counted of ids that have no row.
-    pub fn candidates(&self, now: i64) -> impl Iterator<Item = (i64, Candidate)> {
+    fn candidates(&self, now: i64) -> impl Iterator<Item = (i64, Candidate)> {
         self.candidates
             .iter()
             .map(|(&id, &candidate)| (id, candidate))
@@ -201,16 +212,42 @@ impl Living {
         self.free.push(place);
     }
 
-    /// Goes on from a row that has not been used for so many updates.
-    pub fn set_age(&mut self, id: i64, age: i64, now: i64) {
-        if let Some(&place) = self.places.get(&id) {
-            self.rows[place as usize].last = now - age;
-        }
+    /// What a state keeps, each in the order of the ids.
+    pub fn state(&self, now: i64) -> LifeState {
+        // Nobody asks whether something is older than the job can say.
+        let age = |age: i64| age.min(RowLife::MOST) as f32;
+        let mut ages: Vec<_> = self.rows(now).map(|(id, _, unused)| (id, [age(unused)])).collect();
+        let counted = |(id, Candidate { sightings, last }): (i64, Candidate)| {
+            (id, [sightings.min(RowLife::MOST as u64) as f32, age(now - last)])
+        };
+        let mut candidates: Vec<_> = self.candidates(now).map(counted).collect();
+        ages.sort_unstable_by_key(|(id, _)| *id);
+        candidates.sort_unstable_by_key(|(id, _)| *id);
+        LifeState { ages, candidates }
     }
 
-    /// Goes on from what was counted of an id.
-    pub fn set_candidate(&mut self, id: i64, candidate: Candidate) {
-        self.candidates.insert(id, candidate);
+    /// Goes on from [`AGE`] or [`SIGHTINGS`] of a state.
+    ///
+    /// # Errors
+    /// The numbers are not those of so many ids.
+    pub fn put(&mut self, slot: &str, ids: &[i64], numbers: &[f32], now: i64) -> Result<()> {
+        let came = || format!("{} numbers came for {} rows", numbers.len(), ids.len());
+        if slot == AGE {
+            ensure!(numbers.len() == ids.len(), came());
+            for (id, &age) in ids.iter().zip(numbers) {
+                if let Some(&place) = self.places.get(id) {
+                    self.rows[place as usize].last = now - age as i64;
+                }
+            }
+            return Ok(());
+        }
+        let (counted, rest) = numbers.as_chunks::<2>();
+        ensure!(counted.len() == ids.len() && rest.is_empty(), came());
+        for (&id, &[sightings, age]) in ids.iter().zip(counted) {
+            let candidate = Candidate { sightings: sightings as u64, last: now - age as i64 };
+            self.candidates.insert(id, candidate);
+        }
+        Ok(())
     }
 
     fn is_over(&self, last: i64, now: i64) -> bool {
@@ -277,6 +314,18 @@ mod tests {
              hint: raise num_embeddings, place the module on more ranks, or lower evict_after"
         );
         assert_eq!(update(&mut living, 11, &[&[2, 3]]), [3], "2 was used by the update before");
+    }
+
+    #[test]
+    fn a_state_of_nothing_is_gone_on_from_and_one_of_other_numbers_refused() {
+        let mut living = living(2, Some(5), 10);
+        for slot in [AGE, SIGHTINGS] {
+            living.put(slot, &[], &[], 0).unwrap();
+            let error = living.put(slot, &[1, 2], &[1.0, 2.0, 3.0], 0).unwrap_err().to_string();
+            assert_eq!(error, "3 numbers came for 2 rows");
+        }
+        living.put(SIGHTINGS, &[7], &[1.0, 4.0], 0).unwrap();
+        assert_eq!(update(&mut living, 0, &[&[7]]), [7]);
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Kind, Tensor};
 
+use super::life::{AGE, LifeState, SIGHTINGS};
 use super::snapshot::{Listed, ShardRows};
-use super::table::{AGE, Contribution, Gradients, LifeState, LookedUp, SIGHTINGS, Table};
+use super::table::{Contribution, Gradients, LookedUp, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
-use super::life::{Candidate, Living, Made};
+use super::life::{AGE, LifeState, Living, Made, SIGHTINGS};
 use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
@@ -57,17 +57,6 @@ impl LookedUp {
         }
     }
 }
-
-/// What a state keeps of rows that come and go, beside their numbers and those of the optimizer: of each row how many updates
-/// ago it was used last; of ids without one that, and how often they have been seen.
-pub(super) struct LifeState {
-    pub ages: Vec<(i64, [f32; 1])>,
-    pub candidates: Vec<(i64, [f32; 2])>,
-}
-
-/// The names of these in a state.
-pub(super) const AGE: &str = "age";
-pub(super) const SIGHTINGS: &str = "sightings";
 
 /// What one trainer's step brings.
 pub(super) struct Contribution {
@@ -230,17 +219,7 @@ impl Table {
     /// What is known of rows that come and go. None: they stay.
     pub fn life(&self) -> Option<LifeState> {
         let Places::Living(living) = &self.places else { return None };
-        let now = self.now();
-        // Nobody asks whether something is older than the job can say.
-        let age = |age: i64| age.min(RowLife::MOST) as f32;
-        let mut ages: Vec<_> = living.rows(now).map(|(id, _, unused)| (id, [age(unused)])).collect();
-        let counted = |(id, Candidate { sightings, last }): (i64, Candidate)| {
-            (id, [sightings.min(RowLife::MOST as u64) as f32, age(now - last)])
-        };
-        let mut candidates: Vec<_> = living.candidates(now).map(counted).collect();
-        ages.sort_unstable_by_key(|(id, _)| *id);
-        candidates.sort_unstable_by_key(|(id, _)| *id);
-        Some(LifeState { ages, candidates })
+        Some(living.state(self.now()))
     }
 
     /// The optimizer's slots by name, and how many steps it has taken.
@@ -255,15 +234,18 @@ impl Table {
     /// An id is not of this rank, there is no room for its row, or there is no such slot.
     pub fn put(&mut self, slot: Option<&str>, ids: &[i64], numbers: &[f32]) -> Result<()> {
         self.check(ids)?;
-        let width = match slot {
-            Some(AGE) => 1,
-            Some(SIGHTINGS) => 2,
-            _ => self.dim,
-        };
-        ensure!(numbers.len() == ids.len() * width, "{} numbers came for {} rows", numbers.len(), ids.len());
-        if let Some(AGE | SIGHTINGS) = slot {
-            return self.put_life(slot == Some(AGE), ids, numbers);
+        if let Some(slot @ (AGE | SIGHTINGS)) = slot {
+            let now = self.now();
+            // A table whose rows stay has no use for it.
+            let Places::Living(living) = &mut self.places else { return Ok(()) };
+            return living.put(slot, ids, numbers, now);
         }
+        ensure!(
+            numbers.len() == ids.len() * self.dim,
+            "{} numbers came for {} rows",
+            numbers.len(),
+            ids.len()
+        );
         self.check_room(ids)?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
         let dim = self.dim;
@@ -278,23 +260,6 @@ impl Table {
         };
         for (place, row) in places.into_iter().zip(numbers.chunks(dim)) {
             into[place as usize * dim..][..dim].copy_from_slice(row);
-        }
-        Ok(())
-    }
-
-    fn put_life(&mut self, ages: bool, ids: &[i64], numbers: &[f32]) -> Result<()> {
-        let now = self.now();
-        // A table whose rows stay has no use for it.
-        let Places::Living(living) = &mut self.places else { return Ok(()) };
-        for (&id, numbers) in ids.iter().zip(numbers.chunks(numbers.len() / ids.len().max(1))) {
-            match (ages, numbers) {
-                (true, &[age]) => living.set_age(id, age as i64, now),
-                (false, &[sightings, age]) => {
-                    let candidate = Candidate { sightings: sightings as u64, last: now - age as i64 };
-                    living.set_candidate(id, candidate);
-                }
-                (_, numbers) => bail!("{} numbers came of a row", numbers.len()),
-            }
         }
         Ok(())
     }
