@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
 
 /// What a span of time went into.
@@ -51,7 +52,8 @@ pub struct Recording {
 const MOST_SPANS: usize = 1 << 20;
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
-static BEATS: AtomicU64 = AtomicU64::new(0);
+/// Padded: every thread writes it, and reads what would be beside it.
+static BEATS: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 static RECORDED: Mutex<Recording> =
     Mutex::new(Recording { threads: Vec::new(), spans: Vec::new(), left_out: 0 });

@@ -94,7 +94,7 @@ impl Pair {
         Pair { mesh: Mesh::join(config, Methods::new()).expect("joins"), other }
     }
 
-    fn call(&self, method: &str, values: impl IntoIterator<Item = Value>) -> pstrain::rpc::Pending {
+    fn call(&self, method: &'static str, values: impl IntoIterator<Item = Value>) -> pstrain::rpc::Pending {
         self.mesh.call(Rank(1), method, message(values))
     }
 }

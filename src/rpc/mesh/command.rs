@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Make an object of this rank's choosing on `to`, to be filled by a method there.
     Create {
         to: Rank,
-        method: String,
+        method: &'static str,
         message: Message,
         object: NewObject,
         permit: Permit,
@@ -58,7 +58,7 @@ pub(crate) type Reply = oneshot::Sender<Answer>;
 
 pub(crate) struct Call {
     pub to: Rank,
-    pub method: String,
+    pub method: &'static str,
     pub message: Message,
     pub within: Duration,
     pub reply: Reply,

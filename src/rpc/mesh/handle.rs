@@ -69,12 +69,12 @@ impl Mesh {
     }
 
     /// Runs `method` on rank `to`, which may be this one. Never blocks; the deadline is the job's `rpc_timeout`.
-    pub fn call(&self, to: Rank, method: &str, message: Message) -> Pending {
+    pub fn call(&self, to: Rank, method: &'static str, message: Message) -> Pending {
         self.call_within(to, method, message, self.0.shared.rpc_timeout)
     }
 
     /// [`call`](Mesh::call) with a deadline of its own.
-    pub fn call_within(&self, to: Rank, method: &str, message: Message, within: Duration) -> Pending {
+    pub fn call_within(&self, to: Rank, method: &'static str, message: Message, within: Duration) -> Pending {
         let shared = &self.0.shared;
         match self.prepare_call(to, method, message, within) {
             Ok((call, answer)) => {
@@ -89,7 +89,7 @@ impl Mesh {
 
     /// A call whose answer nobody wants. It is in no hurry: it leaves in one message with the next call to that rank,
     /// or by the next heartbeat.
-    pub fn notify(&self, to: Rank, method: &str, message: Message) {
+    pub fn notify(&self, to: Rank, method: &'static str, message: Message) {
         let shared = &self.0.shared;
         let call = self.prepare_call(to, method, message, shared.rpc_timeout);
         if let Ok((call, _)) = call
@@ -108,20 +108,20 @@ impl Mesh {
     fn prepare_call(
         &self,
         to: Rank,
-        method: &str,
+        method: &'static str,
         message: Message,
         within: Duration,
     ) -> Result<(Call, oneshot::Receiver<Answer>), CallError> {
         let (permit, message) = self.admit(to, method, message)?;
         let (reply, answer) = oneshot::channel();
         self.0.shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
-        Ok((Call { to, method: method.into(), message, within, reply, permit }, answer))
+        Ok((Call { to, method, message, within, reply, permit }, answer))
     }
 
     /// Makes an object on rank `to`, filled with what `method` returns there: with the object of an `RRef` of that
     /// rank if it returns one such value, else with the message, as a `Mutex<Message>`. Returns at once. What goes
     /// wrong shows where the `RRef` is used, or by [`filled`](Mesh::filled).
-    pub fn remote(&self, to: Rank, method: &str, message: Message) -> RRef {
+    pub fn remote(&self, to: Rank, method: &'static str, message: Message) -> RRef {
         let shared = &self.0.shared;
         let id = shared.objects.next_id();
         let admitted = self.admit(to, method, message);
@@ -145,10 +145,10 @@ impl Mesh {
         }
     }
 
-    fn create(&self, to: Rank, method: &str, admitted: (Permit, Message), object: NewObject) {
+    fn create(&self, to: Rank, method: &'static str, admitted: (Permit, Message), object: NewObject) {
         let (permit, message) = admitted;
         self.0.shared.counters[to.index()].calls_sent.fetch_add(1, Ordering::Relaxed);
-        let _ = self.0.commands.send(Command::Create { to, method: method.into(), message, object, permit });
+        let _ = self.0.commands.send(Command::Create { to, method, message, object, permit });
     }
 
     fn admit(&self, to: Rank, method: &str, message: Message) -> Result<(Permit, Message), CallError> {
@@ -176,7 +176,7 @@ impl Mesh {
     pub fn barrier(&self, name: &str) -> Pending {
         let (reply, answer) = oneshot::channel();
         let _ = self.0.commands.send(Command::Barrier { name: name.into(), reply });
-        Pending::sent(Rank(0), &format!("barrier {name}"), answer, self.0.shared.clone())
+        Pending::sent(Rank(0), format!("barrier {name}"), answer, self.0.shared.clone())
     }
 
     /// How the mesh will end.

@@ -1,5 +1,6 @@
 //! Answers that are still to come, and blocking for them.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::topology::Rank;
 #[must_use = "a call that nobody waits for fails unseen"]
 pub struct Pending {
     rank: Rank,
-    method: String,
+    method: Cow<'static, str>,
     state: State,
 }
 
@@ -39,14 +40,14 @@ enum State {
 impl Pending {
     pub(crate) fn sent(
         rank: Rank,
-        method: &str,
+        method: impl Into<Cow<'static, str>>,
         reply: oneshot::Receiver<Answer>,
         shared: Arc<Shared>,
     ) -> Pending {
         Pending { rank, method: method.into(), state: State::Sent(reply, shared) }
     }
 
-    pub(crate) fn failed(rank: Rank, method: &str, error: CallError) -> Pending {
+    pub(crate) fn failed(rank: Rank, method: &'static str, error: CallError) -> Pending {
         Pending { rank, method: method.into(), state: State::Failed(Some(error.at(rank, method))) }
     }
 

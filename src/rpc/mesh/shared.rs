@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use tokio::sync::watch;
 
 use super::command::Call;
@@ -64,8 +65,9 @@ pub(crate) struct Counters {
 
 /// Whether a rank moves on.
 pub(crate) struct Progress {
-    /// By what it asks and answers. Written by whoever does.
-    beats: AtomicU64,
+    /// By what it asks and answers. Written by whoever does, several times a call: padded, so that what all threads read
+    /// stays in their caches.
+    beats: CachePadded<AtomicU64>,
     /// Beside that.
     of_process: fn() -> u64,
     /// It may wait for others where the mesh does not see it. Written by who joins a process group.
@@ -74,7 +76,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     fn new(of_process: fn() -> u64) -> Progress {
-        Progress { beats: AtomicU64::new(0), of_process, in_group: AtomicBool::new(false) }
+        Progress { beats: CachePadded::new(AtomicU64::new(0)), of_process, in_group: AtomicBool::new(false) }
     }
 
     pub fn beat(&self) {

@@ -20,8 +20,8 @@ pub(super) const GONE: &str = ":gone";
 
 impl Net {
     pub(super) fn start_barrier(self: Rc<Net>, name: String, reply: Reply) {
-        let method = format!("barrier {name}");
-        let Some(number) = self.wait_for(Rank(0), &method, reply, None, Instant::now()) else { return };
+        let method = format!("barrier {name}").into();
+        let Some(number) = self.wait_for(Rank(0), method, reply, None, Instant::now()) else { return };
         spawn_local(async move {
             if name.starts_with(':') {
                 let message = "a barrier's name does not begin with a colon";

@@ -1,5 +1,6 @@
 //! Calls of this rank: sent, several to one rank in one message, and answered.
 
+use std::borrow::Cow;
 use std::mem;
 use std::rc::Rc;
 use std::time::Instant;
@@ -48,7 +49,7 @@ impl Net {
         let now = Instant::now();
         for Call { to, method, message, within: its, reply, permit } in calls {
             within = within.max(its);
-            if let Some(number) = self.wait_for(to, &method, reply, Some(permit), now) {
+            if let Some(number) = self.wait_for(to, method.into(), reply, Some(permit), now) {
                 numbers.push(number);
                 requests.push((method, message));
             }
@@ -74,16 +75,16 @@ impl Net {
     pub(super) fn wait_for(
         &self,
         to: Rank,
-        method: &str,
+        method: Cow<'static, str>,
         reply: Reply,
         permit: Option<Permit>,
         since: Instant,
     ) -> Option<u64> {
         if self.shared.end.borrow().is_some() {
-            let _ = reply.send(Err(self.shared.end_error(to, method)));
+            let _ = reply.send(Err(self.shared.end_error(to, &method)));
             return None;
         }
-        let number = self.calls.add(Waiting { to, method: method.into(), reply, permit, since });
+        let number = self.calls.add(Waiting { to, method, reply, permit, since });
         self.shared.progress.beat();
         // Ending, and the reason not out yet: it will be told with the others.
         (!self.membership.is_over()).then_some(number)
@@ -112,11 +113,11 @@ impl Net {
     async fn exchange(
         self: &Rc<Net>,
         to: Rank,
-        requests: Vec<(String, Message)>,
+        requests: Vec<(&'static str, Message)>,
     ) -> Result<Vec<Answer>, CallError> {
         if to == self.rank() {
-            let run = async |(method, message): (String, Message)| {
-                self.run(to, &method, Request::local(message, None)).await.map(ReceivedMessage::from)
+            let run = async |(method, message): (&'static str, Message)| {
+                self.run(to, method, Request::local(message, None)).await.map(ReceivedMessage::from)
             };
             return Ok(future::join_all(requests.into_iter().map(run)).await);
         }
@@ -132,7 +133,7 @@ impl Net {
         let mut written = call.get().init_requests(asked as u32);
         let mut writer = link.message_writer(&self.shared.reaper).asking(to);
         for (number, (method, message)) in (0..).zip(ready) {
-            writer.request(written.reborrow().get(number), &method, message)?;
+            writer.request(written.reborrow().get(number), method, message)?;
         }
         let call = Exchange { net: self.clone(), held: writer.held(), answer: Some(call.send().promise) };
         let response = call.answered().await?;

@@ -134,7 +134,7 @@ fn endless() -> Methods {
 }
 
 /// Rank 0 asks rank 1 for something, while rank 2 waits at a barrier; how the mesh ends.
-fn ends_of(method: &str) -> LostRank {
+fn ends_of(method: &'static str) -> LostRank {
     let meshes = world_watched(3, Duration::from_millis(100), LOST_AFTER, Some(STALLED_AFTER), endless);
     let _barrier = meshes[2].barrier("never");
     let _answer = meshes[0].call_within(Rank(1), method, Message::default(), LIMIT * 2);

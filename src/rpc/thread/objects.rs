@@ -26,7 +26,7 @@ impl Net {
     pub(super) fn start_create(
         self: Rc<Net>,
         to: Rank,
-        method: String,
+        method: &'static str,
         message: Message,
         object: NewObject,
         permit: Permit,
@@ -36,18 +36,18 @@ impl Net {
         match object {
             NewObject::Here(rref) => {
                 spawn_local(async move {
-                    let running = self.run(to, &method, Request::local(message, Some(permit)));
+                    let running = self.run(to, method, Request::local(message, Some(permit)));
                     let outcome = within_deadline(deadline, within, running).await;
-                    fill(&rref, self.rank(), &method, outcome).await;
+                    fill(&rref, self.rank(), method, outcome).await;
                 });
             }
             NewObject::There { id, key } => {
                 let net = self.clone();
                 let creation = async move {
-                    let creating = net.create(to, id, &method, message);
+                    let creating = net.create(to, id, method, message);
                     let outcome = within_deadline(deadline, within, creating).await;
                     drop(permit);
-                    outcome.map_err(|error| error.at(to, &method))
+                    outcome.map_err(|error| error.at(to, method))
                 };
                 let creation = creation.boxed_local().shared();
                 self.references.hold(key, creation.clone());
@@ -75,7 +75,9 @@ impl Net {
     }
 
     pub(super) fn start_filled(self: Rc<Net>, rref: RRef, reply: Reply, within: Duration) {
-        let Some(number) = self.wait_for(rref.owner(), "filled", reply, None, Instant::now()) else { return };
+        let Some(number) = self.wait_for(rref.owner(), "filled".into(), reply, None, Instant::now()) else {
+            return;
+        };
         spawn_local(async move {
             let deadline = Instant::now() + within;
             let outcome = within_deadline(deadline, within, self.filled(&rref)).await;

@@ -1,5 +1,6 @@
 //! Calls of this rank that wait for their answer.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -20,7 +21,7 @@ pub(in crate::rpc::thread) struct Calls {
 
 pub(in crate::rpc::thread) struct Waiting {
     pub to: Rank,
-    pub method: String,
+    pub method: Cow<'static, str>,
     pub reply: Reply,
     /// None: it is not a call, and shutting down does not wait for it.
     pub permit: Option<Permit>,
@@ -50,7 +51,7 @@ impl Calls {
         let waiting = self.waiting.borrow();
         let calls = waiting.values().filter(|waiting| waiting.permit.is_some() && waiting.to != own);
         let oldest = calls.min_by_key(|waiting| waiting.since);
-        oldest.map(|waiting| (waiting.to, waiting.method.clone(), waiting.since))
+        oldest.map(|waiting| (waiting.to, waiting.method.to_string(), waiting.since))
     }
 
     /// What waits when the mesh ends.

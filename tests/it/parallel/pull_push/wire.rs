@@ -241,7 +241,7 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     let world = World::of_ranges(Consistency::Async, filter);
     let mut trainer = world.trainer(filter);
     let (mesh, before) = (&world.meshes[TRAINER], values(&trainer.0));
-    let call = |method: &str, values: Vec<Value>| {
+    let call = |method: &'static str, values: Vec<Value>| {
         mesh.call(Rank(0), method, Message::new(values)).wait().map(|message| message.values)
     };
     let range = || -> RRef { call("range.get", vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
