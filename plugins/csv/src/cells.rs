@@ -5,6 +5,11 @@ use pstrain_plugin::{Batch, DType, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
+/// What to do about a cell without a value, and about one with another text than a number's.
+const FILLS: &str = "a field of `fields` has `missing` to fill such cells: a number, or \"mean\"";
+const NO_NUMBER: &str = "name it in `missing_values` if it stands for no value; texts are numbered by `categories = true` in a field of \
+                         `fields`";
+
 /// Of the texts of all categories: they have to fit into a state, beside what JSON adds.
 const MOST_TEXT: usize = 32 << 20;
 
@@ -198,7 +203,8 @@ impl FieldReader {
         nothing: &[String],
         to: &mut Values,
     ) -> Result<(), String> {
-        let text = std::str::from_utf8(cell).map_err(|_| "it is not UTF-8 text".to_owned())?;
+        let text = std::str::from_utf8(cell)
+            .map_err(|_| "it is not UTF-8 text\nhint: save the file as UTF-8".to_owned())?;
         let reader = &mut self.columns[column];
         match (&self.cells, to) {
             (Cells::Categories { .. }, Values::Int64(values)) => values.push(reader.category(text)?),
@@ -240,7 +246,7 @@ impl FieldReader {
                 ColumnReader::SettlesMean { sum, count } => {
                     ensure!(
                         *count > 0,
-                        "field `{}`: column {at} of it has no value to take the mean of",
+                        "field `{}`: column {at} of it has no value to take the mean of\nhint: give a number as `missing`",
                         self.name
                     );
                     let mean = (*sum / *count as f64) as f32;
@@ -349,8 +355,14 @@ impl ColumnReader {
             (_, Missing::Fill(value)) => Ok(value as f32),
             (ColumnReader::Mean(mean), _) => Ok(*mean),
             (ColumnReader::SettlesMean { .. }, _) => Ok(f32::NAN),
-            (_, _) if text.is_empty() => Err("the cell is empty".into()),
-            (_, _) => Err(format!("`{text}` is no value")),
+            (_, _) => {
+                let what = if text.is_empty() {
+                    "the cell is empty".into()
+                } else {
+                    format!("`{text}` is no value")
+                };
+                Err(format!("{what}\nhint: {FILLS}"))
+            }
         }
     }
 }
@@ -358,19 +370,30 @@ impl ColumnReader {
 fn float(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(value) if value.is_finite() => Ok(value),
-        Ok(_) => Err(format!("`{}` is not a finite number", cut(text))),
-        Err(_) => Err(format!("`{}` is not a number", cut(text))),
+        Ok(_) => {
+            let hint = "name it in `missing_values` if it stands for no value";
+            Err(format!("`{}` is not a finite number\nhint: {hint}", cut(text)))
+        }
+        Err(_) => Err(format!("`{}` is not a number\nhint: {NO_NUMBER}", cut(text))),
     }
 }
 
 fn integer(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| format!("`{}` is not a whole number", cut(text)))
+    text.parse().map_err(|_| {
+        let hint = if text.parse::<f64>().is_ok() { "float32 takes fractions" } else { NO_NUMBER };
+        format!("`{}` is not a whole number\nhint: {hint}", cut(text))
+    })
 }
 
 fn class(text: &str, classes: &[String]) -> Result<i64, String> {
     let at = classes.iter().position(|class| class == text);
-    at.map(|at| at as i64)
-        .ok_or_else(|| format!("`{}` is not one of the classes `{}`", cut(text), classes.join("`, `")))
+    at.map(|at| at as i64).ok_or_else(|| {
+        format!(
+            "`{}` is not one of the classes `{}`\nhint: name it there, too; `categories = true` in a field of `fields` finds all texts",
+            cut(text),
+            classes.join("`, `")
+        )
+    })
 }
 
 /// What a job may say of a missing value.
@@ -379,7 +402,14 @@ pub fn missing(given: Option<&MissingConfig>, dtype: Number) -> Result<Missing> 
         None => Missing::Refused,
         Some(MissingConfig::Number(value)) => {
             let whole = dtype == Number::Float32 || (value.fract() == 0.0 && value.abs() < 16_777_217.0);
-            ensure!(value.is_finite() && whole, "`missing` = {value} is not a number of the field's dtype");
+            ensure!(
+                value.is_finite(),
+                "`missing` = {value} is not a finite number\nhint: give one, or \"mean\""
+            );
+            ensure!(
+                whole,
+                "`missing` = {value} is not a number of the field's dtype\nhint: give a whole number, or take float32"
+            );
             Missing::Fill(*value)
         }
         Some(MissingConfig::Word(word)) if word == "mean" && dtype == Number::Float32 => Missing::Mean,
@@ -388,7 +418,9 @@ pub fn missing(given: Option<&MissingConfig>, dtype: Number) -> Result<Missing> 
                 "`missing` = \"mean\" is a fraction, and the field is int64\nhint: give a number, or take float32"
             )
         }
-        Some(MissingConfig::Word(word)) => bail!("`missing` = {word:?} is neither a number nor \"mean\""),
+        Some(MissingConfig::Word(word)) => bail!(
+            "`missing` = {word:?} is neither a number nor \"mean\"\nhint: write `missing = 0` or `missing = \"mean\"`"
+        ),
     })
 }
 

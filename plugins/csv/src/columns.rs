@@ -40,7 +40,16 @@ impl<'a> Columns<'a> {
             }
             _ => Some(Vec::new()),
         };
-        ensure!(records.next(record)?, "`{file}` has no rows");
+        ensure!(
+            records.next(record)?,
+            "`{file}` has no rows{}",
+            match &names {
+                Some(names) if !names.is_empty() => {
+                    "\nhint: its first line was taken for the columns' names; `header = false` says that it is a row"
+                }
+                _ => "",
+            }
+        );
         let columns = Columns { file, header: names, count: record.cells() };
         if header.is_none() {
             columns.check_header()?;
@@ -71,7 +80,7 @@ impl<'a> Columns<'a> {
         let found: Vec<usize> = wanted.iter().map(|column| self.find_one(column)).collect::<Result<_>>()?;
         let mut seen = HashSet::new();
         if let Some(&twice) = found.iter().find(|column| !seen.insert(**column)) {
-            bail!("{key} names column {} twice", self.call(twice));
+            bail!("{key} names column {} twice\nhint: leave one of them out", self.call(twice));
         }
         Ok(found)
     }
@@ -92,7 +101,10 @@ impl<'a> Columns<'a> {
                 let first = found.next().ok_or_else(|| {
                     let names: Vec<&str> = header.iter().take(20).map(String::as_str).collect();
                     let more = if header.len() > names.len() { "..." } else { "" };
-                    anyhow!("`{file}` has no column `{column}`; it has `{}`{more}", names.join("`, `"))
+                    let hint = self.other_delimiter().map_or(String::new(), |delimiter| {
+                        format!("\nhint: if they are several columns, set `delimiter = {delimiter:?}`")
+                    });
+                    anyhow!("`{file}` has no column `{column}`; it has `{}`{more}{hint}", names.join("`, `"))
                 })?;
                 match found.next() {
                     None => Ok(first),
@@ -103,6 +115,12 @@ impl<'a> Columns<'a> {
                 }
             }
         }
+    }
+
+    /// What may stand between the names of a file that seems to have a single column.
+    fn other_delimiter(&self) -> Option<char> {
+        let [name] = &self.header.as_ref()?[..] else { return None };
+        [';', '\t', '|', ','].into_iter().find(|delimiter| name.contains(*delimiter))
     }
 
     /// How an error names a column.

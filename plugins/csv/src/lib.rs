@@ -86,10 +86,12 @@ struct Csv {
 
 impl Csv {
     fn read(config: Config, state: Option<&State>) -> Result<Self> {
-        let delimiter = u8::try_from(config.delimiter)
-            .ok()
-            .filter(u8::is_ascii)
-            .with_context(|| format!("`delimiter` = {:?} is not an ASCII character", config.delimiter))?;
+        let delimiter = u8::try_from(config.delimiter).ok().filter(u8::is_ascii).with_context(|| {
+            format!(
+                "`delimiter` = {:?} is not an ASCII character\nhint: most files have \",\", \";\" or \"\\t\"",
+                config.delimiter
+            )
+        })?;
         let in_memory_bytes = (config.in_memory_mb as usize).saturating_mul(1 << 20);
         let (header, nothing) = (config.header, config.missing_values.clone());
         let (patterns, fields) = fields_of(config)?;
@@ -174,7 +176,7 @@ fn field_of(config: FieldConfig) -> Result<FieldSpec> {
     let wrong = |what: &str| Err(anyhow!("field `{name}`: {what}"));
     let (columns, scalar) = columns.into_all();
     if columns.is_empty() {
-        return wrong("`columns` is an empty list");
+        return wrong("`columns` is an empty list\nhint: name at least one, or leave the field out");
     }
     let texts = categories || classes.is_some();
     if categories && classes.is_some() {
@@ -183,16 +185,22 @@ fn field_of(config: FieldConfig) -> Result<FieldSpec> {
         );
     }
     if texts && dtype == Some(Number::Float32) {
-        return wrong("its texts become numbers of int64: `dtype` cannot be float32");
+        return wrong(
+            "its texts become numbers of int64: `dtype` cannot be float32\nhint: leave `dtype` out",
+        );
     }
     if texts && (given.is_some() || indicator) {
-        return wrong("`missing` and `indicator` are for numbers: an empty text is a text like others");
+        return wrong(
+            "`missing` and `indicator` are for numbers: an empty text is a text like others\nhint: leave them out",
+        );
     }
     if min_count.is_some() && !categories {
-        return wrong("`min_count` is for `categories`");
+        return wrong("`min_count` is for `categories`\nhint: set `categories = true`, or leave it out");
     }
     if indicator && given.is_none() {
-        return wrong("`indicator` needs `missing`: what stands where there is no value");
+        return wrong(
+            "`indicator` needs `missing`: what stands where there is no value\nhint: add `missing = 0` or `missing = \"mean\"`",
+        );
     }
     let cells = match classes {
         _ if categories => Cells::Categories { min_count: min_count.unwrap_or(1) },
@@ -220,15 +228,16 @@ fn target_of(
     classes: Option<Vec<String>>,
 ) -> Result<Option<FieldSpec>> {
     let Some(columns) = columns else {
-        ensure!(classes.is_none(), "`target_classes` is given without `target`");
-        ensure!(dtype.is_none(), "`target_dtype` is given without `target`");
+        let hint = "set `target` to a column's name or position";
+        ensure!(classes.is_none(), "`target_classes` is given without `target`\nhint: {hint}");
+        ensure!(dtype.is_none(), "`target_dtype` is given without `target`\nhint: {hint}");
         return Ok(None);
     };
     let (columns, scalar) = columns.into_all();
     ensure!(!columns.is_empty(), "`target` is an empty list\nhint: leave the key out if there is no target");
     ensure!(
         classes.is_none() || dtype != Some(Number::Float32),
-        "`target_classes` give class numbers, which are int64: `target_dtype` cannot be float32"
+        "`target_classes` give class numbers, which are int64: `target_dtype` cannot be float32\nhint: leave `target_dtype` out"
     );
     let cells = match classes {
         Some(classes) => {
@@ -243,7 +252,10 @@ fn target_of(
 
 fn check_classes(key: &str, classes: &[String]) -> Result<()> {
     for (at, class) in classes.iter().enumerate() {
-        ensure!(!classes[..at].contains(class), "{key} has `{class}` twice: each class has one number");
+        ensure!(
+            !classes[..at].contains(class),
+            "{key} has `{class}` twice: each class has one number\nhint: leave one of them out"
+        );
     }
     Ok(())
 }

@@ -67,14 +67,27 @@ impl Table {
             let same = table.fields.iter().zip(&layout.fields).zip(&found).all(|((field, spec), found)| {
                 field.shape().iter().product::<u64>() == (found.len() * values_of(&spec.cells)) as u64
             });
-            ensure!(same, "`{name}` has {} columns, and `{}` has others", columns.count, files[0]);
+            ensure!(
+                same,
+                "`{name}` has {} columns, and `{}` has others\nhint: name those that are wanted, in `features` or in `fields`",
+                columns.count,
+                files[0]
+            );
             table.rows.begin(name, columns.count, found.clone());
             loop {
                 let wrong = |place: String, what: &str| {
                     anyhow!("`{name}`, line {}{place}: {what}", records.line(&record))
                 };
                 if record.cells() != columns.count {
-                    let what = format!("it has {} cells, and {} are wanted", record.cells(), columns.count);
+                    let hint = match record.cells() < columns.count {
+                        true => "a row has a cell for each column, be it an empty one",
+                        false => "a cell with a delimiter in it has to stand between double quotes",
+                    };
+                    let what = format!(
+                        "it has {} cells, and {} are wanted\nhint: {hint}",
+                        record.cells(),
+                        columns.count
+                    );
                     return Err(wrong(String::new(), &what));
                 }
                 table.rows.add(record.start);
@@ -145,6 +158,7 @@ impl Table {
                 if let Err((_, what)) =
                     push(&mut self.readers, &self.nothing, &mut self.values, record, found)
                 {
+                    let what = what.lines().next().unwrap_or_default();
                     bail!("{}: {what}: the file has changed", self.rows.call(index));
                 }
             }
@@ -208,7 +222,11 @@ fn positions(columns: &Columns<'_>, layout: &Layout) -> Result<Vec<Vec<usize>>> 
     let rest = || (0..columns.count).filter(|column| !taken.contains(column)).collect::<Vec<_>>();
     let found: Vec<Vec<usize>> = named.into_iter().map(|found| found.unwrap_or_else(rest)).collect();
     for (spec, found) in layout.fields.iter().zip(&found) {
-        ensure!(!found.is_empty(), "`{}` has no columns for {}", columns.file, spec.key);
+        let hint = match spec.columns {
+            Some(_) => "leave the key out for all columns but the target",
+            None => "all of its columns are the target: there has to be one that a model sees",
+        };
+        ensure!(!found.is_empty(), "`{}` has no columns for {}\nhint: {hint}", columns.file, spec.key);
     }
     // What a model is to predict it must not see.
     if let [features, target] = &layout.fields[..]

@@ -51,7 +51,8 @@ fn texts_become_class_numbers() {
     let more = r#", "features": ["rooms"], "target": "kind", "target_classes": ["house", "hut"]"#;
     assert_eq!(
         error(HOUSES, more),
-        "`houses.csv`, line 2, column `kind`: `flat` is not one of the classes `house`, `hut`"
+        "`houses.csv`, line 2, column `kind`: `flat` is not one of the classes `house`, `hut`\n\
+         hint: name it there, too; `categories = true` in a field of `fields` finds all texts"
     );
 }
 
@@ -65,17 +66,44 @@ fn without_a_target_all_columns_are_features() {
 #[test]
 fn a_bad_cell_is_named_by_line_and_column() {
     let text = "a,b\n1,2\n\n3,x\n";
-    assert_eq!(error(text, ""), "`houses.csv`, line 4, column `b`: `x` is not a number");
-    assert_eq!(error("a,b\n1,\n", ""), "`houses.csv`, line 2, column `b`: the cell is empty");
+    let no_number = "name it in `missing_values` if it stands for no value";
+    assert_eq!(
+        error(text, ""),
+        format!(
+            "`houses.csv`, line 4, column `b`: `x` is not a number\n\
+             hint: {no_number}; texts are numbered by `categories = true` in a field of `fields`"
+        )
+    );
+    assert_eq!(
+        error("a,b\n1,\n", ""),
+        "`houses.csv`, line 2, column `b`: the cell is empty\n\
+         hint: a field of `fields` has `missing` to fill such cells: a number, or \"mean\""
+    );
     assert_eq!(
         error("1,nan\n", r#", "header": false"#),
-        "`houses.csv`, line 1, column 1: `nan` is not a finite number"
+        format!("`houses.csv`, line 1, column 1: `nan` is not a finite number\nhint: {no_number}")
+    );
+    let whole = r#", "feature_dtype": "int64""#;
+    assert_eq!(
+        error("a\n1.5\n", whole),
+        "`houses.csv`, line 2, column `a`: `1.5` is not a whole number\nhint: float32 takes fractions"
+    );
+    assert!(error("a\nx\n", whole).contains(&format!("`x` is not a whole number\nhint: {no_number}; ")));
+    assert_eq!(
+        error("a,b\n1,2\n3\n", ""),
+        "`houses.csv`, line 3: it has 1 cells, and 2 are wanted\n\
+         hint: a row has a cell for each column, be it an empty one"
     );
     assert_eq!(
-        error("a\n1.5\n", r#", "feature_dtype": "int64""#),
-        "`houses.csv`, line 2, column `a`: `1.5` is not a whole number"
+        error("a,b\n1,2,3\n1,2\n", ""),
+        "`houses.csv`, line 3: it has 2 cells, and 3 are wanted\n\
+         hint: a row has a cell for each column, be it an empty one"
     );
-    assert_eq!(error("a,b\n1,2\n3\n", ""), "`houses.csv`, line 3: it has 1 cells, and 2 are wanted");
+    assert_eq!(
+        error("a,b\n1,2\n1,2,3\n", ""),
+        "`houses.csv`, line 3: it has 3 cells, and 2 are wanted\n\
+         hint: a cell with a delimiter in it has to stand between double quotes"
+    );
 }
 
 #[test]
@@ -89,8 +117,25 @@ fn a_column_that_is_not_there_is_named_with_those_that_are() {
         error("1,2\n", r#", "header": false, "target": "a""#),
         "`houses.csv` has no header, so column `a` cannot be found by its name\nhint: give positions, counted from 0, or `header = true`"
     );
-    assert_eq!(error("a,b\n", ""), "`houses.csv` has no rows");
-    assert_eq!(error("a\n1\n", r#", "target": "a""#), "`houses.csv` has no columns for `features`");
+    assert_eq!(
+        error("a;b\n1;2\n", r#", "target": "b""#),
+        "`houses.csv` has no column `b`; it has `a;b`\nhint: if they are several columns, set `delimiter = ';'`"
+    );
+    assert_eq!(
+        error("a,b\n", ""),
+        "`houses.csv` has no rows\n\
+         hint: its first line was taken for the columns' names; `header = false` says that it is a row"
+    );
+    assert_eq!(error("", ""), "`houses.csv` has no rows");
+    assert_eq!(
+        error("a\n1\n", r#", "target": "a""#),
+        "`houses.csv` has no columns for `features`\n\
+         hint: all of its columns are the target: there has to be one that a model sees"
+    );
+    assert_eq!(
+        error("a\n1\n", r#", "features": []"#),
+        "`houses.csv` has no columns for `features`\nhint: leave the key out for all columns but the target"
+    );
 }
 
 #[test]
@@ -104,8 +149,14 @@ fn numbers_are_not_taken_for_names() {
 fn no_column_and_no_class_counts_twice() {
     let twice = |more| open("a,b,b,c\n1,2,3,4\n", more).err().unwrap().to_string();
     let ends = |told: String, end: &str| assert!(told.ends_with(end), "{told}");
-    ends(twice(r#", "features": ["a", 0]"#), "`features` names column `a` twice");
-    ends(twice(r#", "features": ["a"], "target": [3, "c"]"#), "`target` names column `c` twice");
+    ends(
+        twice(r#", "features": ["a", 0]"#),
+        "`features` names column `a` twice\nhint: leave one of them out",
+    );
+    ends(
+        twice(r#", "features": ["a"], "target": [3, "c"]"#),
+        "`target` names column `c` twice\nhint: leave one of them out",
+    );
     ends(
         twice(r#", "features": ["a", "c"], "target": 3"#),
         "column `c` is one of `features` and of `target`: the model would see what it is to predict\n\
@@ -116,7 +167,10 @@ fn no_column_and_no_class_counts_twice() {
         "has two columns `b`, 1 and 2, counted from 0\nhint: give the position of the one that is meant",
     );
     let classes = r#", "target": "a", "target_classes": ["x", "y", "x"]"#;
-    ends(twice(classes), "`target_classes` has `x` twice: each class has one number");
+    ends(
+        twice(classes),
+        "`target_classes` has `x` twice: each class has one number\nhint: leave one of them out",
+    );
 }
 
 fn cell() -> impl Strategy<Value = String> {
@@ -171,8 +225,14 @@ proptest! {
 #[test]
 fn contradicting_keys_are_refused() {
     let error = |more| open(HOUSES, more).err().unwrap().to_string();
-    assert_eq!(error(r#", "delimiter": "é""#), "`delimiter` = 'é' is not an ASCII character");
-    assert_eq!(error(r#", "target_dtype": "int64""#), "`target_dtype` is given without `target`");
+    assert_eq!(
+        error(r#", "delimiter": "é""#),
+        "`delimiter` = 'é' is not an ASCII character\nhint: most files have \",\", \";\" or \"\\t\""
+    );
+    assert_eq!(
+        error(r#", "target_dtype": "int64""#),
+        "`target_dtype` is given without `target`\nhint: set `target` to a column's name or position"
+    );
     assert_eq!(
         error(r#", "target": {}"#),
         "key `target`: wanted a column's name or position, or a list of them"
@@ -248,7 +308,7 @@ fn several_files_are_one_table_also_with_columns_in_another_order() {
     assert_eq!(batch[1].values::<f32>(), [2.0, 4.0, 2.0]);
     let wrong = [("a.csv", "x,y\n1,2\n"), ("b.csv", "x,y\n1,2\n\n3,z\n")];
     let error = opened(&wrong, config, None).err().unwrap().to_string();
-    assert_eq!(error, "`b.csv`, line 4, column `y`: `z` is not a number");
+    assert!(error.starts_with("`b.csv`, line 4, column `y`: `z` is not a number\nhint: "), "{error}");
 }
 
 #[test]
@@ -259,18 +319,33 @@ fn contradicting_fields_are_refused() {
     };
     assert_eq!(
         error(r#"{"name": "x", "columns": "x", "categories": true, "missing": 0}"#),
-        "field `x`: `missing` and `indicator` are for numbers: an empty text is a text like others"
+        "field `x`: `missing` and `indicator` are for numbers: an empty text is a text like others\nhint: leave them out"
     );
     assert_eq!(
         error(r#"{"name": "x", "columns": "x", "indicator": true}"#),
-        "field `x`: `indicator` needs `missing`: what stands where there is no value"
+        "field `x`: `indicator` needs `missing`: what stands where there is no value\n\
+         hint: add `missing = 0` or `missing = \"mean\"`"
     );
     assert_eq!(
         error(r#"{"name": "x", "columns": "x", "dtype": "int64", "missing": "mean"}"#),
         "field `x`: `missing` = \"mean\" is a fraction, and the field is int64\nhint: give a number, or take float32"
     );
-    assert_eq!(error(r#"{"name": "x", "columns": ["x", "x"]}"#), "field `x` names column `x` twice");
-    assert_eq!(error(r#"{"name": "x", "columns": "x"}"#), "`a.csv`, line 3, column `x`: the cell is empty");
+    assert_eq!(
+        error(r#"{"name": "x", "columns": "x", "missing": "median"}"#),
+        "field `x`: `missing` = \"median\" is neither a number nor \"mean\"\n\
+         hint: write `missing = 0` or `missing = \"mean\"`"
+    );
+    assert_eq!(
+        error(r#"{"name": "x", "columns": "x", "dtype": "int64", "missing": 0.5}"#),
+        "field `x`: `missing` = 0.5 is not a number of the field's dtype\n\
+         hint: give a whole number, or take float32"
+    );
+    assert_eq!(
+        error(r#"{"name": "x", "columns": ["x", "x"]}"#),
+        "field `x` names column `x` twice\nhint: leave one of them out"
+    );
+    let empty = error(r#"{"name": "x", "columns": "x"}"#);
+    assert!(empty.starts_with("`a.csv`, line 3, column `x`: the cell is empty\nhint: "), "{empty}");
     assert!(error("").starts_with("`fields` is an empty list"));
 }
 

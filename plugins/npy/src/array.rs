@@ -124,7 +124,7 @@ fn check_length(place: &str, header: &Header, wanted: u64, found: u64) -> Result
     let Header { shape, dtype, .. } = header;
     ensure!(
         found >= wanted,
-        "{place}: it is cut: {shape:?} elements of {dtype} are {wanted} bytes, and it has {found}"
+        "{place}: it is cut: {shape:?} elements of {dtype} are {wanted} bytes, and it has {found}\nhint: copy it here once more"
     );
     Ok(())
 }

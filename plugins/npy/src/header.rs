@@ -6,6 +6,7 @@ use std::io::Read;
 /// NumPy's own limit is 10,000 bytes.
 const LONGEST: usize = 1 << 16;
 const MOST_DIMS: usize = 32;
+const SAVED: &str = "numpy.save(\"x.npy\", x) writes one";
 
 #[derive(Debug, PartialEq)]
 pub struct Header {
@@ -30,11 +31,11 @@ impl Header {
     /// If it is not an array that a tensor can be made of; without the file's name.
     pub fn read(from: &mut impl Read) -> Result<Header> {
         let mut magic = [0; 8];
-        let short = |_| anyhow!("it is no array of NumPy: it ends within its header");
+        let short = |_| anyhow!("it is no array of NumPy: it ends within its header\nhint: {SAVED}");
         from.read_exact(&mut magic).map_err(short)?;
         ensure!(
             magic.starts_with(b"\x93NUMPY"),
-            "it is no array of NumPy: it begins with {:02x?}",
+            "it is no array of NumPy: it begins with {:02x?}\nhint: {SAVED}",
             &magic[..6]
         );
         let version = magic[6];
@@ -70,7 +71,10 @@ impl Header {
         let dims: Result<Vec<u64>, _> = dims.take(MOST_DIMS + 1).map(str::parse).collect();
         let shape = dims.map_err(|_| anyhow!("its shape is ({shape})"))?;
         ensure!(shape.len() <= MOST_DIMS, "it has more than {MOST_DIMS} dimensions");
-        ensure!(!shape.is_empty(), "it is a single number: the first dimension is to count the samples");
+        ensure!(
+            !shape.is_empty(),
+            "it is a single number: the first dimension is to count the samples\nhint: save x.reshape(1)"
+        );
         ensure!(
             shape.len() == 1 || after("fortran_order")?.starts_with("False"),
             "its columns lie one after the other (fortran_order)\nhint: save numpy.ascontiguousarray(x)"

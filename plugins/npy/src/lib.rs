@@ -46,22 +46,16 @@ impl Dataset for Npy {
             arrays.extend(array::open(file, &mut room)?);
         }
         if let Some(fields) = fields {
-            let mut picked = Vec::new();
-            for field in fields {
-                let names =
-                    || arrays.iter().map(|array| array.name.as_str()).collect::<Vec<_>>().join("`, `");
-                let at = arrays.iter().position(|array| array.name == field);
-                let at =
-                    at.with_context(|| format!("there is no array `{field}`; there are `{}`", names()))?;
-                picked.push(arrays.swap_remove(at));
-            }
-            arrays = picked;
+            arrays = picked(arrays, &fields)?;
         }
-        let first = arrays.first().with_context(|| format!("`{}` has no arrays", files.join("`, `")))?;
+        let first = arrays.first().with_context(|| {
+            let hint = "numpy.savez(\"data.npz\", x=x, y=y) writes some, and `fields` picks some";
+            format!("`{}` has no arrays\nhint: {hint}", files.join("`, `"))
+        })?;
         for other in &arrays[1..] {
             ensure!(
                 other.samples() == first.samples(),
-                "{} has {} samples, and {} has {}\nhint: `fields` picks arrays",
+                "{} has {} samples, and {} has {}\nhint: save as many of each; `fields` leaves arrays out",
                 first.place(),
                 first.samples(),
                 other.place(),
@@ -86,6 +80,24 @@ impl Dataset for Npy {
         }
         Ok(())
     }
+}
+
+/// Those that `fields` names, in its order.
+fn picked(mut arrays: Vec<Array>, fields: &[String]) -> Result<Vec<Array>> {
+    let there: Vec<String> = arrays.iter().map(|array| array.name.clone()).collect();
+    let mut picked = Vec::new();
+    for (at, field) in fields.iter().enumerate() {
+        ensure!(!fields[..at].contains(field), "`fields` names `{field}` twice\nhint: leave one of them out");
+        let found = arrays.iter().position(|array| array.name == *field);
+        let found = found.with_context(|| {
+            format!(
+                "there is no array `{field}`; there are `{}`\nhint: `fields` names some of them",
+                there.join("`, `")
+            )
+        })?;
+        picked.push(arrays.swap_remove(found));
+    }
+    Ok(picked)
 }
 
 export_dataset!(Npy);

@@ -77,7 +77,7 @@ fn what_is_no_tensor_is_told_with_what_to_save_instead() {
     );
     assert_eq!(
         error(&npy("'<f4'", "False", "(2, 3)", &[0; 20])),
-        "`x.npy`: it is cut: [2, 3] elements of float32 are 24 bytes, and it has 20"
+        "`x.npy`: it is cut: [2, 3] elements of float32 are 24 bytes, and it has 20\nhint: copy it here once more"
     );
     assert_eq!(
         error(&npy("'<f4'", "False", "(18446744073709551615, 3)", &[0; 20])),
@@ -85,17 +85,31 @@ fn what_is_no_tensor_is_told_with_what_to_save_instead() {
     );
     assert_eq!(
         error(&npy("'<f4'", "False", "()", &[0; 4])),
-        "`x.npy`: it is a single number: the first dimension is to count the samples"
+        "`x.npy`: it is a single number: the first dimension is to count the samples\nhint: save x.reshape(1)"
     );
-    assert!(error(b"hello, world").starts_with("`x.npy`: it is no array of NumPy: it begins with"));
+    let text = error(b"hello, world");
+    assert!(text.starts_with("`x.npy`: it is no array of NumPy: it begins with"), "{text}");
+    assert!(text.ends_with("\nhint: numpy.save(\"x.npy\", x) writes one"), "{text}");
     let pair: [(&str, &[u8]); 2] = [
         ("x.npy", &npy("'|u1'", "False", "(2,)", &[0; 2])),
         ("y.npy", &npy("'|u1'", "False", "(3,)", &[0; 3])),
     ];
     let told = opened(&pair, r#"{"file": ["FOLDER/x.npy", "FOLDER/y.npy"]}"#).err().unwrap();
-    assert_eq!(told, "`x.npy` has 2 samples, and `y.npy` has 3\nhint: `fields` picks arrays");
-    let told = opened(&pair, r#"{"file": ["FOLDER/x.npy", "FOLDER/y.npy"], "fields": ["z"]}"#).err().unwrap();
-    assert_eq!(told, "there is no array `z`; there are `x`, `y`");
+    assert_eq!(
+        told,
+        "`x.npy` has 2 samples, and `y.npy` has 3\nhint: save as many of each; `fields` leaves arrays out"
+    );
+    let told = |fields: &str| {
+        let config = format!(r#"{{"file": ["FOLDER/x.npy", "FOLDER/y.npy"], "fields": {fields}}}"#);
+        opened(&pair, &config).err().unwrap()
+    };
+    assert_eq!(
+        told(r#"["x", "z"]"#),
+        "there is no array `z`; there are `x`, `y`\nhint: `fields` names some of them"
+    );
+    assert_eq!(told(r#"["x", "x"]"#), "`fields` names `x` twice\nhint: leave one of them out");
+    let none = opened(&pair, r#"{"file": "FOLDER/x.npy", "fields": []}"#).err().unwrap();
+    assert!(none.starts_with("`x.npy` has no arrays\nhint: "), "{none}");
 }
 
 proptest! {

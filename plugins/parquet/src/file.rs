@@ -166,12 +166,36 @@ pub enum Value {
     Fraction(f64),
 }
 
+impl Value {
+    /// # Errors
+    /// If float32 has no such number, be it that it would be rounded to another whole one.
+    pub fn float32(self) -> Result<f32, String> {
+        match self {
+            Value::Whole(number) if number as f32 as i128 == i128::from(number) => Ok(number as f32),
+            Value::Whole(number) => {
+                Err(format!("{number} is no number of float32\nhint: set `dtype = \"int64\"` for its field"))
+            }
+            Value::Fraction(number) if (number as f32).is_finite() => Ok(number as f32),
+            Value::Fraction(number) if number.is_finite() => {
+                Err(format!("{number} is too large for float32"))
+            }
+            Value::Fraction(number) => Err(format!(
+                "{number} is not a finite number\nhint: write no value there, which `missing` of the field fills"
+            )),
+        }
+    }
+}
+
 fn broken(name: &str, error: ParquetError) -> Error {
-    let hint = match error.to_string().contains("zstd") {
-        true => "\nhint: write it with compression=\"snappy\"",
-        false => "",
+    let said = error.to_string();
+    let hint = match () {
+        () if said.contains("zstd") => "\nhint: write it with compression=\"snappy\"",
+        () if said.contains("Invalid Parquet file") => {
+            "\nhint: is it one, and all of it? `csv` reads tables of text"
+        }
+        () => "",
     };
-    anyhow!("`{name}` is broken, or of a kind that is not read: {error}{hint}")
+    anyhow!("`{name}` is broken, or of a kind that is not read: {said}{hint}")
 }
 
 /// Reads `rows` values, where a value is there if its level is `most`.

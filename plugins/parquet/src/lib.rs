@@ -126,12 +126,8 @@ fn values(file: &str, spec: &Spec, dtype: Number, columns: &[Vec<Option<Value>>]
         Number::Float32 => Values::Float32(
             cells
                 .map(|(row, at, value)| {
-                    let (number, same) = match filled(row, at, value)? {
-                        Value::Whole(number) => (number as f32, number as f32 as i128 == i128::from(number)),
-                        Value::Fraction(number) => (number as f32, (number as f32).is_finite()),
-                    };
-                    ensure!(same, wrong(row, at, format!("{value:?} is no number of float32")));
-                    Ok(number)
+                    let value = filled(row, at, value)?;
+                    value.float32().map_err(|what| wrong(row, at, what))
                 })
                 .collect::<Result<_>>()?,
         ),
@@ -142,7 +138,12 @@ fn values(file: &str, spec: &Spec, dtype: Number, columns: &[Vec<Option<Value>>]
                     Value::Fraction(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                         Ok(number as i64)
                     }
-                    Value::Fraction(number) => Err(wrong(row, at, format!("{number} is not a whole number"))),
+                    Value::Fraction(number) => {
+                        let what = format!(
+                            "{number} is not a whole number\nhint: `dtype = \"float32\"` takes fractions"
+                        );
+                        Err(wrong(row, at, what))
+                    }
                 })
                 .collect::<Result<_>>()?,
         ),
@@ -163,7 +164,10 @@ impl Dataset for Parquet {
             None => files[0].names().into_iter().map(alone).collect(),
             Some(fields) => fields.into_iter().map(spec).collect::<Result<Vec<_>>>()?,
         };
-        ensure!(!specs.is_empty(), "`fields` is an empty list");
+        ensure!(
+            !specs.is_empty(),
+            "`fields` is an empty list\nhint: leave the key out to read each column as a field"
+        );
         let (mut columns, mut groups, mut rows, mut largest) = (Vec::new(), Vec::new(), 0, 0);
         for (number, file) in files.iter().enumerate() {
             let found = |spec: &Spec| {
@@ -259,7 +263,7 @@ fn spec(FieldConfig { name, columns, dtype, missing }: FieldConfig) -> Result<Sp
             (columns, vec![count])
         }
     };
-    ensure!(!columns.is_empty(), "field `{name}`: `columns` is an empty list");
+    ensure!(!columns.is_empty(), "field `{name}`: `columns` is an empty list\nhint: name at least one");
     Ok(Spec { name, columns, shape, dtype, missing })
 }
 

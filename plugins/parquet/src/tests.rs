@@ -82,6 +82,22 @@ fn what_is_no_number_is_told() {
     );
     let error = opened(r#"{"file": "DATA/../parquet.py"}"#).err().unwrap();
     assert!(error.starts_with("`../parquet.py` is broken, or of a kind that is not read: "), "{error}");
+    assert!(error.ends_with("\nhint: is it one, and all of it? `csv` reads tables of text"), "{error}");
+}
+
+#[test]
+fn what_float32_has_not_is_told_with_what_has() {
+    assert_eq!(Value::Whole(-(1 << 24)).float32(), Ok(-16_777_216.0));
+    assert_eq!(Value::Fraction(0.1).float32(), Ok(0.1));
+    assert_eq!(
+        Value::Whole((1 << 24) + 1).float32().unwrap_err(),
+        "16777217 is no number of float32\nhint: set `dtype = \"int64\"` for its field"
+    );
+    assert!(Value::Fraction(1e300).float32().unwrap_err().ends_with(" is too large for float32"));
+    assert_eq!(
+        Value::Fraction(f64::NAN).float32().unwrap_err(),
+        "NaN is not a finite number\nhint: write no value there, which `missing` of the field fills"
+    );
 }
 
 #[test]

@@ -71,16 +71,27 @@ struct Windows {
 impl Text {
     fn read(config: Config, state: Option<&[u8]>) -> Result<Self> {
         let Config { file, length, stride, unit, tokenizer } = config;
-        ensure!((1..=LONGEST).contains(&length), "`length` = {length} is not from 1 to {LONGEST}");
+        ensure!(
+            (1..=LONGEST).contains(&length),
+            "`length` = {length} is not from 1 to {LONGEST}\nhint: say how many {} a sample has, for example 128",
+            unit.word()
+        );
         let stride = stride.unwrap_or(length);
-        ensure!(stride > 0, "`stride` = 0 makes endlessly many samples");
+        ensure!(
+            stride > 0,
+            "`stride` = 0 makes endlessly many samples\nhint: leave it out for samples one behind the other"
+        );
         let names = data::find_all(&match file {
             OneOrMore::One(name) => vec![name],
             OneOrMore::More(names) => names,
         })?;
         ensure!(
             tokenizer.is_some() == (unit == Unit::Tokens),
-            "`unit = \"tokens\"` and `tokenizer`, the tokenizer.json, go together"
+            "`unit = \"tokens\"` and `tokenizer`, the tokenizer.json, go together\nhint: {}",
+            match unit {
+                Unit::Tokens => "set `tokenizer` to the name of the file",
+                _ => "set `unit = \"tokens\"`, or leave `tokenizer` out",
+            }
         );
         let (vocabulary, state) = match (unit, tokenizer, state) {
             (Unit::Characters, _, None) => {
@@ -111,7 +122,7 @@ impl Text {
         }
         ensure!(
             text.len() > 0,
-            "`{}` has fewer than {} {}: `length` and one more for the target",
+            "`{}` has fewer than {} {}: `length` and one more for the target\nhint: lower `length`",
             names.join("`, `"),
             length + 1,
             unit.word()

@@ -52,7 +52,10 @@ fn characters_are_numbered_as_the_training_text_has_them() {
     let mut test = opened(&[("a.txt", "azä".as_bytes())], config, Some(&state)).unwrap();
     assert_eq!(all(&mut test), [(vec![1, 0], vec![0, 3])]);
     let error = opened(&[("a.txt", b"ab\xffc")], config, None).err().unwrap();
-    assert_eq!(error, "`a.txt` is not UTF-8 text: byte 2 is not");
+    assert_eq!(
+        error,
+        "`a.txt` is not UTF-8 text: byte 2 is not\nhint: save it as UTF-8; `unit = \"bytes\"` takes any file"
+    );
 }
 
 /// Words are looked up; what is none of them is 0.
@@ -74,7 +77,14 @@ fn a_tokenizer_makes_tokens_line_by_line() {
     assert!(error.starts_with("`t.json` is not a tokenizer that is known here: "), "{error}");
     let error =
         opened(&files, r#"{"file": "FOLDER/a.txt", "length": 3, "unit": "tokens"}"#, None).err().unwrap();
-    assert_eq!(error, "`unit = \"tokens\"` and `tokenizer`, the tokenizer.json, go together");
+    assert_eq!(
+        error,
+        "`unit = \"tokens\"` and `tokenizer`, the tokenizer.json, go together\n\
+         hint: set `tokenizer` to the name of the file"
+    );
+    let error = opened(&files, r#"{"file": "FOLDER/a.txt", "length": 3, "tokenizer": "t.json"}"#, None);
+    let error = error.err().unwrap();
+    assert!(error.ends_with("\nhint: set `unit = \"tokens\"`, or leave `tokenizer` out"), "{error}");
 }
 
 #[test]
@@ -82,12 +92,15 @@ fn what_makes_no_sample_is_told() {
     let error = |config: &str| opened(&[("a.txt", b"abc")], config, None).err().unwrap();
     assert_eq!(
         error(r#"{"file": "FOLDER/a.txt", "length": 3}"#),
-        "`a.txt` has fewer than 4 bytes: `length` and one more for the target"
+        "`a.txt` has fewer than 4 bytes: `length` and one more for the target\nhint: lower `length`"
     );
-    assert_eq!(error(r#"{"file": "FOLDER/a.txt", "length": 0}"#), "`length` = 0 is not from 1 to 16777216");
+    assert_eq!(
+        error(r#"{"file": "FOLDER/a.txt", "length": 0}"#),
+        "`length` = 0 is not from 1 to 16777216\nhint: say how many bytes a sample has, for example 128"
+    );
     assert_eq!(
         error(r#"{"file": "FOLDER/a.txt", "length": 1, "stride": 0}"#),
-        "`stride` = 0 makes endlessly many samples"
+        "`stride` = 0 makes endlessly many samples\nhint: leave it out for samples one behind the other"
     );
 }
 

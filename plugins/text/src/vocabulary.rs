@@ -29,7 +29,7 @@ impl Vocabulary {
         for file in files {
             // Most are ASCII, and the last one looked up again and again otherwise.
             let mut ascii = [false; 128];
-            for character in data::read_to_string(file)?.chars() {
+            for character in text(file)?.chars() {
                 match ascii.get_mut(character as usize) {
                     Some(known) => *known = true,
                     None => drop(seen.insert(character)),
@@ -60,7 +60,7 @@ impl Vocabulary {
         let text = std::str::from_utf8(json).with_context(|| format!("`{name}` is not UTF-8 text"))?;
         // `tokenizers` panics over some of what is no JSON.
         serde_json::from_str::<serde::de::IgnoredAny>(text)
-            .with_context(|| format!("`{name}` is not JSON"))?;
+            .map_err(|error| anyhow!("`{name}` is not JSON: {error}\nhint: is it a tokenizer.json?"))?;
         let tokenizer = Tokenizer::from_str(text).map_err(|error| {
             anyhow!("`{name}` is not a tokenizer that is known here: {error}\nhint: is it a tokenizer.json?")
         })?;
@@ -87,12 +87,12 @@ impl Vocabulary {
         match self {
             Vocabulary::Bytes => Tokens::bytes(file, in_memory),
             Vocabulary::Characters(known) => {
-                let text = data::read_to_string(file)?;
+                let text = text(file)?;
                 let number = |character| known.binary_search(&character).map_or(0, |at| at as u32 + 1);
                 Tokens::collect(file, known.len() as u32, text.chars().map(|character| Ok(number(character))))
             }
             Vocabulary::Tokenizer(tokenizer) => {
-                let text = data::read_to_string(file)?;
+                let text = text(file)?;
                 let lines = text.split_inclusive('\n').zip(1..);
                 let encoded = lines.map(|(line, number)| {
                     tokenized(tokenizer, line).with_context(|| format!("`{file}`, line {number}"))
@@ -107,8 +107,23 @@ impl Vocabulary {
     }
 }
 
+/// A file that is to be text.
+fn text(file: &str) -> Result<String> {
+    let bytes = data::read(file)?;
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow!(
+            "`{file}` is not UTF-8 text: byte {} is not\nhint: save it as UTF-8; `unit = \"bytes\"` takes any file",
+            error.utf8_error().valid_up_to()
+        )
+    })
+}
+
 fn tokenized(tokenizer: &Tokenizer, line: &str) -> Result<Vec<u32>> {
-    ensure!(line.len() <= LONGEST_LINE, "it has {} bytes; {LONGEST_LINE} are possible", line.len());
+    ensure!(
+        line.len() <= LONGEST_LINE,
+        "it has {} bytes; {LONGEST_LINE} are possible\nhint: break the text into lines",
+        line.len()
+    );
     let encoding =
         tokenizer.encode_fast(line, false).map_err(|error| anyhow!("the tokenizer fails: {error}"))?;
     Ok(encoding.get_ids().to_vec())
