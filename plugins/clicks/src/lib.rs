@@ -209,7 +209,8 @@ impl Random {
 
     /// One of `count`, by Zipf's law. Which are frequent has nothing to do with their numbers.
     fn frequent(&mut self, count: u64) -> u64 {
-        let place = ((count as f64).ln() * self.next()).exp() as u64;
+        // Place k has what lies from k to k + 1, also the last one.
+        let place = ((count as f64 + 1.0).ln() * self.next()).exp() as u64;
         (place.min(count) * SCATTER) % count
     }
 }
@@ -260,12 +261,26 @@ mod tests {
         }
         let mut counts: Vec<_> = of_user.values().copied().collect();
         counts.sort_by(|a, b| b.0.total_cmp(&a.0));
-        // ln 2 / ln 500 of the samples are the first user's, and as many those of the second and third.
+        // ln 2 / ln 501 of the samples are the first user's, and as many those of the second and third.
         assert!((0.10..0.13).contains(&(counts[0].0 / 20_000.0)), "{counts:?}");
         let rates: Vec<f64> = counts[..10].iter().map(|(seen, clicks)| clicks / seen).collect();
         let (least, most) =
             rates.iter().fold((1.0, 0.0), |(a, b): (f64, f64), &rate| (a.min(rate), b.max(rate)));
         assert!(most - least > 0.2, "{rates:?}");
+    }
+
+    #[test]
+    fn each_row_comes_as_often_as_its_place_says() {
+        for count in 1..=5u64 {
+            let mut seen = vec![0.0; count as usize];
+            let mut random = Random(0);
+            (0..20_000).for_each(|_| seen[random.frequent(count) as usize] += 1.0 / 20_000.0);
+            for place in 1..=count {
+                let expected = ((place + 1) as f64 / place as f64).ln() / ((count + 1) as f64).ln();
+                let share = seen[(place * SCATTER % count) as usize];
+                assert!((share - expected).abs() < 0.02, "{place} of {count}: {share}, and not {expected}");
+            }
+        }
     }
 
     /// `of`: samples of a log with more settings.
