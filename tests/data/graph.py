@@ -1,12 +1,12 @@
 """Models that are no chains, trained in one process of PyTorch for 50 steps: a small DLRM, two towers, a
-diamond, TorchScript with two arguments and two results, a DLRM of Criteo's shape with a table for each column, and weighted bags.
+diamond, TorchScript with two arguments and two results, a DLRM of Criteo's shape with a table for each column, weighted bags, and two heads with a target each.
 
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/graph.py
 
 writes graph.csv and graph_columns.csv (the samples), graph_crossed.pt (the TorchScript, before the steps),
-graph.safetensors (each model's parameters after the steps) and graph_columns.json (the last one's loss with them, on all
-samples) beside this file. A table that is cut over ranks starts from rows of its own: graph_rows.safetensors,
+graph.safetensors (each model's parameters after the steps), and graph_columns.json and graph_heads.json (the losses of that DLRM
+and of the heads with them, on all samples) beside this file. A table that is cut over ranks starts from rows of its own: graph_rows.safetensors,
 graph_column_rows.safetensors and graph_bag_rows.safetensors have them, which tests/it/graph leaves there (`first_rows`, with
 WRITE_FIRST_ROWS=1).
 """
@@ -175,6 +175,26 @@ class Diamond(nn.Module):
         return self.d(torch.cat([self.b(a), self.c(a), a], 1))
 
 
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.left, self.right = drawn(
+            lambda: nn.Sequential(nn.Linear(DENSE, DIM), nn.Tanh()),
+            lambda: nn.Sequential(nn.Linear(DIM, 6), nn.Tanh(), nn.Linear(6, DENSE)),
+            lambda: nn.Sequential(nn.Linear(DIM, 2)),
+        )
+
+    def forward(self, dense):
+        body = self.body(dense)
+        return self.left(body), self.right(body)
+
+
+def by_heads(outputs, *targets):
+    """As plugins/testing/heads."""
+    errors = [nn.functional.mse_loss(output, target) for output, target in zip(outputs, targets)]
+    return sum(error * weight for weight, error in enumerate(errors, 1))
+
+
 class Crossed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -197,14 +217,15 @@ class Script(nn.Module):
         return self.head(torch.cat(self.both(ids, dense), 1))
 
 
-def train(model, inputs, target, loss=nn.functional.mse_loss):
+def train(model, inputs, targets, loss=nn.functional.mse_loss):
+    targets = targets if isinstance(targets, list) else [targets]
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
         own = torch.arange(step * BATCH, (step + 1) * BATCH)
         both = torch.cat([own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)])
         optimizer.zero_grad()
-        loss(model(*[x[both] for x in inputs]), target[both]).backward()
+        loss(model(*[x[both] for x in inputs]), *[y[both] for y in targets]).backward()
         optimizer.step()
     return model.state_dict()
 
@@ -229,17 +250,25 @@ def main():
     trained("dlrm", Dlrm, "graph_rows", [ids, dense], dense)
     for name, make in [("towers", Towers), ("diamond", Diamond), ("script", lambda: script)]:
         trained(name, make, "", [ids, dense], dense)
+    # The second target is a part of the numbers; the first one all of them, the other way round.
+    halves = [dense.flip(1), dense[:, 2:]]
+    trained("heads", Heads, "", [dense], halves, by_heads)
 
     numbers, columns, click, bags = clicks()
     write_clicks(numbers, columns, click, bags)
     by_click = nn.functional.binary_cross_entropy_with_logits
     trained("columns", Columns, "graph_column_rows", [numbers, columns], click, by_click)
     trained("bags", Bags, "graph_bag_rows", [numbers, bags], click, by_click)
-    model = Columns()
-    model.load_state_dict({key.removeprefix("columns/"): figures[key] for key in figures if key.startswith("columns/")})
-    with torch.no_grad():
-        loss = by_click(model(numbers, columns), click).item()
-    (HERE / "graph_columns.json").write_text(json.dumps({"loss": loss}) + "\n")
+
+    def evaluated(name, make, inputs, targets, loss):
+        model = make()
+        model.load_state_dict({key.removeprefix(f"{name}/"): figures[key] for key in figures if key.startswith(f"{name}/")})
+        with torch.no_grad():
+            of_all = loss(model(*inputs), *targets).item()
+        (HERE / f"graph_{name}.json").write_text(json.dumps({"loss": of_all}) + "\n")
+
+    evaluated("columns", Columns, [numbers, columns], [click], by_click)
+    evaluated("heads", Heads, [dense], halves, by_heads)
     save_file(figures, HERE / "graph.safetensors")
 
 

@@ -67,6 +67,8 @@ enum Samples {
     Numbers,
     /// Criteo's: `dense`, `ids` of a column each, and `click`; also bags and their weights.
     Clicks,
+    /// `numbers`, four, and two targets: `turned`, the same the other way round, and `half` of them.
+    Halves,
 }
 
 const DLRM: Model = Model {
@@ -187,6 +189,24 @@ const DIAMOND: Model = Model {
     samples: Samples::Numbers,
 };
 
+/// Two outputs, each with a target.
+const HEADS: Model = Model {
+    name: "heads",
+    modules: &[
+        (
+            "body",
+            "from = \"numbers\"\ninput = [4]\nlayers = [{ type = \"linear\", in_features = 4, out_features = 8 }, \"tanh\"]",
+        ),
+        (
+            "left",
+            "from = \"body\"\nlayers = [{ type = \"linear\", in_features = 8, out_features = 6 }, \"tanh\", \
+             { type = \"linear\", in_features = 6, out_features = 4 }]",
+        ),
+        ("right", "from = \"body\"\nlayers = [{ type = \"linear\", in_features = 8, out_features = 2 }]"),
+    ],
+    samples: Samples::Halves,
+};
+
 /// TorchScript that takes two fields and gives two outputs.
 const SCRIPT: Model = Model {
     name: "script",
@@ -217,6 +237,16 @@ impl Samples {
                  [loss]\nplugin = \"mse\"\ntarget = \"target\"\n"
                     .into()
             }
+            Samples::Halves => {
+                let fields = "file = \"graph.csv\"\nfields = [{ name = \"numbers\", columns = [\"x0\", \"x1\", \"x2\", \"x3\"] }, \
+                              { name = \"turned\", columns = [\"x3\", \"x2\", \"x1\", \"x0\"] }, \
+                              { name = \"half\", columns = [\"x2\", \"x3\"] }]\n";
+                format!(
+                    "[data.train]\n{fields}[data.test]\n{fields}[loss]\nplugin = {:?}\n\
+                     from = [\"left\", \"right\"]\ntarget = [\"turned\", \"half\"]\n",
+                    heads()
+                )
+            }
             Samples::Clicks => {
                 let columns = |letter: char, count: usize| {
                     (0..count).map(|nth| format!("{letter}{nth}")).collect::<Vec<String>>()
@@ -239,6 +269,11 @@ impl Samples {
             }
         }
     }
+}
+
+/// The loss of several outputs.
+fn heads() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("plugins/dist/testing_heads.wasm")
 }
 
 fn data(name: &str) -> PathBuf {
@@ -351,24 +386,44 @@ fn weighted_bags_equal_one_process_under_every_placement() {
     assert_is_pytorchs(&BAGS, &[Remote, Rows, Rows, Remote], &["pipeline.micro_batches=4"]);
 }
 
+/// Outputs meet their targets in the order in which the job names them, wherever they come from.
+#[test]
+fn a_loss_of_several_outputs_and_targets_equals_one_process_under_every_placement() {
+    let afterwards = "replicas.average=all_reduce";
+    for (places, settings) in [
+        ([Remote, Remote, Remote], &[][..]),
+        ([Replicas, Replicas, Replicas], &[]),
+        ([Caller, Caller, Caller], &[]),
+        ([Remote, Replicas, Remote], &[]),
+        ([Replicas, Remote, RemoteReplicas], &[afterwards]),
+        ([Remote, Stages, Caller], &[]),
+        ([Remote, With("body"), Replicas], &["pipeline.micro_batches=2"]),
+    ] {
+        assert_is_pytorchs(&HEADS, &places, settings);
+    }
+}
+
 /// What PyTorch has trained, as it names it, evaluated here.
 #[test]
 fn weights_of_pytorch_give_its_loss() {
-    let folder = tempfile::tempdir().unwrap();
-    let figures = model::load(&data("graph.safetensors")).unwrap();
-    let weights = folder.path().join("weights.safetensors");
-    let own = |(name, value): (String, Tensor)| Some((name.strip_prefix("columns/")?.to_owned(), value));
-    model::save(&weights, &figures.into_iter().filter_map(own).collect::<Vec<_>>()).unwrap();
-    fs::write(folder.path().join("job.toml"), job_of(&COLUMNS, &[Remote, Caller, Remote])).unwrap();
-    let starts = COLUMNS.modules.iter().map(|(name, _)| format!("modules.{name}.weights={weights:?}"));
-    let settings: Vec<String> =
-        starts.chain(["train.steps=1", "optimizer.lr=1e-30"].map(str::to_owned)).collect();
-    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
-    let text = fs::read_to_string(data("graph_columns.json")).unwrap();
-    let torchs = serde_json::from_str::<serde_json::Value>(&text).unwrap()["loss"].as_f64().unwrap();
-    let ours = summary(folder.path())["eval"]["loss"].as_f64().unwrap();
-    assert!((ours - torchs).abs() < 1e-6, "{ours}, {torchs}");
+    for model in [&COLUMNS, &HEADS] {
+        let folder = tempfile::tempdir().unwrap();
+        let figures = model::load(&data("graph.safetensors")).unwrap();
+        let weights = folder.path().join("weights.safetensors");
+        let prefix = format!("{}/", model.name);
+        let own = |(name, value): (String, Tensor)| Some((name.strip_prefix(&prefix)?.to_owned(), value));
+        model::save(&weights, &figures.into_iter().filter_map(own).collect::<Vec<_>>()).unwrap();
+        fs::write(folder.path().join("job.toml"), job_of(model, &[Remote, Caller, Remote])).unwrap();
+        let starts = model.modules.iter().map(|(name, _)| format!("modules.{name}.weights={weights:?}"));
+        let settings: Vec<String> =
+            starts.chain(["train.steps=1", "optimizer.lr=1e-30"].map(str::to_owned)).collect();
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+        let text = fs::read_to_string(data(&format!("graph_{}.json", model.name))).unwrap();
+        let torchs = serde_json::from_str::<serde_json::Value>(&text).unwrap()["loss"].as_f64().unwrap();
+        let ours = summary(folder.path())["eval"]["loss"].as_f64().unwrap();
+        assert!((ours - torchs).abs() < 1e-6, "{}: {ours}, {torchs}", model.name);
+    }
 }
 
 #[test]
