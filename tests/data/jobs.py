@@ -144,7 +144,34 @@ class WideDeep(nn.Module):
     loss = staticmethod(F.binary_cross_entropy_with_logits)
 
 
-MODELS = {"char_lm": CharLm, "images": Images, "two_tower": TwoTower, "wide_deep": WideDeep}
+class Dlrm(nn.Module):
+    rows = [
+        1_000, 500, 100_000, 50_000, 300, 20, 10_000, 600, 3, 50_000, 5_000, 100_000, 3_000, 26, 10_000, 100_000, 10, 4_000,
+        2_000, 4, 100_000, 18, 15, 50_000, 100, 30_000,
+    ]
+
+    def __init__(self):
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())
+        self.tables = nn.ModuleList([nn.ModuleList(nn.Embedding(rows, 16) for rows in self.rows)])
+        self.top = nn.Sequential(
+            nn.Identity(), nn.Linear(16 + 27 * 26 // 2, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
+        )
+
+    def forward(self, dense, categories):
+        dense = self.bottom(dense)
+        vectors = [dense] + [table(categories[:, column]) for column, table in enumerate(self.tables[0])]
+        vectors = torch.stack(vectors, dim=1)
+        rows, columns = torch.tril_indices(27, 27, -1)
+        products = (vectors @ vectors.transpose(1, 2))[:, rows, columns]
+        return self.top(torch.cat([dense, products], dim=1))
+
+    samples, target = {"dense": (5, 13), "categories": (5, 26)}, ("click", None)
+    fields = {"dense": None, "categories": rows}
+    loss = staticmethod(F.binary_cross_entropy_with_logits)
+
+
+MODELS = {"char_lm": CharLm, "images": Images, "two_tower": TwoTower, "wide_deep": WideDeep, "dlrm": Dlrm}
 
 
 def made(name, count):
@@ -168,10 +195,9 @@ def parameter(name, like):
 
 
 def field(name, shape, below):
-    """Ids below a number, or numbers."""
-    numbers = made(name, int(np.prod(shape)))
-    numbers = numbers.astype(np.float32) if below is None else (numbers * below).astype(np.int64)
-    return torch.from_numpy(numbers).reshape(shape)
+    """Ids below a number, or each below its column's, or numbers."""
+    numbers = made(name, int(np.prod(shape))).reshape(shape)
+    return torch.from_numpy(numbers.astype(np.float32) if below is None else (numbers * np.array(below)).astype(np.int64))
 
 
 def figures():

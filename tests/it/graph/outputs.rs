@@ -21,21 +21,28 @@ struct Case {
     job: &'static str,
     /// Of a run of a few steps. Its tables have the rows of the samples that it is tested on.
     settings: &'static [&'static str],
-    /// Of the made-up samples: the field, its shape, and what its numbers are below where they are ids.
-    field: (&'static str, &'static [i64], Option<i64>),
+    /// Of the made-up samples, as the model takes them.
+    fields: &'static [MadeField],
 }
 
-const CASES: [Case; 4] = [
+/// A field of made-up samples, and its shape. Where they are ids, what they are below: all, or those of each column.
+struct MadeField(&'static str, &'static [i64], &'static [i64]);
+
+const CASES: [Case; 5] = [
     Case {
         job: "char_lm",
         settings: &["train.steps=4", "data.test.length=64", "data.train.stride=64"],
-        field: ("input", &[2, 64], Some(256)),
+        fields: &[MadeField("input", &[2, 64], &[256])],
     },
-    Case { job: "images", settings: &["train.steps=3"], field: ("images", &[3, 3, 32, 32], None) },
+    Case {
+        job: "images",
+        settings: &["train.steps=3"],
+        fields: &[MadeField("images", &[3, 3, 32, 32], &[])],
+    },
     Case {
         job: "two_tower",
         settings: &["train.steps=5", "data.test.samples=500"],
-        field: ("ids", &[5, 3], Some(10_200)),
+        fields: &[MadeField("ids", &[5, 3], &[10_200])],
     },
     Case {
         job: "wide_deep",
@@ -46,8 +53,24 @@ const CASES: [Case; 4] = [
             "data.test.samples=500",
             "data.test.offset=0",
         ],
-        field: ("ids", &[5, 3], Some(100_200)),
+        fields: &[MadeField("ids", &[5, 3], &[100_200])],
     },
+    Case {
+        job: "dlrm",
+        settings: &[
+            "train.epochs=2",
+            "train.batch_size=128",
+            "data.train.samples=512",
+            "data.test.samples=300",
+            "data.test.offset=0",
+        ],
+        fields: &[MadeField("dense", &[5, 13], &[]), MadeField("categories", &[5, 26], &DLRM_ROWS)],
+    },
+];
+
+const DLRM_ROWS: [i64; 26] = [
+    1_000, 500, 100_000, 50_000, 300, 20, 10_000, 600, 3, 50_000, 5_000, 100_000, 3_000, 26, 10_000, 100_000,
+    10, 4_000, 2_000, 4, 100_000, 18, 15, 50_000, 100, 30_000,
 ];
 
 fn repository() -> &'static Path {
@@ -147,12 +170,13 @@ fn made_parameter(name: &str, like: &Tensor) -> Tensor {
     Tensor::from_slice(&numbers.map(|number| number as f32).collect::<Vec<_>>()).reshape(size)
 }
 
-fn made_field(&(name, shape, below): &(&str, &[i64], Option<i64>)) -> Tensor {
+fn made_field(&MadeField(name, shape, below): &MadeField) -> Tensor {
     let numbers = made(name, shape.iter().product());
     let flat = match below {
-        None => Tensor::from_slice(&numbers.iter().map(|number| *number as f32).collect::<Vec<_>>()),
-        Some(below) => {
-            let ids = numbers.iter().map(|number| (number * below as f64) as i64);
+        [] => Tensor::from_slice(&numbers.iter().map(|number| *number as f32).collect::<Vec<_>>()),
+        below => {
+            let ids = numbers.iter().zip(below.iter().cycle());
+            let ids = ids.map(|(number, &below)| (number * below as f64) as i64);
             Tensor::from_slice(&ids.collect::<Vec<_>>())
         }
     };
@@ -164,7 +188,8 @@ fn models_of_jobs_give_what_pytorch_gives() {
     let figures = model::load(&repository().join("tests/data/jobs.safetensors")).unwrap();
     for case in &CASES {
         let model = Model::new(case.training(), made_parameter);
-        let [output] = &model.outputs(&[made_field(&case.field)])[..] else { panic!("one output") };
+        let made: Vec<Tensor> = case.fields.iter().map(made_field).collect();
+        let [output] = &model.outputs(&made)[..] else { panic!("one output") };
         let (_, wanted) = figures.iter().find(|(name, _)| name == case.job).unwrap();
         let step = (output.numel() as i64 / 2048).max(1);
         let some = output.flatten(0, -1).slice(0, None, None, step);
