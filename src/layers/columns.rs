@@ -41,8 +41,8 @@ pub(super) fn joined(tables: &TableRows, inputs: &[Signal], dim: i64, bags: bool
 /// One has neither one column nor a list of them.
 fn columns_of(inputs: &[Signal], bags: bool) -> Result<i64, Refusal> {
     let mut count = 0i64;
-    for input in inputs {
-        let shape = input.expect_indices()?;
+    for (number, input) in inputs.iter().enumerate() {
+        let shape = input.expect_indices().map_err(|refusal| refusal.of_input(number))?;
         let outer = if bags { shape.split_last().map(|(_, outer)| outer) } else { Some(shape) };
         count = count.saturating_add(match outer {
             Some([]) => 1,

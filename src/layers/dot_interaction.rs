@@ -4,7 +4,7 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
-use super::join::joining;
+use super::join::{self, joining};
 use super::op::Join;
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Flag, Key, flag, key};
@@ -41,7 +41,7 @@ fn vectors(inputs: &[Signal]) -> Result<(i64, i64), Refusal> {
     const EXPECTS: &str =
         "a dense vector [d] first, and behind it vectors [d] or lists of vectors [n, d] of the same length";
     let refused = || Refusal::new(EXPECTS, "end the modules that it takes in vectors of one length");
-    let shapes = inputs.iter().map(Signal::expect_floats).collect::<Result<Vec<_>, _>>()?;
+    let shapes = join::floats(inputs)?;
     let [length] = *shapes[0] else { return Err(refused()) };
     let count = |shape: &&[i64]| match **shape {
         [own] if own == length => Some(1),

@@ -64,12 +64,21 @@ pub(super) fn single() -> Refusal {
     Refusal::new("several inputs, which it makes one of", hint)
 }
 
+/// The shapes of inputs of a layer that computes with fractions.
+///
+/// # Errors
+/// One is of whole numbers.
+pub(super) fn floats(inputs: &[Signal]) -> Result<Vec<&[i64]>, Refusal> {
+    let each = inputs.iter().enumerate();
+    each.map(|(number, input)| input.expect_floats().map_err(|refusal| refusal.of_input(number))).collect()
+}
+
 /// The shape that all inputs have, and the shapes as a message shows them.
 ///
 /// # Errors
 /// They are of whole numbers, or differ.
 pub(super) fn one_shape(inputs: &[Signal]) -> Result<Vec<i64>, Refusal> {
-    let shapes = inputs.iter().map(Signal::expect_floats).collect::<Result<Vec<_>, _>>()?;
+    let shapes = floats(inputs)?;
     let first = shapes.first().copied().unwrap_or_default();
     match shapes.iter().all(|shape| *shape == first) {
         true => Ok(first.to_vec()),

@@ -45,6 +45,16 @@ pub struct Mismatch {
     pub position: Vec<usize>,
     pub message: String,
     pub hint: String,
+    /// What it would take in place of one input's dtype.
+    pub dtype: Option<WantedDtype>,
+}
+
+/// The dtype that a layer expects of one of its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedDtype {
+    /// Which of the inputs.
+    pub input: usize,
+    pub dtype: InputDtype,
 }
 
 /// Sends `inputs` through `layers`; several where the first layer joins them.
@@ -86,7 +96,8 @@ impl Signal {
         match self.dtype {
             InputDtype::Float32 => Ok(&self.shape),
             InputDtype::Int64 => {
-                Err(Refusal::new("float32", "put an embedding before it, or set input_dtype = \"float32\""))
+                let hint = "put an embedding before it, or set input_dtype = \"float32\"";
+                Err(Refusal::new("float32", hint).wants(InputDtype::Float32))
             }
         }
     }
@@ -100,7 +111,7 @@ impl Signal {
             "set input_dtype = \"int64\" in the module, and let the embedding be its first layer";
         match self.dtype {
             InputDtype::Int64 => Ok(&self.shape),
-            InputDtype::Float32 => Err(Refusal::new("indices of int64", HINT)),
+            InputDtype::Float32 => Err(Refusal::new("indices of int64", HINT).wants(InputDtype::Int64)),
         }
     }
 
@@ -134,13 +145,28 @@ pub struct Refusal {
     /// Completes "LAYER expects ...".
     expects: String,
     hint: String,
+    dtype: Option<WantedDtype>,
     /// What would leave the layer if its input were right, where the layer alone tells.
     otherwise: Option<Vec<i64>>,
 }
 
 impl Refusal {
     pub(super) fn new(expects: impl Into<String>, hint: impl Into<String>) -> Refusal {
-        Refusal { expects: expects.into(), hint: hint.into(), otherwise: None }
+        Refusal { expects: expects.into(), hint: hint.into(), dtype: None, otherwise: None }
+    }
+
+    /// It is about the dtype of its only input.
+    fn wants(mut self, dtype: InputDtype) -> Refusal {
+        self.dtype = Some(WantedDtype { input: 0, dtype });
+        self
+    }
+
+    /// It is the input of that number whose dtype is wrong, if one is.
+    pub(super) fn of_input(mut self, number: usize) -> Refusal {
+        if let Some(wanted) = &mut self.dtype {
+            wanted.input = number;
+        }
+        self
     }
 
     /// What would leave the layer if its input were right.
@@ -198,6 +224,7 @@ impl Walk {
                         refusal.expects
                     ),
                     hint: refusal.hint,
+                    dtype: refusal.dtype,
                 });
                 refusal.otherwise.map(Signal::floats)
             }

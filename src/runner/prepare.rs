@@ -106,7 +106,7 @@ impl PrepareField {
             return with_loss_kind(values);
         };
         let shape: Vec<i64> = [count].into_iter().chain(shape.iter().copied()).collect();
-        let taken = exactly(&values.f_reshape(&shape)?, *kind, dtype_key)?;
+        let taken = exactly(&values.f_reshape(&shape)?, *kind, Some(dtype_key))?;
         let Some(by) = normalize else { return Ok(taken) };
         let in_use = self.shared && taken.data_ptr() == values.data_ptr();
         normalized(if in_use { taken.f_detach_copy()? } else { taken }, by)
@@ -134,11 +134,11 @@ fn fitting(field: &plugin::Field, taken: &Taken) -> Result<Kind> {
         InputDtype::Int64 => Kind::Int64,
     };
     if kind == Kind::Int64 && is_floating(field.dtype) {
-        let says = dtype_key.rsplit('.').next().unwrap_or_default();
         bail!(
-            "field `{}` of the data is {}, and module `{module}` takes whole numbers ({says} = \"int64\"): they would \
-             be rounded\n  \
-             hint: let the dataset give int64 (for `csv`: feature_dtype = \"int64\" in [data.train] and [data.test])",
+            "field `{}` of the data is {}, and module `{module}` takes whole numbers ({dtype_key} = \"int64\"): they \
+             would be rounded\n  \
+             hint: let the dataset give int64 (`csv`: feature_dtype = \"int64\", or dtype = \"int64\" in a field of \
+             `fields`, as in `parquet`; `npy`: save x.astype(\"int64\"))",
             field.name,
             kind_name(field.dtype),
         );
@@ -181,12 +181,12 @@ fn with_loss_kind(target: &Tensor) -> Result<Tensor> {
         Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => Kind::Float,
         _ => Kind::Int64,
     };
-    exactly(target, kind, "input_dtype")
+    exactly(target, kind, None)
 }
 
 /// `values` in another dtype. Fractions may lose digits, as in all of float32; whole numbers stay what they are, and nothing
-/// becomes infinite.
-fn exactly(values: &Tensor, kind: Kind, dtype_key: &str) -> Result<Tensor> {
+/// becomes infinite. `dtype_key`: what would have asked for int64.
+fn exactly(values: &Tensor, kind: Kind, dtype_key: Option<&str>) -> Result<Tensor> {
     let converted = values.f_to_kind(kind)?;
     let lost = match (values.kind(), kind) {
         // The first one that float32 has not is 16,777,217.
@@ -198,9 +198,13 @@ fn exactly(values: &Tensor, kind: Kind, dtype_key: &str) -> Result<Tensor> {
         return Ok(converted);
     }
     let first = values.f_masked_select(&lost)?.f_double_value(&[0])?;
+    let ids = match dtype_key.filter(|_| !is_floating(values.kind())) {
+        Some(key) => format!("; if they are ids, set {key} = \"int64\""),
+        None => String::new(),
+    };
     bail!(
         "the data hold {first} as {}, and float32, which is wanted, cannot\n  \
-         hint: scale such values in the dataset; if they are ids, set {dtype_key} = \"int64\"",
+         hint: scale such values in the dataset{ids}",
         kind_name(values.kind())
     )
 }
@@ -270,23 +274,23 @@ mod tests {
     #[test]
     fn whole_numbers_that_float32_has_not_are_refused_and_others_kept() {
         let large = |last: i64| Tensor::from_slice(&[1, 1 << 24, last]);
-        let kept = exactly(&large((1 << 24) + 2), Kind::Float, "input_dtype").unwrap();
+        let kept = exactly(&large((1 << 24) + 2), Kind::Float, Some("input_dtype")).unwrap();
         assert_eq!(Vec::<f32>::try_from(kept).unwrap(), [1.0, 16_777_216.0, 16_777_218.0]);
-        let error = exactly(&large((1 << 24) + 1), Kind::Float, "input_dtype").unwrap_err().to_string();
+        let error = exactly(&large((1 << 24) + 1), Kind::Float, Some("input_dtype")).unwrap_err().to_string();
         assert!(error.starts_with("the data hold 16777217 as int64, and float32"), "{error}");
-        let same = exactly(&large((1 << 24) + 1), Kind::Int64, "input_dtype").unwrap();
+        let same = exactly(&large((1 << 24) + 1), Kind::Int64, Some("input_dtype")).unwrap();
         assert_eq!(Vec::<i64>::try_from(same).unwrap()[2], 16_777_217);
     }
 
     #[test]
     fn numbers_beyond_float32_are_refused_and_fractions_rounded() {
         let rounded =
-            exactly(&Tensor::from_slice(&[0.1f64, f64::INFINITY]), Kind::Float, "input_dtype").unwrap();
+            exactly(&Tensor::from_slice(&[0.1f64, f64::INFINITY]), Kind::Float, Some("input_dtype")).unwrap();
         assert_eq!(Vec::<f32>::try_from(rounded).unwrap(), [0.1, f32::INFINITY]);
-        let error = exactly(&Tensor::from_slice(&[0.1f64, 1e300]), Kind::Float, "input_dtype")
+        let error = exactly(&Tensor::from_slice(&[0.1f64, 1e300]), Kind::Float, Some("input_dtype"))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("as float64, and float32"), "{error}");
+        assert!(error.contains("as float64, and float32") && !error.contains("int64"), "{error}");
     }
 
     #[test]

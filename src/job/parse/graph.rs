@@ -110,15 +110,18 @@ impl<'a, 'i> Joining<'a, 'i> {
         let module = &self.modules[at];
         let inputs: Vec<Option<Signal>> = (0..self.froms[at].len()).map(|nth| self.input(at, nth)).collect();
         let inputs: Vec<Signal> = inputs.into_iter().collect::<Option<_>>()?;
+        let mut dtype_keys = vec![None; inputs.len()];
         for (nth, signal) in inputs.iter().enumerate() {
             if let Feed::Field(name, key) = &self.froms[at][nth] {
                 let (_, shape_key, dtype_key) = module.takes.stated(&self.called(at, nth));
                 let key_of = |key: String| format!("{}.{key}", module.item.path);
+                let dtype_key = key_of(dtype_key);
+                dtype_keys[nth] = Some(dtype_key.clone());
                 let taken = Taken {
                     signal: signal.clone(),
                     module: module.name.clone(),
                     shape_key: key_of(shape_key),
-                    dtype_key: key_of(dtype_key),
+                    dtype_key,
                 };
                 let field = Field { name: name.clone(), key: key.clone(), taken: Some(taken) };
                 self.taken[at][nth] = Some(add(&mut self.fields, field));
@@ -132,7 +135,7 @@ impl<'a, 'i> Joining<'a, 'i> {
                 names.join(" and ")
             }
         };
-        let (outputs, specs) = module.validate(&inputs, &from);
+        let (outputs, specs) = module.validate(&inputs, &from, &dtype_keys);
         self.given[at] = outputs;
         specs
     }

@@ -13,7 +13,7 @@ use crate::config::{
     AnyKey, By, ByHand, Flag, Item, JobError, Key, Kind, Optional, Table, Words, by, by_hand, flag, key,
     suggest, words,
 };
-use crate::layers::{self, Layer, Signal};
+use crate::layers::{self, InputDtype, Layer, Mismatch, Signal, WantedDtype};
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
@@ -185,12 +185,18 @@ fn devices(item: &Item<'_>, made_of: Option<&MadeOf>) -> Option<Devices> {
 
 impl Parsed<'_> {
     /// What it gives, as far as that is known of what it takes, and the module itself, or its stages; without `sources`, which
-    /// are known when all modules are. `from`: where its inputs come from, for messages.
-    pub fn validate(&self, inputs: &[Signal], from: &str) -> (Vec<Option<Signal>>, Option<Vec<ModuleSpec>>) {
+    /// are known when all modules are. `from`: where its inputs come from, for messages. `dtype_keys`: of each of several
+    /// inputs, the key that says the dtype; of an output of another module none.
+    pub fn validate(
+        &self,
+        inputs: &[Signal],
+        from: &str,
+        dtype_keys: &[Option<String>],
+    ) -> (Vec<Option<Signal>>, Option<Vec<ModuleSpec>>) {
         let Some(made_of) = &self.made_of else { return (Vec::new(), None) };
         let (outputs, sound) = match (made_of, &self.layers_item) {
             (MadeOf::Layers(layers), Some(item)) => {
-                let (output, sound) = through(layers, item, inputs, from);
+                let (output, sound) = through(layers, item, inputs, from, dtype_keys);
                 (vec![output], sound)
             }
             (MadeOf::TorchScript(script), _) => {
@@ -244,6 +250,7 @@ fn through(
     layers_item: &Item<'_>,
     inputs: &[Signal],
     from: &str,
+    dtype_keys: &[Option<String>],
 ) -> (Option<Signal>, bool) {
     let outputs = layers::infer_from(layers, inputs, from);
     let reader = layers_item.reader();
@@ -252,7 +259,24 @@ fn through(
         let path = entry.as_ref().map_or(&layers_item.path, |entry| &entry.path);
         let error = JobError::new(format!("`{path}`: {}", mismatch.message));
         let origin = entry.as_ref().map_or_else(|| layers_item.origin(), Item::origin);
-        reader.report(error.from(origin).hint(mismatch.hint.clone()));
+        reader.report(
+            error.from(origin).hint(dtype_hint(mismatch, dtype_keys).unwrap_or(mismatch.hint.clone())),
+        );
     }
     (outputs.output().cloned(), outputs.mismatches.is_empty())
+}
+
+/// What to do about the dtype of one of several inputs: none of them has `input_dtype`.
+fn dtype_hint(mismatch: &Mismatch, dtype_keys: &[Option<String>]) -> Option<String> {
+    let WantedDtype { input, dtype } = mismatch.dtype.filter(|_| dtype_keys.len() > 1)?;
+    Some(match (dtype_keys.get(input)?, dtype) {
+        (Some(key), InputDtype::Int64) => format!("set {key} = \"int64\""),
+        (Some(key), InputDtype::Float32) => {
+            format!("leave {key} out, or look the indices up in a module of their own, by an embedding")
+        }
+        (None, InputDtype::Int64) => "indices come from the data: name a field of it in `from`".into(),
+        (None, InputDtype::Float32) => {
+            "look the indices up in a module between the two, by an embedding".into()
+        }
+    })
 }

@@ -152,6 +152,16 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn several_outputs_are_not_computed_again() {
+    let script = (
+        "layers = [\"dot_interaction\", { type = \"linear\", in_features = 18, out_features = 4 }]\n",
+        "inputs = { }\nrecompute = true\ntorchscript = \"top.pt\"\n\
+         outputs = [{ name = \"one\", shape = [4] }, { name = \"two\", shape = [4] }]\n",
+    );
+    insta::assert_snapshot!("recompute_of_outputs", said(&[script]));
+}
+
+#[test]
 fn a_module_that_is_called_as_a_field_is_refused() {
     let named = [
         ("[modules.bottom]", "[modules.features]"),
@@ -201,6 +211,33 @@ fn columns_that_are_no_indices_are_refused() {
         "from = [\"user\", \"item\"]\ninputs = { user = { shape = [1] }, item = { shape = [3], dtype = \"int64\" } }\n",
     );
     insta::assert_snapshot!("dtype_of_one_of_the_fields", said(&with_columns(&[fields])));
+}
+
+/// Where several come, none is said by `input_dtype`.
+#[test]
+fn the_dtype_of_one_of_several_inputs_is_told_with_its_key() {
+    let both = |inputs: &'static str| {
+        [
+            ("from = [\"bottom\", \"tables\"]\n", inputs),
+            (
+                "[\"dot_interaction\", { type = \"linear\", in_features = 18",
+                "[\"concat\", { type = \"linear\", in_features = 12",
+            ),
+        ]
+    };
+    let ids = both(
+        "from = [\"bottom\", \"features\"]\ninputs = { features = { shape = [4], dtype = \"int64\" } }\n",
+    );
+    insta::assert_snapshot!("indices_among_numbers", said(&ids));
+    let fields = "from = \"features\"\ninput = [4]\ninput_dtype = \"int64\"\n";
+    let module = (
+        fields,
+        "from = [\"features\", \"bottom\"]\ninputs = { features = { shape = [4], dtype = \"int64\" } }\n",
+    );
+    insta::assert_snapshot!(
+        "a_module_among_indices",
+        said(&[module, ("num_embeddings = 60", "num_embeddings = [5, 5, 5, 5, 9]")])
+    );
 }
 
 #[test]

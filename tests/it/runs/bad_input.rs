@@ -274,5 +274,5 @@ fn numbers_are_not_rounded_to_become_ids() {
         said.contains("field `features` of the data is float32, and module `net` takes whole numbers"),
         "{said}"
     );
-    assert!(said.contains("for `csv`: feature_dtype = \"int64\" in [data.train]"), "{said}");
+    assert!(said.contains("`csv`: feature_dtype = \"int64\", or dtype"), "{said}");
 }
