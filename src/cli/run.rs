@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::{job, logs, stdout};
-use crate::job::{Init, Resolved};
+use crate::job::{Cluster, Init, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
 use crate::runner::metrics::EndTable;
@@ -32,7 +32,8 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let data_root = job::data_root(job)?;
     // Before there are threads, and before others wait for this rank.
     if job.training().is_some_and(|training| training.train.trainers.ranks.contains(&rank)) {
-        job::try_inputs(Some(&args.job), job, &data_root)?;
+        let tried = job::try_inputs(Some(&args.job), job, &data_root);
+        tried.map_err(|failure| with_those_who_wait(failure, &job.cluster))?;
     }
     let board = Board::new(vec![rank_name(job, rank)], look.look());
     look.start_logs(Some(&board));
@@ -66,6 +67,19 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     print_report(report, folder.as_ref(), &resolved, args.output.json)?;
     shown?;
     Ok(DONE)
+}
+
+/// Nobody has heard of this rank yet: whoever has started waits for it, and would go on with it.
+fn with_those_who_wait(failure: Failure, cluster: &Cluster) -> Failure {
+    if cluster.world_size.0 < 2 {
+        return failure;
+    }
+    let hint = format!(
+        "the other ranks wait for this one, each for cluster.join_timeout_ms = {}: start it again before that, or end them",
+        cluster.join_timeout.as_millis()
+    );
+    let message = failure.message.map(|message| format!("{}\n  hint: {hint}", message.trim_end()));
+    Failure { message, ..failure }
 }
 
 /// A file in which an old address stands leads to where nobody listens.

@@ -127,6 +127,8 @@ fn a_trainer_of_run_looks_at_its_data_before_it_waits_for_others() {
     };
     let (code, said) = run("1", "loss.plugin=mse");
     assert!(said.contains("`data.train`: the loss of the first samples: plug-in `mse`"), "{said}");
+    let others = "the other ranks wait for this one, each for cluster.join_timeout_ms = 2000: start it again before that";
+    assert!(said.contains(&format!("  hint: {others}")), "{said}");
     assert_eq!(code, 2);
     // A server's data are on another machine.
     let (code, said) = run("0", "loss.plugin=mse");
