@@ -119,29 +119,15 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
     use std::thread;
 
     use super::*;
-    use crate::rpc::MeshConfig;
-    use crate::topology::WorldSize;
+    use crate::rpc::testing;
 
     const SOON: Duration = Duration::from_millis(200);
 
     fn world() -> Vec<Mesh> {
-        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = socket.local_addr().expect("bound").to_string();
-        let mut socket = Some(socket);
-        let joins: Vec<_> = (0..2)
-            .map(|rank| {
-                let mut config = MeshConfig::new(Rank(rank), WorldSize(2), address.clone());
-                config.listen = socket.take();
-                let mut methods = Methods::new();
-                register(&mut methods);
-                thread::spawn(move || Mesh::join(config, methods).expect("joins"))
-            })
-            .collect();
-        joins.into_iter().map(|join| join.join().expect("no panic")).collect()
+        testing::world(2, register, |_| ())
     }
 
     fn store(mesh: &Mesh, group: &str) -> Store {

@@ -158,29 +158,15 @@ fn address_of(mesh: &Mesh, rank: Rank) -> Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
     use std::thread;
     use std::time::Duration;
 
     use super::*;
     use crate::job::{JobText, Sources, load, starter};
-    use crate::rpc::MeshConfig;
-    use crate::topology::WorldSize;
+    use crate::rpc::testing;
 
     fn world(size: u32) -> Vec<Mesh> {
-        let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = socket.local_addr().expect("bound").to_string();
-        let mut socket = Some(socket);
-        let joins: Vec<_> = (0..size)
-            .map(|rank| {
-                let mut config = MeshConfig::new(Rank(rank), WorldSize(size), address.clone());
-                config.listen = socket.take();
-                let mut methods = Methods::new();
-                Groups::register(&mut methods);
-                thread::spawn(move || Mesh::join(config, methods).expect("joins"))
-            })
-            .collect();
-        joins.into_iter().map(|join| join.join().expect("no panic")).collect()
+        testing::world(size, Groups::register, |_| ())
     }
 
     fn cluster(join_timeout: Duration) -> Cluster {

@@ -27,6 +27,8 @@ pub use mesh::handle::Mesh;
 pub use mesh::methods::{Handler, Incoming, Methods};
 pub use mesh::pending::Pending;
 pub(crate) use mesh::pending::wait_for;
+#[cfg(test)]
+pub(crate) use thread::testing;
 pub use types::config::MeshConfig;
 pub use types::end::{Cause, LostRank, LostWatch};
 pub use types::error::{CallError, CallErrorKind};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 
 use super::table::Place;
 use crate::job::shards::RowLife;
@@ -26,6 +26,16 @@ pub(super) struct Living {
     crowded: usize,
     /// The place that is looked at next, whether its row is still used.
     cursor: usize,
+}
+
+/// Why a row is not made. `ways`: what to do about it.
+pub(super) fn no_room(id: i64, most: usize, ways: &[&str]) -> Error {
+    let (last, first) = ways.split_last().expect("there is always a way");
+    let first: String = first.iter().map(|way| format!("{way}, ")).collect();
+    anyhow!(
+        "there is no room for the row of id {id}: this rank holds num_embeddings = {most} rows at most\n  \
+         hint: {first}or {last}"
+    )
 }
 
 #[derive(Clone, Copy)]
@@ -165,11 +175,7 @@ impl Living {
             Some(_) => "lower evict_after",
             None => "set evict_after, to drop rows that are not used any more",
         };
-        bail!(
-            "there is no room for the row of id {id}: this rank holds num_embeddings = {} rows at most\n  \
-             hint: raise num_embeddings, place the module on more ranks, or {evict}",
-            self.most
-        )
+        Err(no_room(*id, self.most, &["raise num_embeddings", "place the module on more ranks", evict]))
     }
 
     /// A part of the rows and of what is counted is looked through, so that all are within a few updates.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::initial::Initial;
-use super::life::{AGE, LifeState, Living, Made, SIGHTINGS};
+use super::life::{AGE, LifeState, Living, Made, SIGHTINGS, no_room};
 use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
@@ -320,10 +320,7 @@ impl Table {
         let mut fresh = ids.iter().filter(|id| !places.contains_key(id)).skip(most - places.len());
         match fresh.next() {
             None => Ok(()),
-            Some(id) => bail!(
-                "there is no room for the row of id {id}: this rank holds num_embeddings = {most} rows at most\n  \
-                 hint: raise num_embeddings, or place the module on more ranks"
-            ),
+            Some(id) => Err(no_room(*id, most, &["raise num_embeddings", "place the module on more ranks"])),
         }
     }
 

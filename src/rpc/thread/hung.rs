@@ -1,13 +1,13 @@
 //! A rank whose RPC thread hangs, as it does in a process that was stopped; and ranks that live and do not move on.
 
-use std::net::TcpListener;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::testing;
 use crate::rpc::wait::park::park_on;
-use crate::rpc::{Cause, LostRank, Mesh, MeshConfig, Message, Methods};
-use crate::topology::{Rank, WorldSize};
+use crate::rpc::{Cause, LostRank, Mesh, Message, Methods};
+use crate::topology::Rank;
 
 const LOST_AFTER: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -17,31 +17,15 @@ fn world(size: u32) -> Vec<Mesh> {
 }
 
 fn world_with(size: u32, heartbeat: Duration, lost_after: Duration) -> Vec<Mesh> {
-    world_watched(size, heartbeat, lost_after, None, Methods::new)
+    testing::world(size, |_| (), |rank| (rank.heartbeat, rank.lost_after) = (heartbeat, lost_after))
 }
 
-fn world_watched(
-    size: u32,
-    heartbeat: Duration,
-    lost_after: Duration,
-    stalled_after: Option<Duration>,
-    methods: impl Fn() -> Methods,
-) -> Vec<Mesh> {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = socket.local_addr().expect("bound").to_string();
-    let mut socket = Some(socket);
-    let joins: Vec<_> = (0..size)
-        .map(|rank| {
-            let mut config = MeshConfig::new(Rank(rank), WorldSize(size), address.clone());
-            config.listen = socket.take();
-            (config.heartbeat, config.lost_after) = (heartbeat, lost_after);
-            config.stalled_after = stalled_after;
-            let (methods, (done, wait)) = (methods(), mpsc::channel());
-            thread::spawn(move || done.send(Mesh::join(config, methods)));
-            wait
-        })
-        .collect();
-    joins.into_iter().map(|join| join.recv_timeout(LIMIT).expect("in time").expect("joins")).collect()
+/// Three ranks whose progress is watched.
+fn world_watched(register: impl Fn(&mut Methods)) -> Vec<Mesh> {
+    testing::world(3, register, |rank| {
+        (rank.heartbeat, rank.lost_after) = (Duration::from_millis(100), LOST_AFTER);
+        rank.stalled_after = Some(STALLED_AFTER);
+    })
 }
 
 /// Waits for the heartbeat that says so.
@@ -119,8 +103,7 @@ fn a_rank_that_hangs_for_less_than_that_goes_on_and_blames_nobody() {
 const STALLED_AFTER: Duration = Duration::from_millis(1500);
 
 /// `wait` answers never, `compute` does not return, and `pass` asks rank 2 for what never comes.
-fn endless() -> Methods {
-    let mut methods = Methods::new();
+fn endless(methods: &mut Methods) {
     methods.add("wait", async |_| std::future::pending().await);
     methods.add("compute", async |_| {
         let (_kept, never) = mpsc::channel::<()>();
@@ -130,12 +113,11 @@ fn endless() -> Methods {
     methods.add("pass", async |incoming| {
         incoming.mesh.call_within(Rank(2), "wait", Message::default(), LIMIT * 2).await
     });
-    methods
 }
 
 /// Rank 0 asks rank 1 for something, while rank 2 waits at a barrier; how the mesh ends.
 fn ends_of(method: &'static str) -> LostRank {
-    let meshes = world_watched(3, Duration::from_millis(100), LOST_AFTER, Some(STALLED_AFTER), endless);
+    let meshes = world_watched(endless);
     let _barrier = meshes[2].barrier("never");
     let _answer = meshes[0].call_within(Rank(1), method, Message::default(), LIMIT * 2);
     let ends: Vec<_> = meshes.iter().map(lost).collect();
@@ -172,12 +154,10 @@ fn of_calls_behind_one_another_the_last_is_named() {
 
 #[test]
 fn a_job_that_moves_is_left_alone() {
-    let methods = || {
-        let mut methods = endless();
+    let meshes = world_watched(|methods| {
+        endless(methods);
         methods.add("echo", async |incoming| Ok(incoming.message));
-        methods
-    };
-    let meshes = world_watched(3, Duration::from_millis(100), LOST_AFTER, Some(STALLED_AFTER), methods);
+    });
     let _barriers = [meshes[1].barrier("never"), meshes[2].barrier("never")];
     let began = Instant::now();
     while began.elapsed() < STALLED_AFTER * 2 {

@@ -30,4 +30,6 @@ mod serving;
 mod stalled;
 mod start;
 mod state;
+#[cfg(test)]
+pub(crate) mod testing;
 mod worker;

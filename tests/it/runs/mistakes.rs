@@ -25,6 +25,7 @@ fn table(ids: u32) -> String {
 struct Mistakes {
     folder: tempfile::TempDir,
     plugin: &'static str,
+    loss: &'static str,
     said: String,
 }
 
@@ -38,15 +39,19 @@ impl Mistakes {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, bytes).unwrap();
         }
-        Mistakes { folder, plugin, said: String::new() }
+        Mistakes { folder, plugin, loss: "mse", said: String::new() }
+    }
+
+    fn of_classes(self) -> Mistakes {
+        Mistakes { loss: "cross_entropy", ..self }
     }
 
     fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    fn write(&self, module: &str, train: &str, loss: &str) {
-        let plugin = self.plugin;
+    fn write(&self, module: &str, train: &str) {
+        let Mistakes { plugin, loss, .. } = self;
         let job = format!(
             "name = \"mistakes\"\n[cluster]\nworld_size = 1\n[roles]\ntrainer = 1\n[modules.net]\nplace = \"trainer\"\n\
              {module}\n[data]\nroot = \"data\"\nplugin = \"{plugin}\"\n{train}\n[loss]\nplugin = \"{loss}\"\n\
@@ -57,18 +62,12 @@ impl Mistakes {
 
     /// `data`: the keys of `data.train`, or lines of `[data]` that begin with `train`.
     #[track_caller]
-    fn said_of(&self, module: &str, data: &str, loss: &str) -> String {
+    fn mistake(&mut self, module: &str, data: &str) {
         let train = if data.starts_with("train") { data.to_owned() } else { format!("train = {{ {data} }}") };
-        self.write(module, &train, loss);
+        self.write(module, &train);
         let output = finish(pstrain(self.path()).args(["check", "job.toml"]));
         assert_code(&output, 2);
-        stderr(&output)
-    }
-
-    #[track_caller]
-    fn mistake(&mut self, module: &str, data: &str) {
-        let said = self.said_of(module, data, "mse");
-        writeln!(self.said, "{data}\n{said}").unwrap();
+        writeln!(self.said, "{data}\n{}", stderr(&output)).unwrap();
     }
 
     /// The last job: `spawn` refuses it in the same words, and has not begun to run it.
@@ -181,7 +180,8 @@ fn folders_of_images() {
             ("text/cat/1.png", b"no image"),
             ("cut/cat/1.png", cut),
         ],
-    );
+    )
+    .of_classes();
     let model = "input = [3, 8, 8]\nlayers = [\"flatten\", { type = \"linear\", in_features = 192, out_features = 2 }]";
     for data in [
         r#"folder = "no""#,
@@ -196,8 +196,7 @@ fn folders_of_images() {
         r#"folder = "one", resize = [9, 9]"#,
         "train = { folder = \"one\", resize = [8, 8] }\ntest = { folder = \"other\", resize = [8, 8] }",
     ] {
-        let said = of.said_of(model, data, "cross_entropy");
-        writeln!(of.said, "{data}\n{said}").unwrap();
+        of.mistake(model, data);
     }
     // Sizes differ, and nothing brings them to one.
     let side = |at: usize| u32::from_be_bytes(rgb[at..at + 4].try_into().unwrap());
@@ -206,8 +205,7 @@ fn folders_of_images() {
     let features = format!("in_features = {}", 3 * height * width);
     let model = model.replace("input = [3, 8, 8]", &input).replace("in_features = 192", &features);
     let data = r#"folder = "sizes""#;
-    let said = of.said_of(&model, data, "cross_entropy");
-    writeln!(of.said, "{data}\n{said}").unwrap();
+    of.mistake(&model, data);
     insta::assert_snapshot!(of.refused_before_any_rank_starts());
 }
 
@@ -221,23 +219,23 @@ fn texts() {
             ("no.json", b"{"),
             ("other.json", b"{}"),
         ],
-    );
+    )
+    .of_classes();
     let model = "input = [4]\ninput_dtype = \"int64\"\nlayers = [\n  \
                  { type = \"embedding\", num_embeddings = 256, embedding_dim = 256 },\n  { type = \"permute\", dims = [0, 2, 1] },\n]";
-    let mut mistake = |model: &str, data: &str| {
-        let said = of.said_of(model, data, "cross_entropy");
-        writeln!(of.said, "{data}\n{said}").unwrap();
-    };
-    mistake(model, r#"file = "novel.txt", length = 4"#);
-    mistake(model, r#"file = "book.txt", length = 40"#);
-    mistake(model, r#"file = "latin.txt", length = 4, unit = "characters""#);
-    mistake(model, r#"file = "book.txt", length = 4, unit = "tokens""#);
-    mistake(model, r#"file = "book.txt", length = 4, unit = "tokens", tokenizer = "no.json""#);
-    mistake(model, r#"file = "book.txt", length = 4, unit = "tokens", tokenizer = "other.json""#);
-    mistake(model, r#"file = "book.txt", length = 5"#);
-    mistake(&model.replace("256, embedding_dim", "100, embedding_dim"), r#"file = "book.txt", length = 4"#);
+    of.mistake(model, r#"file = "novel.txt", length = 4"#);
+    of.mistake(model, r#"file = "book.txt", length = 40"#);
+    of.mistake(model, r#"file = "latin.txt", length = 4, unit = "characters""#);
+    of.mistake(model, r#"file = "book.txt", length = 4, unit = "tokens""#);
+    of.mistake(model, r#"file = "book.txt", length = 4, unit = "tokens", tokenizer = "no.json""#);
+    of.mistake(model, r#"file = "book.txt", length = 4, unit = "tokens", tokenizer = "other.json""#);
+    of.mistake(model, r#"file = "book.txt", length = 5"#);
+    of.mistake(
+        &model.replace("256, embedding_dim", "100, embedding_dim"),
+        r#"file = "book.txt", length = 4"#,
+    );
     let straight = model.replace(",\n  { type = \"permute\", dims = [0, 2, 1] }", "");
-    mistake(&straight, r#"file = "book.txt", length = 4"#);
+    of.mistake(&straight, r#"file = "book.txt", length = 4"#);
     insta::assert_snapshot!(of.refused_before_any_rank_starts());
 }
 

@@ -37,31 +37,26 @@ fn job(place: Place, servers: u32, consistency: &str) -> String {
     let dense = r#"input = [6]
         layers = [{ type = "linear", in_features = 6, out_features = 5 }, { type = "batch_norm1d", num_features = 5 },
             "tanh", { type = "dropout", p = 0.2 }, { type = "linear", in_features = 5, out_features = 3 }]"#;
-    let table = |shards: &str| {
+    let cut = |table: &str, behind: &str, shards: &str| {
         format!(
             r#"[modules.table]
             place = "server"
             shards = "{shards}
             input = [2]
             input_dtype = "int64"
-            layers = [{{ type = "embedding_bag", num_embeddings = 90, embedding_dim = 6, mode = "sum" }}]
+            layers = [{{ {table}, embedding_dim = 6 }}]
             [modules.net]
             place = "behind"
-            layers = [{{ type = "linear", in_features = 6, out_features = 3 }}]"#
+            layers = [{behind}]"#
         )
     };
+    let table = |shards: &str| {
+        let bags = r#"type = "embedding_bag", num_embeddings = 90, mode = "sum""#;
+        cut(bags, r#"{ type = "linear", in_features = 6, out_features = 3 }"#, shards)
+    };
     let columns = |shards: &str| {
-        format!(
-            r#"[modules.table]
-            place = "server"
-            shards = "{shards}
-            input = [2]
-            input_dtype = "int64"
-            layers = [{{ type = "embedding", num_embeddings = [60, 30], embedding_dim = 6 }}]
-            [modules.net]
-            place = "behind"
-            layers = ["flatten", {{ type = "linear", in_features = 12, out_features = 3 }}]"#
-        )
+        let tables = r#"type = "embedding", num_embeddings = [60, 30]"#;
+        cut(tables, r#""flatten", { type = "linear", in_features = 12, out_features = 3 }"#, shards)
     };
     let living = "hash\"\nadmit_after = 2\nevict_after = 3";
     let (roles, modules): (String, String) = match place {
