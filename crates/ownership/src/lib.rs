@@ -100,6 +100,10 @@ impl Untrusted {
 /// # Errors
 /// It cannot be made; it is a link or belongs to somebody else; others can write it, or what leads there.
 pub fn private_folder(folder: &Path) -> Result<PathBuf, Untrusted> {
+    private(folder, &Trust::of_this_process())
+}
+
+fn private(folder: &Path, trust: &Trust) -> Result<PathBuf, Untrusted> {
     let failed = |cause| Untrusted::Io { path: folder.into(), cause };
     let folder = std::path::absolute(folder).map_err(failed)?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
@@ -108,7 +112,6 @@ pub fn private_folder(folder: &Path) -> Result<PathBuf, Untrusted> {
         let what = if found.is_symlink() { "a link, and not a folder of its own" } else { "not a folder" };
         return Err(Untrusted::Kind { path: folder, what });
     }
-    let trust = Trust::of_this_process();
     let real = trust.walk(&folder)?;
     if found.uid() != trust.me {
         return Err(Untrusted::Owner { path: folder, owner: found.uid() });

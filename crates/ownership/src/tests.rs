@@ -135,6 +135,22 @@ fn a_folder_of_ours_is_for_its_user_alone() {
     assert!(private_folder(&home.join("file")).is_err());
 }
 
+/// Who can write a folder above can put another one in its place; and one of somebody else's is his, be he trusted.
+#[test]
+fn a_folder_below_one_that_others_can_write_or_of_somebody_trusted_is_not_ours() {
+    let (_root, home) = home();
+    let shared = home.join("shared");
+    private_folder(&shared.join("mine")).expect("made");
+    with_mode(&shared, 0o777);
+    assert_eq!(why(private_folder(&shared.join("mine")), &home), "`HOME/shared` can be written by everybody");
+    with_mode(&shared, 0o700);
+    let owner = fs::metadata(&shared).expect("there").uid();
+    let stranger = Trust { me: STRANGER, ..trust() };
+    assert!(stranger.owners.contains(&owner));
+    let refused = private(&shared.join("mine"), &stranger);
+    assert!(matches!(refused, Err(Untrusted::Owner { owner: found, .. }) if found == owner), "{refused:?}");
+}
+
 /// Only root can give a folder away: whoever else runs this sees the same decision in `another_users_file_is_refused`.
 #[test]
 fn a_folder_that_somebody_else_has_made_is_not_used() {

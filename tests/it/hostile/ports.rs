@@ -8,7 +8,14 @@ use std::process::{Child, Command, Stdio};
 use crate::program::*;
 use crate::support::{later, within};
 
-const SILENT: usize = 500;
+/// To one port, of whom each second one talks.
+const STRANGERS: usize = 500;
+
+/// Where the ranks meet: no address that a machine's name stands for, so that nobody listens there by chance.
+const MASTER: &str = "127.0.0.2";
+/// As Linux's `/proc/net/tcp` writes it, and the one from which it is reached.
+const MASTER_THERE: &str = "0200007F";
+const LOOPBACK_THERE: &str = "0100007F";
 
 /// Of Linux's `/proc/net/tcp`.
 const LISTENS: &str = "0A";
@@ -57,12 +64,14 @@ fn listens_at(pid: u32) -> Vec<(String, u16)> {
     own.map(at).collect()
 }
 
-/// Somebody who connects to a port so many times and says nothing, until their standard input ends.
-fn silent(port: u16) -> Child {
-    const CONNECT: &str =
-        "for i in $(seq $1); do exec {fd}<>/dev/tcp/127.0.0.1/$0 || exit 1; done; echo held; read _";
+/// Somebody who connects to a port so many times and says nothing, or something that nobody there understands, until their
+/// standard input ends.
+fn strangers(address: &str, port: u16) -> Child {
+    const CONNECT: &str = "for i in $(seq $1); do exec {fd}<>/dev/tcp/$0 || exit 1; \
+                           [ $((i % 2)) = 0 ] || printf hello >&$fd; done; echo held; read _";
+    let at = if address == MASTER_THERE { MASTER } else { "127.0.0.1" };
     let mut shell = Command::new("bash");
-    shell.args(["-c", CONNECT, &port.to_string(), &SILENT.to_string()]);
+    shell.args(["-c", CONNECT, &format!("{at}/{port}"), &STRANGERS.to_string()]);
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let stdout = shell.stdout.take().unwrap();
     let said = within(later(move || BufReader::new(stdout).lines().next()));
@@ -71,11 +80,12 @@ fn silent(port: u16) -> Child {
 }
 
 #[test]
-fn silent_connections_to_every_port_of_replicas_take_no_descriptor_of_theirs() {
+fn connections_to_every_port_of_replicas_take_no_descriptor_of_theirs() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), replicas()).unwrap();
     let settings = ["cluster.world_size=2", "train.epochs=12", "log.every=1"];
-    let run = start(&mut spawn(folder.path(), Some("job.toml"), &settings));
+    let mut spawn = spawn(folder.path(), Some("job.toml"), &settings);
+    let run = start(spawn.args(["--master-addr", MASTER]));
     wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 10);
     let ranks = children(run.id());
     let ports: Vec<_> = ranks.iter().map(|&rank| listens_at(rank)).collect();
@@ -83,11 +93,14 @@ fn silent_connections_to_every_port_of_replicas_take_no_descriptor_of_theirs() {
     let before = counts();
     // Gloo's: the mesh listens no more, and the group's store has no port.
     assert_eq!(ports.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1], "{ports:?}");
-    assert!(ports.iter().flatten().all(|(address, _)| address == "0100007F"), "loopback only: {ports:?}");
-    let strangers: Vec<Child> = ports.iter().flatten().map(|&(_, port)| silent(port)).collect();
+    let mut interfaces: Vec<&str> = ports.iter().flatten().map(|(address, _)| address.as_str()).collect();
+    interfaces.sort_unstable();
+    assert_eq!(interfaces, [LOOPBACK_THERE, MASTER_THERE], "where the mesh is: {ports:?}");
+    let strangers: Vec<Child> =
+        ports.iter().flatten().map(|(address, port)| strangers(address, *port)).collect();
     let after = counts();
     assert!(
-        before.iter().zip(&after).all(|(before, after)| after < &(before + SILENT / 10)),
+        before.iter().zip(&after).all(|(before, after)| after < &(before + STRANGERS / 10)),
         "{before:?} {after:?}"
     );
     let output = wait(run);
