@@ -30,6 +30,9 @@ const LIBRARY: &str = "libtorch_cpu.so";
 const RESTARTED_KEY: &str = "PSTRAIN_RESTARTED";
 const PRELOAD_KEY: &str = "LD_PRELOAD";
 const WAITING_KEY: &str = "OMP_WAIT_POLICY";
+const SPINS_KEY: &str = "GOMP_SPINCOUNT";
+/// About a millisecond.
+const SPINS: &str = "20000";
 
 #[derive(Debug, thiserror::Error)]
 pub enum NoLibtorch {
@@ -117,12 +120,17 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     let shim = unpack_shim().map_err(NoLibtorch::Shim)?;
     let preload = format!("{} {} {already}", library.display(), shim.display());
     let program = env::current_exe().map_err(NoLibtorch::Restart)?;
-    // OpenMP reads it when it is loaded. Ranks share their machine with other ranks: a thread that waits must not spin,
-    // or with more of them than cores a step takes many times as long.
-    let waiting = env::var(WAITING_KEY).unwrap_or_else(|_| "PASSIVE".into());
     let mut again = Command::new(program);
-    again.args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).env(WAITING_KEY, waiting);
-    again.env(RESTARTED_KEY, this_process);
+    again.args(env::args_os().skip(1)).env(PRELOAD_KEY, preload.trim()).env(RESTARTED_KEY, this_process);
+    // OpenMP reads them when it is loaded. Ranks share their machine with other ranks: a thread that waits must not spin for
+    // long, or with more of them than cores a step takes many times as long. Not at all would cost a step of many small
+    // operations a third, for waking threads; where one process has more of them than cores `PASSIVE` keeps it at that.
+    if env::var_os(WAITING_KEY).is_none() {
+        again.env(WAITING_KEY, "PASSIVE");
+        if env::var_os(SPINS_KEY).is_none() {
+            again.env(SPINS_KEY, SPINS);
+        }
+    }
     Err(NoLibtorch::Restart(again.exec()))
 }
 

@@ -19,6 +19,22 @@ pub fn run_in_batch() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
 }
 
+/// Has libtorch compute what this thread asks of it on this thread alone. For work beside a training step, which has the cores:
+/// OpenMP keeps threads of their own for each thread that computes with several, and where there are more than cores in
+/// all, none of them spins before it sleeps.
+pub fn compute_alone() {
+    // A thread takes over what `set_num_threads` said when it first asks, and would undo this.
+    tch::get_num_threads();
+    // SAFETY: looks for a name, which ends in a zero, in the libraries that are loaded.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"omp_set_num_threads".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the OpenMP specification has this name for a function of one int, which concerns its thread alone.
+        let set_num_threads: unsafe extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(found) };
+        // SAFETY: as above.
+        unsafe { set_num_threads(1) };
+    }
+}
+
 /// Makes every file read-only to this process and what it starts, whatever its user may write, and takes the network from it:
 /// in namespaces of its own (namespaces(7)). For a process with one thread.
 ///

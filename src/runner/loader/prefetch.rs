@@ -117,6 +117,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
             let run = move || {
                 // Woken by whoever takes a batch, and in the middle of a step; the batches before this one are there.
                 c10d::process::run_in_batch();
+                c10d::process::compute_alone();
                 fetch_all(steps, &schedule, &orders, timed, &give);
             };
             started.threads.push(std::thread::Builder::new().name(format!("data{lane}")).spawn(run)?);
