@@ -94,9 +94,13 @@ impl GradientSync {
         let by = match options.average {
             Average::Ring => afterwards(AllReduce::Ring)?,
             Average::AllReduce => afterwards(AllReduce::BuiltIn)?,
+            // Alone it has nothing to average, and no buckets to fill; a hook changes gradients all the same.
+            Average::Ddp if group.size() == 1 && options.hook == job::Hook::None => {
+                afterwards(AllReduce::BuiltIn)?
+            }
             Average::Ddp => By::Reducers(runs.iter().map(reducer).collect::<Result<_>>()?),
         };
-        let broadcast_buffers = options.broadcast_buffers && !all_buffers.is_empty();
+        let broadcast_buffers = options.broadcast_buffers && !all_buffers.is_empty() && group.size() > 1;
         let (names, leaves, buffers) = (all_names, all_leaves, all_buffers);
         Ok(GradientSync { group, names, leaves, buffers, broadcast_buffers, by })
     }

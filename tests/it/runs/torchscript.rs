@@ -175,6 +175,8 @@ fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
     let all_reduce = ["cluster.world_size=2", "replicas.average=all_reduce", "train.consistency=bsp"];
     let ddp = ["cluster.world_size=2", "replicas.find_unused_parameters=true", "train.consistency=bsp"];
     let alone = ["cluster.world_size=1", "replicas.average=all_reduce"];
+    // One trainer has nothing to average, so no Reducer is there to want it.
+    let alone_with_ddp = ["cluster.world_size=1"];
     let hosts = ["roles.server=2", "cluster.world_size=4", "train.consistency=bsp"];
     let start = tch::CModule::load(format!("{DATA}/idle.pt")).unwrap().named_parameters().unwrap();
     for (job, more) in [
@@ -183,6 +185,7 @@ fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
         (JOB, &hosts),
         (&replicas, &all_reduce),
         (&replicas, &alone),
+        (&replicas, &alone_with_ddp),
         (&replicas, &ddp),
     ] {
         let folder = folder();
