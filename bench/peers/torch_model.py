@@ -29,11 +29,7 @@ def images(batch):
 
 MODELS = {
     "char_lm": (CharLm, text, lambda parameters: torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.1)),
-    "images": (
-        Images,
-        images,
-        lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.0001),
-    ),
+    "images": (Images, images, lambda parameters: torch.optim.Adam(parameters, lr=0.001)),
 }
 
 
