@@ -1,7 +1,11 @@
 #include "engine.h"
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
+#include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -104,6 +108,73 @@ class Walk {
   std::unordered_map<const Node*, Inputs> below_;
 };
 
+class Backward {
+ public:
+  explicit Backward(ShimBackward backward) : backward_(backward) {}
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+  ~Backward() {
+    backward_.drop(backward_.state);
+  }
+
+  variable_list run(const variable_list& given, size_t n_results) const {
+    std::vector<at::Tensor*> handles;
+    for (const at::Tensor& tensor : given) {
+      handles.push_back(new at::Tensor(tensor));
+    }
+    std::vector<at::Tensor*> made(n_results, nullptr);
+    char reason[1024] = {0};
+    const bool done =
+        backward_.run(backward_.state, handles.data(), handles.size(), made.data(), n_results, reason, sizeof(reason));
+    variable_list results(n_results);
+    for (size_t i = 0; i < n_results; ++i) {
+      if (std::unique_ptr<at::Tensor> result{made[i]}) {
+        results[i] = std::move(*result);
+      }
+    }
+    TORCH_CHECK(done, reason);
+    return results;
+  }
+
+ private:
+  ShimBackward backward_;
+};
+
+struct Custom : public Node {
+  Custom(const variable_list& kept_, std::unique_ptr<Backward> backward_) : backward(std::move(backward_)) {
+    for (const at::Tensor& tensor : kept_) {
+      kept.emplace_back(tensor, /*is_output=*/false);
+    }
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    // A graph may be used by several threads at a time.
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(backward != nullptr, "what a backward needs was freed by a backward before: specify retain_graph = true");
+    if (!gradients[0].defined()) {
+      return variable_list(num_outputs());
+    }
+    variable_list given{gradients[0]};
+    for (const torch::autograd::SavedVariable& saved : kept) {
+      given.push_back(saved.unpack());
+    }
+    return backward->run(given, num_outputs());
+  }
+
+  std::string name() const override {
+    return "Custom";
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept.clear();
+    backward.reset();
+  }
+
+  std::vector<torch::autograd::SavedVariable> kept;
+  std::unique_ptr<Backward> backward;
+};
+
 } // namespace
 
 extern "C" {
@@ -182,6 +253,27 @@ char* shim_place(const at::Tensor* tensor, uintptr_t* node, uint32_t* input_nr) 
     const Edge edge = entrance(*tensor);
     *node = reinterpret_cast<uintptr_t>(edge.function.get());
     *input_nr = edge.input_nr;
+  });
+}
+
+char* shim_with_backward(
+    const at::Tensor* const* inputs,
+    size_t n_inputs,
+    const at::Tensor* const* kept,
+    size_t n_kept,
+    const at::Tensor* output,
+    ShimBackward taken,
+    at::Tensor** result) {
+  auto backward = std::make_unique<Backward>(taken);
+  return guarded([&] {
+    const variable_list given = tensors_of(inputs, n_inputs);
+    at::Tensor computed = output->detach();
+    if (at::GradMode::is_enabled() && torch::autograd::compute_requires_grad(given)) {
+      auto node = std::make_shared<Custom>(tensors_of(kept, n_kept), std::move(backward));
+      node->set_next_edges(torch::autograd::collect_next_edges(given));
+      torch::autograd::set_history(computed, node);
+    }
+    *result = new at::Tensor(std::move(computed));
   });
 }
 

@@ -37,5 +37,32 @@ char* shim_receive(const at::Tensor* tensor, at::Tensor** received, at::Tensor**
 // a mark at this place lives.
 char* shim_place(const at::Tensor* tensor, uintptr_t* node, uint32_t* input_nr);
 
+// A backward of the caller's. `run` gets the gradient of the output and behind it what was kept, which become the caller's,
+// and writes the gradient of each input, which becomes ours, or null where there is none. False: the reason is in `reason`, of
+// which it writes `capacity` bytes at most, the last a zero. `drop` ends `state`.
+struct ShimBackward {
+  void* state;
+  bool (*run)(
+      void* state,
+      at::Tensor* const* given,
+      size_t n_given,
+      at::Tensor** results,
+      size_t n_results,
+      char* reason,
+      size_t capacity);
+  void (*drop)(void* state);
+};
+
+// `output`, which was computed of `inputs` and belongs to no graph, in one, with this backward. `kept` are inputs that it
+// needs; it is an error there if they were written to. `backward` is taken over, also when this fails.
+char* shim_with_backward(
+    const at::Tensor* const* inputs,
+    size_t n_inputs,
+    const at::Tensor* const* kept,
+    size_t n_kept,
+    const at::Tensor* output,
+    ShimBackward backward,
+    at::Tensor** result);
+
 void shim_free(char* message);
 }

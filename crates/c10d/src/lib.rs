@@ -11,6 +11,7 @@
 //! - [`threads()`]: ranks as threads, for tests and examples.
 //! - [`engine`]: gradients of several outputs with gradients of their own, and which inputs a graph reaches.
 //! - [`finite`]: whether a tensor has NaN or infinities, at the cost of one look.
+//! - [`with_backward`]: an operation with a backward of its own; [`vectors`]: those that libtorch does in too many passes.
 //! - [`script`]: TorchScript modules, run with parameters that the caller brings.
 //! - [`cuda`]: opens libtorch's CUDA half where it is installed.
 //!
@@ -43,6 +44,7 @@
 //! nothing here knows of jobs. c10d's own log goes to standard error.
 
 mod backend;
+mod backward;
 pub mod cuda;
 pub mod engine;
 mod error;
@@ -58,9 +60,11 @@ pub mod script;
 mod shim;
 mod store;
 mod threads;
+pub mod vectors;
 mod work;
 
 pub use backend::{Backend, NoBackend, finalize};
+pub use backward::with_backward;
 pub use error::{Error, Members, Operation, Result};
 pub use group::{Abort, Options, ProcessGroup};
 pub use recompute::recomputed;

@@ -60,9 +60,8 @@ unsafe extern "C" fn call(
         Ok(Err(error)) => error.message,
         Err(_) => "the forward panicked".into(),
     };
-    let length = message.floor_char_boundary(capacity.saturating_sub(1));
-    // SAFETY: the caller's promise: room for `capacity` bytes, of which one is left for the zero that stands there.
-    unsafe { ptr::copy_nonoverlapping(message.as_ptr(), reason.cast(), length) };
+    // SAFETY: the caller's promise: room for `capacity` bytes, all zero.
+    unsafe { shim::write_reason(&message, reason, capacity) };
     ptr::null_mut()
 }
 

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::ptr;
 
 use tch::Tensor;
 
@@ -19,6 +20,22 @@ pub mod work;
 #[repr(C)]
 pub struct AtTensor {
     _opaque: [u8; 0],
+}
+
+/// `ShimBackward` of `engine.h`.
+#[repr(C)]
+pub struct Backward {
+    pub state: *mut c_void,
+    pub run: unsafe extern "C" fn(
+        state: *mut c_void,
+        given: *const *mut AtTensor,
+        n_given: usize,
+        results: *mut *mut AtTensor,
+        n_results: usize,
+        reason: *mut c_char,
+        capacity: usize,
+    ) -> bool,
+    pub drop: unsafe extern "C" fn(state: *mut c_void),
 }
 
 unsafe extern "C" {
@@ -45,6 +62,15 @@ unsafe extern "C" {
         mark: *mut *mut AtTensor,
     ) -> *mut c_char;
     pub fn shim_place(tensor: *const AtTensor, node: *mut usize, input_nr: *mut u32) -> *mut c_char;
+    pub fn shim_with_backward(
+        inputs: *const *const AtTensor,
+        n_inputs: usize,
+        kept: *const *const AtTensor,
+        n_kept: usize,
+        output: *const AtTensor,
+        backward: Backward,
+        result: *mut *mut AtTensor,
+    ) -> *mut c_char;
     pub fn shim_libtorch_path() -> *mut c_char;
     fn shim_free(message: *mut c_char);
 }
@@ -99,6 +125,16 @@ pub fn give_text(text: &str) -> *mut c_char {
     let text = CString::new(text.replace('\0', " ")).expect("the zeros are gone");
     // SAFETY: a NUL-terminated string, which is copied.
     unsafe { libc::strdup(text.as_ptr()) }
+}
+
+/// Writes what a callback of the shim's has to say.
+///
+/// # Safety
+/// `reason` has room for `capacity` bytes, which are zero.
+pub unsafe fn write_reason(message: &str, reason: *mut c_char, capacity: usize) {
+    let length = message.floor_char_boundary(capacity.saturating_sub(1));
+    // SAFETY: the caller's promise; one byte is left for the zero that stands there.
+    unsafe { ptr::copy_nonoverlapping(message.as_ptr(), reason.cast(), length) };
 }
 
 /// What a guarded function of the shim returned, as a result.
