@@ -1,7 +1,8 @@
 //! The interaction of features of DLRM ("Deep Learning Recommendation Model for Personalization and Recommendation
 //! Systems", Naumov et al., 2019, section 2.1.4), in the order of its reference implementation.
 
-use tch::{TchError, Tensor};
+use c10d::vectors;
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::arguments::arguments;
 use super::join::{self, joining};
@@ -37,7 +38,7 @@ impl DotInteraction {
 }
 
 /// How many vectors the inputs have together, and how long each is.
-fn vectors(inputs: &[Signal]) -> Result<(i64, i64), Refusal> {
+fn vectors_of(inputs: &[Signal]) -> Result<(i64, i64), Refusal> {
     const EXPECTS: &str =
         "a dense vector [d] first, and behind it vectors [d] or lists of vectors [n, d] of the same length";
     let refused = || Refusal::new(EXPECTS, "end the modules that it takes in vectors of one length");
@@ -55,18 +56,22 @@ fn vectors(inputs: &[Signal]) -> Result<(i64, i64), Refusal> {
 
 impl Join for DotInteraction {
     fn joined(&self, inputs: &[Signal]) -> Output {
-        let (vectors, length) = vectors(inputs)?;
+        let (vectors, length) = vectors_of(inputs)?;
         Ok(Signal::floats([length.saturating_add(self.count(vectors))]))
     }
 
     fn joined_macs(&self, inputs: &[Signal]) -> u64 {
-        let (vectors, length) = vectors(inputs).unwrap_or_default();
+        let (vectors, length) = vectors_of(inputs).unwrap_or_default();
         vectors.saturating_mul(vectors).saturating_mul(length).unsigned_abs()
     }
 }
 
 impl DotInteraction {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
+        if is_for_one_thread(inputs) {
+            let dots = vectors::pair_dots(inputs, self.itself);
+            return dots.map_err(|error| TchError::Torch(error.message));
+        }
         let lists = inputs.iter().map(|input| match input.dim() {
             2 => input.f_unsqueeze(1),
             _ => Ok(input.shallow_clone()),
@@ -78,4 +83,12 @@ impl DotInteraction {
         let places = Tensor::f_from_slice(&places)?.f_to(all.device())?;
         Tensor::f_cat(&[inputs[0], &dots.f_index_select(1, &places)?], 1)
     }
+}
+
+/// Is one pass over the vectors, by one thread, faster than libtorch's operations? Their backward is a long way round.
+fn is_for_one_thread(inputs: &[&Tensor]) -> bool {
+    let plain = |input: &&Tensor| input.device() == Device::Cpu && input.kind() == Kind::Float;
+    let numbers: u64 = inputs.iter().map(|input| input.numel() as u64).sum();
+    let of_vectors = inputs.first().map_or(0, |first| first.numel() as u64).max(1);
+    inputs.iter().all(plain) && numbers * (numbers / of_vectors) <= vectors::FEW_PRODUCTS
 }
