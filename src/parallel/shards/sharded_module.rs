@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 
 use anyhow::{Context as _, Error, Result, ensure};
-use tch::{Device, Kind, TchError, Tensor, no_grad};
+use c10d::vectors::{NO_ROW, sums_of_rows};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::lookup_plan::LookupPlan;
 use crate::autograd::{Autograd, Context};
 use crate::job::shards::Cut;
 use crate::job::{Devices, MadeOf, ModuleSpec, Placement};
-use crate::layers::{BagMode, Layer, LayerOp, RowTable};
+use crate::layers::{BagMode, EMPTY_PLACE, Layer, LayerOp, RowTable};
 use crate::model::{Mode, Module};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Rows};
@@ -36,9 +37,10 @@ pub struct LookingUp {
     module: Arc<Module>,
     bags: Option<BagMode>,
     dim: i64,
-    /// The batch, with the number of a row in the place of each id, and -1 in empty places.
-    numbered: Tensor,
-    has_empty_places: bool,
+    /// The batch, with the number of a row in the place of each id.
+    numbered: Vec<u32>,
+    /// Of the batch.
+    shape: Vec<i64>,
     /// What the rows in a bag are multiplied by.
     weights: Option<Tensor>,
     /// For each owner that is asked.
@@ -138,8 +140,8 @@ impl ShardedModule {
             module: self.module.clone(),
             bags: *bags,
             dim: table.dim,
-            has_empty_places: plan.numbered.is_empty() || plan.numbered.contains(&-1),
-            numbered: Tensor::f_from_slice(&plan.numbered)?.f_view(ids.size().as_slice())?,
+            numbered: plan.numbered,
+            shape: ids.size(),
             weights,
             calls,
         })
@@ -164,15 +166,21 @@ impl LookingUp {
     /// # Errors
     /// What an owner says, or the call.
     pub fn wait(self) -> Result<Tensor> {
-        let LookingUp { name, module, bags, dim, numbered, has_empty_places, weights, calls } = self;
-        let numbers = numbered.numel() as i64 * dim;
-        let in_order = !has_empty_places && numbers < IN_ORDER;
+        let LookingUp { name, module, bags, dim, numbered, shape, weights, calls } = self;
         let output = rows(calls, dim).and_then(|rows| {
-            Ok(match (bags, weights) {
-                (Some(BagMode::Sum), None) if in_order => full_bags(&rows, &numbered)?,
-                (_, weights) => {
-                    let inputs: Vec<Tensor> = [numbered].into_iter().chain(weights).collect();
-                    module.forward(&[rows], &inputs, Mode::EVAL)?
+            let bag = match (bags, &weights) {
+                (None, None) => Some((1, shape.as_slice())),
+                (Some(BagMode::Sum), None) => {
+                    shape.split_last().map(|(length, bags)| (*length as usize, bags))
+                }
+                _ => None,
+            };
+            Ok(match bag {
+                Some((length, shape)) if length > 0 => sums_of_rows(&rows, &numbered.into(), length, shape)?,
+                _ => {
+                    let ids = Tensor::f_from_slice(&as_ids(&numbered))?.f_view(shape.as_slice())?;
+                    let inputs: Vec<Tensor> = [ids].into_iter().chain(weights).collect();
+                    module.forward(&[Tensor::f_cat(&rows, 0)?], &inputs, Mode::EVAL)?
                 }
             })
         });
@@ -180,17 +188,14 @@ impl LookingUp {
     }
 }
 
-/// Below so many numbers libtorch adds up the gradients of `index` in order, with one thread (its GRAIN_SIZE).
-const IN_ORDER: i64 = 1 << 15;
-
-/// What `embedding_bag` gives for full bags `numbered` (.., length): their sums (.., dim). Its backward sorts the numbers,
-/// which takes longer than all the rest of a small batch.
-fn full_bags(rows: &Tensor, numbered: &Tensor) -> Result<Tensor, TchError> {
-    rows.f_index(&[Some(numbered)])?.f_sum_dim_intlist(-2, false, None)
+/// Numbers of rows as indices of the layer.
+fn as_ids(numbered: &[u32]) -> Vec<i64> {
+    let as_id = |&number: &u32| if number == NO_ROW { EMPTY_PLACE } else { number.into() };
+    numbered.iter().map(as_id).collect()
 }
 
 /// The rows that were asked for, owner after owner.
-fn rows(calls: Vec<Asked>, dim: i64) -> Result<Tensor> {
+fn rows(calls: Vec<Asked>, dim: i64) -> Result<Vec<Tensor>> {
     let mut rows = Vec::with_capacity(calls.len());
     for Asked { reply, count, came } in calls {
         let came = came.unwrap_or_else(|| reply.wait())?.rows;
@@ -198,12 +203,11 @@ fn rows(calls: Vec<Asked>, dim: i64) -> Result<Tensor> {
         ensure!(came.size() == wanted, "rows of shape {:?} came where {wanted:?} are taken", came.size());
         rows.push(came);
     }
-    Ok(match rows.len() {
+    if rows.is_empty() {
         // Bags of nothing but empty places.
-        0 => Tensor::f_zeros([1, dim], (Kind::Float, Device::Cpu))?,
-        1 => rows.swap_remove(0),
-        _ => Tensor::f_cat(&rows, 0)?,
-    })
+        rows.push(Tensor::f_zeros([1, dim], (Kind::Float, Device::Cpu))?);
+    }
+    Ok(rows)
 }
 
 /// The module, which has one layer, with another one, at the trainer.
