@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use c10d::vectors::numbers_of;
 use tch::{Kind, Tensor};
 
 use super::life::{AGE, LifeState, SIGHTINGS};
@@ -124,7 +125,7 @@ impl Shard {
         let _span = span(Activity::Forward);
         let (version, copied) = self.updates.read(trainer, |table| table.look_up(&ids));
         let (of, rows) = copied.with_context(|| in_module(&self.module))?;
-        let leaf = self.tensor(&rows)?.f_set_requires_grad(true)?;
+        let leaf = rows.f_set_requires_grad(true)?;
         let look_ups = LookUps::of(context);
         let mut look_ups = look_ups.lock();
         let watched_name = format!("{}.rows.{}", self.module, look_ups.len());
@@ -141,8 +142,7 @@ impl Shard {
     pub fn peek(&self, caller: Rank, ids: &Tensor) -> Result<Tensor> {
         let ids = self.ids(ids)?;
         let (_, rows) = self.updates.read(caller, |table| table.peek(&ids));
-        let rows = rows.with_context(|| in_module(&self.module))?;
-        self.tensor(&rows)
+        rows.with_context(|| in_module(&self.module))
     }
 
     /// Numbers in a row.
@@ -224,9 +224,7 @@ impl Shard {
         for look_up in look_ups.iter_mut().filter(|look_up| look_up.module == self.module) {
             oldest = oldest.min(look_up.version);
             if let Some(gradient) = gradients.remove(&look_up.watched_name) {
-                let mut numbers = vec![0.0; look_up.of.len() * self.dim];
-                let length = numbers.len();
-                gradient.f_contiguous()?.f_copy_data(&mut numbers, length)?;
+                let numbers = numbers_of(&gradient)?;
                 of_rows.push(Gradients { ids: look_up.ids.clone(), of: look_up.of.clone(), numbers });
             }
         }
@@ -251,11 +249,6 @@ impl Shard {
             "ids are to ascend, and {shape:?} came that do not"
         );
         Ok(list)
-    }
-
-    fn tensor(&self, rows: &[f32]) -> Result<Tensor> {
-        let shape = [(rows.len() / self.dim) as i64, self.dim as i64];
-        Ok(Tensor::f_from_slice(rows)?.f_view(shape)?)
     }
 }
 

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use c10d::vectors::{copied_rows, prefetch};
+use tch::Tensor;
 
 use super::initial::Initial;
 use super::life::{AGE, LifeState, Living, Made, SIGHTINGS, no_room};
@@ -130,30 +132,27 @@ impl Table {
         Ok(())
     }
 
-    /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives what to remember of them, and their
-    /// numbers.
+    /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives what to remember of them, and the rows
+    /// as `[n, dim]`.
     ///
     /// # Errors
     /// An id is not of this rank, or there is no room for its row. No row was made then.
-    pub fn look_up(&mut self, ids: &[i64]) -> Result<(LookedUp, Vec<f32>)> {
+    pub fn look_up(&mut self, ids: &[i64]) -> Result<(LookedUp, Tensor)> {
         if let Places::Living(_) = self.places {
             return Ok((LookedUp::Ids(ids.to_vec()), self.peek(ids)?));
         }
         self.check(ids)?;
         self.check_room(ids)?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
-        let mut rows = Vec::with_capacity(ids.len() * self.dim);
-        for place in &places {
-            rows.extend_from_slice(&self.numbers[self.range(*place)]);
-        }
+        let rows = copied_rows(&self.numbers, &places, self.dim)?;
         Ok((LookedUp::Places(places), rows))
     }
 
-    /// The rows of `ids` as a look-up would find them; none is made.
+    /// The rows of `ids`, `[n, dim]`, as a look-up would find them; none is made.
     ///
     /// # Errors
     /// An id is not of this rank.
-    pub fn peek(&self, ids: &[i64]) -> Result<Vec<f32>> {
+    pub fn peek(&self, ids: &[i64]) -> Result<Tensor> {
         self.check(ids)?;
         let mut rows = vec![0.0; ids.len() * self.dim];
         for (row, &id) in rows.chunks_mut(self.dim).zip(ids) {
@@ -162,7 +161,7 @@ impl Table {
                 None => self.initial.draw(id, row),
             }
         }
-        Ok(rows)
+        Ok(Tensor::f_from_slice(&rows)?.f_view([ids.len() as i64, self.dim as i64])?)
     }
 
     /// The rows as they are now, for as long as what is returned is held. `unused`: also those that nobody has used yet.
@@ -444,8 +443,12 @@ impl Updated for Table {
         let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
         let mut step = optimizer.begin();
         let mut sum = vec![0.0; self.dim];
+        let mut ahead = written.iter().skip(AHEAD);
         for of_row in written.chunk_by(|one, next| one.place == next.place) {
             let place = of_row[0].place;
+            for entry in ahead.by_ref().take(of_row.len()) {
+                prefetch(&self.numbers, entry.place as usize * self.dim);
+            }
             if padding == Some(place) {
                 continue;
             }
@@ -472,6 +475,9 @@ impl Updated for Table {
         bail!("rows of a table are not updated without order")
     }
 }
+
+/// So many rows ahead of the one that is updated the memory is asked for.
+const AHEAD: usize = 8;
 
 /// One gradient of one row.
 #[derive(Clone, Copy)]
