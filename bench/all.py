@@ -31,6 +31,7 @@ BENCHMARKS = {
     "ddp": Benchmark("ddp.py", quick="--conv-steps 30 --mlp-steps 60"),
     "all_reduce": Benchmark("all_reduce.py", quick="--sizes 4K,64K", data=False),
     "recommender": Benchmark("recommender.py", "--steps 3000 --peer-steps 600", "--steps 100 --peer-steps 40", False),
+    "dlrm": Benchmark("dlrm.py", quick="--steps 60 --peer-steps 40", data=False),
     "data": Benchmark("data.py", quick="--steps 60"),
     "files": Benchmark("data.py", "--kinds images,csv,text,criteo,npy,parquet", "--kinds text,npy", False),
     "stream": Benchmark("stream.py", quick="--megabytes 20 --steps 200", data=False),
