@@ -69,23 +69,28 @@ impl Rows {
 
     /// One more row of the last file.
     pub fn add(&mut self, start: u64) {
+        // Before the list would grow: what memory a plug-in has had it keeps.
+        if self.kept >= self.most_kept {
+            self.keep_half();
+        }
         let Some(file) = self.files.last_mut() else { return };
         if file.rows.is_multiple_of(self.every) {
             file.starts.push(start);
             self.kept += 1;
         }
         file.rows += 1;
-        if self.kept > self.most_kept {
-            self.every *= 2;
-            for file in &mut self.files {
-                let mut at = 0;
-                file.starts.retain(|_| {
-                    at += 1;
-                    at % 2 == 1
-                });
-            }
-            self.kept = self.files.iter().map(|file| file.starts.len()).sum();
+    }
+
+    fn keep_half(&mut self) {
+        self.every *= 2;
+        for file in &mut self.files {
+            let mut at = 0;
+            file.starts.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
         }
+        self.kept = self.files.iter().map(|file| file.starts.len()).sum();
     }
 
     /// The cells of a row, and where each field's columns are among them.
