@@ -312,6 +312,16 @@ mod tests {
         assert!(fetched.iter().all(|batch| batch.epoch == schedule.epoch_of(batch.step)));
     }
 
+    #[test]
+    fn a_fetch_computes_on_its_thread_alone_and_others_as_before() {
+        let before = tch::get_num_threads();
+        let threads = |_: &Planned| Ok::<_, String>(tch::get_num_threads());
+        let prefetcher = start(schedule(4, 2, 1), vec![threads], 1).unwrap();
+        assert!(prefetcher.map(Result::unwrap).all(|batch| batch.data == 1));
+        assert_eq!(tch::get_num_threads(), before);
+        assert_eq!(std::thread::spawn(tch::get_num_threads).join().unwrap(), before);
+    }
+
     /// P-2
     #[test]
     fn no_more_than_depth_batches_are_fetched_ahead() {
