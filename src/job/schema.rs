@@ -30,7 +30,7 @@ pub fn schema() -> Json {
     ] {
         schema["properties"][section]["allOf"] = said;
     }
-    schema["$defs"] = json!({ "layer": layer(), "optimizer": optimizer() });
+    schema["$defs"] = json!({ "layer": layer(), "optimizer": optimizer(), "schedule": schedule() });
     schema
 }
 
@@ -47,7 +47,12 @@ fn layer() -> Json {
 }
 
 fn optimizer() -> Json {
-    schema::variants(optimizers::TYPE.name(), &[&optimizers::TYPE], &optimizers::variants())
+    schema::variants(optimizers::TYPE.name(), optimizers::COMMON, &optimizers::variants())
+}
+
+fn schedule() -> Json {
+    let (common, variants) = optimizers::schedules();
+    schema::variants(optimizers::TYPE.name(), common, &variants)
 }
 
 fn layers() -> Vec<Variant> {
@@ -71,8 +76,10 @@ pub fn reference() -> String {
             }
         }
     }
-    variants(&mut out, "Layers", LAYERS_SAY, &layers());
-    variants(&mut out, "Optimizers", OPTIMIZERS_SAY, &optimizers::variants());
+    variants(&mut out, "Layers", LAYERS_SAY, &[], &layers());
+    variants(&mut out, "Optimizers", OPTIMIZERS_SAY, optimizers::COMMON, &optimizers::variants());
+    let (common, schedules) = optimizers::schedules();
+    variants(&mut out, "Schedules", SCHEDULES_SAY, common, &schedules);
     shipped(&mut out, "Datasets", DATASETS_SAY, DATASETS);
     shipped(&mut out, "Losses", LOSSES_SAY, LOSSES);
     format!("{}\n", out.trim_end())
@@ -91,6 +98,10 @@ In `layers` of a module, as `{ type = \"linear\", in_features = 64, out_features
 is required. Each may have a `name`, which its parameters carry; without one it is called by its position. Names and
 defaults are PyTorch's.";
 const OPTIMIZERS_SAY: &str = "In `[optimizer]`, by its `type`. Names and defaults are PyTorch's.";
+const SCHEDULES_SAY: &str = "\
+In `schedule` of an optimizer, as `{ type = \"cosine\", warmup_steps = 100 }`. Each multiplies the optimizer's `lr` by a \
+factor that depends on how many steps a trainer has taken; the numbers are those of `torch.optim.lr_scheduler`, with the \
+warm-up a `LinearLR` before it in a `SequentialLR`.";
 const DATASETS_SAY: &str = "\
 The plug-ins for `data.plugin` that are inside the program. Their parameters stand in `[data.train]` and `[data.test]`.";
 const LOSSES_SAY: &str = "\
@@ -106,8 +117,11 @@ fn section_keys(key: &dyn AnyKey) -> Option<(String, &'static [&'static dyn AnyK
     }
 }
 
-fn variants(out: &mut String, title: &str, says: &str, variants: &[Variant]) {
+fn variants(out: &mut String, title: &str, says: &str, common: &[&dyn AnyKey], variants: &[Variant]) {
     let _ = writeln!(out, "## {title}\n\n{says}\n");
+    if !common.is_empty() {
+        let _ = writeln!(out, "{}", reference::table(common));
+    }
     for Variant { name, doc, keys } in variants {
         let _ = writeln!(out, "### {name}\n\n{doc}\n");
         let table = reference::table(keys);

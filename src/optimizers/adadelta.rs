@@ -43,7 +43,7 @@ impl UpdateRule for Adadelta {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, .. } = update;
+        let Update { mut param, grad, slots, lr, .. } = update;
         let [squares, deltas] = slots else { unreachable!("made with two slots") };
         let grad = decayed(grad, &param, self.weight_decay)?;
         let scratch = average_square(squares, &grad, 1.0 - self.rho)?;
@@ -54,6 +54,6 @@ impl UpdateRule for Adadelta {
         let _ = delta.f_div_(&root)?;
         let _ = delta.f_mul_(&grad)?;
         let _ = average_square(deltas, &delta, 1.0 - self.rho)?;
-        add_scaled(&mut param, &delta, -self.lr)
+        add_scaled(&mut param, &delta, -lr)
     }
 }

@@ -48,9 +48,9 @@ impl UpdateRule for Adagrad {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, step } = update;
+        let Update { mut param, grad, slots, step, lr } = update;
         let [sum] = slots else { unreachable!("made with one slot") };
-        let lr = self.rate(step);
+        let lr = self.rate(step, lr);
         if grad.is_sparse() {
             return sparse(&mut param, &grad, sum, lr, self.eps);
         }
@@ -94,8 +94,8 @@ fn sparse(param: &mut Tensor, grad: &Tensor, sum: &mut Tensor, lr: f64, eps: f64
 }
 
 impl RowRule for Adagrad {
-    fn rate(&self, step: u64) -> f64 {
-        self.lr / (1.0 + (step - 1) as f64 * self.lr_decay)
+    fn rate(&self, step: u64, lr: f64) -> f64 {
+        lr / (1.0 + (step - 1) as f64 * self.lr_decay)
     }
 
     fn row(&self, rate: f32, row: &mut [f32], gradient: &[f32], slots: &mut [Vec<f32>], at: usize) {

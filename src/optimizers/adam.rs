@@ -49,9 +49,9 @@ impl UpdateRule for Adam {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, step } = update;
+        let Update { mut param, grad, slots, step, lr } = update;
         let grad = decayed(grad, &param, self.weight_decay)?;
-        descend(&mut param, &grad, slots, step, self.lr, self.betas, self.eps)
+        descend(&mut param, &grad, slots, step, lr, self.betas, self.eps)
     }
 }
 
@@ -91,9 +91,9 @@ pub(super) fn descend(
 
 /// torch.optim.SparseAdam: moments of a row change only when it has a gradient, their correction counts all steps.
 impl RowRule for Adam {
-    fn rate(&self, step: u64) -> f64 {
+    fn rate(&self, step: u64, lr: f64) -> f64 {
         let [first, second] = self.betas.map(|beta| power(beta, step));
-        self.lr * (1.0 - second).sqrt() / (1.0 - first)
+        lr * (1.0 - second).sqrt() / (1.0 - first)
     }
 
     fn row(&self, rate: f32, row: &mut [f32], gradient: &[f32], slots: &mut [Vec<f32>], at: usize) {

@@ -39,7 +39,7 @@ impl UpdateRule for Adamax {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, step } = update;
+        let Update { mut param, grad, slots, step, lr } = update;
         let [mean, norm] = slots else { unreachable!("made with two slots") };
         let grad = decayed(grad, &param, self.weight_decay)?;
         let _ = mean.f_lerp_(&grad, 1.0 - self.betas[0])?;
@@ -48,6 +48,6 @@ impl UpdateRule for Adamax {
         let _ = size.f_add_scalar_(self.eps)?;
         let _ = norm.f_maximum_out(norm, &size)?;
         let _ = mean.f_div_out(&size, norm)?;
-        add_scaled(&mut param, &size, -self.lr / (1.0 - power(self.betas[0], step)))
+        add_scaled(&mut param, &size, -lr / (1.0 - power(self.betas[0], step)))
     }
 }

@@ -45,10 +45,10 @@ impl UpdateRule for AdamW {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, step } = update;
+        let Update { mut param, grad, slots, step, lr } = update;
         if self.weight_decay != 0.0 {
-            let _ = param.f_mul_scalar_(1.0 - self.lr * self.weight_decay)?;
+            let _ = param.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
         }
-        adam::descend(&mut param, &grad, slots, step, self.lr, self.betas, self.eps)
+        adam::descend(&mut param, &grad, slots, step, lr, self.betas, self.eps)
     }
 }

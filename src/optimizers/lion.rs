@@ -47,14 +47,14 @@ impl UpdateRule for Lion {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, .. } = update;
+        let Update { mut param, grad, slots, lr, .. } = update;
         let [mean] = slots else { unreachable!("made with one slot") };
         if self.weight_decay != 0.0 {
-            let _ = param.f_mul_scalar_(1.0 - self.lr * self.weight_decay)?;
+            let _ = param.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
         }
         let mut direction = mean.f_lerp(&grad, 1.0 - self.betas[0])?;
         let _ = direction.f_sign_()?;
-        add_scaled(&mut param, &direction, -self.lr)?;
+        add_scaled(&mut param, &direction, -lr)?;
         let _ = mean.f_lerp_(&grad, 1.0 - self.betas[1])?;
         Ok(())
     }

@@ -23,12 +23,14 @@ mod optimizer;
 mod options;
 mod rows;
 mod rule;
+mod schedule;
 mod state;
 
 pub use error::OptimizerError;
 pub use optimizer::Optimizer;
 pub use rows::{RowOptimizer, RowStep};
 pub use rule::{RowRule, Slot};
+pub use schedule::{LrSchedule, SCHEDULE};
 pub use state::{NamedSlot, ParameterSlots};
 
 use serde::{Deserialize, Serialize};
@@ -138,9 +140,28 @@ pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Variants("o
 /// Names the optimizer.
 pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
 
+/// The keys that all optimizers have.
+pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE];
+
 /// All optimizers, as a job's table of one may be.
 pub fn variants() -> Vec<Variant> {
     OPTIMIZERS.iter().map(|entry| Variant { name: entry.name, doc: entry.doc, keys: entry.keys }).collect()
+}
+
+/// How the learning rate of an optimizer changes, as a job writes it. `None`: what is wrong has been reported.
+pub fn read_schedule(table: &Table<'_>) -> Option<Option<LrSchedule>> {
+    let Some(item) = table.item(&schedule::SCHEDULE) else { return Some(None) };
+    if let Some(rprop) = table.item(&TYPE).filter(|item| item.text() == Some("rprop")) {
+        rprop
+            .wrong("reads `lr` before its first step only", "leave `schedule` out, or use another optimizer");
+        return None;
+    }
+    schedule::read(&item).map(Some)
+}
+
+/// All curves of schedules, and the keys that all have.
+pub fn schedules() -> (&'static [&'static dyn AnyKey], Vec<Variant>) {
+    (schedule::COMMON, schedule::variants())
 }
 
 /// The section, or an empty one.
@@ -153,7 +174,7 @@ pub fn read(table: &Table<'_>) -> Option<OptimizerSpec> {
     let names: Vec<_> = OPTIMIZERS.iter().map(|entry| (entry.name, entry)).collect();
     let entry = table.need_item(&TYPE)?.choice(&names)?;
     let spec = (entry.read)(table);
-    table.only(&[&[&TYPE as &dyn AnyKey], entry.keys].concat());
+    table.only(&[COMMON, entry.keys].concat());
     let spec = spec?;
     if let Err(Impossible { option, problem, hint, .. }) = spec.rule().conflict() {
         // A default that does not go with what was written is shown as if it had been written.

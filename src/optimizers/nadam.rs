@@ -47,11 +47,11 @@ impl UpdateRule for NAdam {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, mut grad, slots, step } = update;
+        let Update { mut param, mut grad, slots, step, lr } = update;
         let [mean, square, product] = slots else { unreachable!("made with three slots") };
         match self.decoupled_weight_decay {
             true if self.weight_decay != 0.0 => {
-                let _ = param.f_mul_scalar_(1.0 - self.lr * self.weight_decay)?;
+                let _ = param.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
             }
             true => {}
             false => grad = decayed(grad, &param, self.weight_decay)?,
@@ -64,9 +64,9 @@ impl UpdateRule for NAdam {
         root = square.f_div_scalar_out(&root, 1.0 - power(self.betas[1], step))?;
         let _ = root.f_sqrt_()?;
         let _ = root.f_add_scalar_(self.eps)?;
-        add_scaled(&mut param, &grad.f_div(&root)?, -self.lr * (1.0 - mu) / (1.0 - of_all))?;
+        add_scaled(&mut param, &grad.f_div(&root)?, -lr * (1.0 - mu) / (1.0 - of_all))?;
         let _ = mean.f_div_out(&root, &root)?;
-        add_scaled(&mut param, &root, -self.lr * next_mu / (1.0 - of_all * next_mu))
+        add_scaled(&mut param, &root, -lr * next_mu / (1.0 - of_all * next_mu))
     }
 }
 

@@ -49,13 +49,19 @@ impl Optimizer {
         Ok(Optimizer { spec, slots, states })
     }
 
-    /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`]. No gradient: the
-    /// parameter is skipped (OP-2).
+    /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`], at the learning rate times
+    /// `lr_factor`. No gradient: the parameter is skipped (OP-2).
     ///
     /// # Errors
     /// Another number of tensors, a gradient of another shape, a sparse gradient where the rule takes none. What came
     /// before the failing parameter has been updated.
-    pub fn step(&mut self, params: &[Tensor], grads: &[Option<Tensor>]) -> Result<(), OptimizerError> {
+    pub fn step(
+        &mut self,
+        params: &[Tensor],
+        grads: &[Option<Tensor>],
+        lr_factor: f64,
+    ) -> Result<(), OptimizerError> {
+        let lr = self.spec.lr() * lr_factor;
         let optimizer = self.spec.name();
         for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
             if got != self.states.len() {
@@ -71,18 +77,19 @@ impl Optimizer {
             if let Some(why) = grad.is_sparse().then(|| self.spec.rule().refuses_sparse()).flatten() {
                 return Err(OptimizerError::Sparse { optimizer, index, why });
             }
-            no_grad(|| self.update(index, param, grad)).map_err(|error| torch(optimizer, index, &error))?;
+            no_grad(|| self.update(index, param, grad, lr))
+                .map_err(|error| torch(optimizer, index, &error))?;
         }
         Ok(())
     }
 
-    fn update(&mut self, index: usize, param: &Tensor, grad: &Tensor) -> Result<(), TchError> {
+    fn update(&mut self, index: usize, param: &Tensor, grad: &Tensor, lr: f64) -> Result<(), TchError> {
         let state = &mut self.states[index];
         state.leave_to_readers()?;
         state.steps += 1;
         let grad = if self.spec.maximizes() { grad.f_neg()? } else { grad.shallow_clone() };
         let (slots, step) = (state.tensors.as_mut_slice(), state.steps);
-        self.spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step })
+        self.spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step, lr })
     }
 }
 

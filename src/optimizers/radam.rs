@@ -40,18 +40,18 @@ impl UpdateRule for RAdam {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, mut grad, slots, step } = update;
+        let Update { mut param, mut grad, slots, step, lr } = update;
         let [mean, square] = slots else { unreachable!("made with two slots") };
         match self.decoupled_weight_decay {
             true if self.weight_decay != 0.0 => {
-                let _ = param.f_mul_scalar_(1.0 - self.lr * self.weight_decay)?;
+                let _ = param.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
             }
             true => {}
             false => grad = decayed(grad, &param, self.weight_decay)?,
         }
         let _ = mean.f_lerp_(&grad, 1.0 - self.betas[0])?;
         let scratch = average_square(square, &grad, 1.0 - self.betas[1])?;
-        let rate = -self.lr / (1.0 - power(self.betas[0], step));
+        let rate = -lr / (1.0 - power(self.betas[0], step));
         let Some(rectified) = self.rectification(step) else {
             return add_scaled(&mut param, mean, rate);
         };

@@ -51,7 +51,7 @@ impl UpdateRule for RmsProp {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, .. } = update;
+        let Update { mut param, grad, slots, lr, .. } = update;
         let grad = decayed(grad, &param, self.weight_decay)?;
         let Some((squares, others)) = slots.split_first_mut() else { unreachable!("made with a slot") };
         let scratch = average_square(squares, &grad, 1.0 - self.alpha)?;
@@ -68,11 +68,11 @@ impl UpdateRule for RmsProp {
             Some(buffer) => {
                 let _ = buffer.f_mul_scalar_(self.momentum)?;
                 let _ = buffer.f_addcdiv_(&grad, &root)?;
-                add_scaled(&mut param, buffer, -self.lr)
+                add_scaled(&mut param, buffer, -lr)
             }
             None => {
                 let _ = grad.f_div_out(&root, &root)?;
-                add_scaled(&mut param, &root, -self.lr)
+                add_scaled(&mut param, &root, -lr)
             }
         }
     }

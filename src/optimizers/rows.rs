@@ -45,13 +45,14 @@ impl RowOptimizer {
         }
     }
 
-    /// Begins a step, of which rows are updated next.
-    pub fn begin(&mut self) -> RowStep<'_> {
+    /// Begins a step, of which rows are updated next, at the learning rate times `lr_factor`.
+    pub fn begin(&mut self, lr_factor: f64) -> RowStep<'_> {
         self.steps += 1;
         let rule = self.spec.rule().rows().expect("was asked when this was made");
         // Each rule is odd in the gradient.
         let sign = if self.spec.maximizes() { -1.0 } else { 1.0 };
-        RowStep { rate: sign * rule.rate(self.steps) as f32, rule, values: &mut self.values }
+        let rate = rule.rate(self.steps, self.spec.lr() * lr_factor);
+        RowStep { rate: sign * rate as f32, rule, values: &mut self.values }
     }
 
     /// Steps so far.

@@ -59,13 +59,15 @@ pub struct Update<'a> {
     pub slots: &'a mut [Tensor],
     /// Counted from 1.
     pub step: u64,
+    /// The learning rate of this step.
+    pub lr: f64,
 }
 
 /// Updates of single rows, by PyTorch's rules for sparse gradients, on plain numbers: rows that nobody has used are not
 /// even in memory. Slots are those of the rule.
 pub trait RowRule {
-    /// What a row moves by in this step for each unit that [`RowRule::row`] finds; steps count from 1.
-    fn rate(&self, step: u64) -> f64;
+    /// What a row moves by in this step for each unit that [`RowRule::row`] finds, at a learning rate; steps count from 1.
+    fn rate(&self, step: u64, lr: f64) -> f64;
 
     /// Updates `row`, against `gradient`. What is remembered of the row starts at `at` in each of `slots`.
     fn row(&self, rate: f32, row: &mut [f32], gradient: &[f32], slots: &mut [Vec<f32>], at: usize);

@@ -61,29 +61,29 @@ impl UpdateRule for Sgd {
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {
-        let Update { mut param, grad, slots, step } = update;
+        let Update { mut param, grad, slots, step, lr } = update;
         if grad.is_sparse() {
             // Rows may come twice; adding does not mind.
-            let _ = param.f_add_(&grad.f_mul_scalar(-self.lr)?)?;
+            let _ = param.f_add_(&grad.f_mul_scalar(-lr)?)?;
             return Ok(());
         }
         let grad = decayed(grad, &param, self.weight_decay)?;
         let Some(buffer) = slots.first_mut() else {
-            return add_scaled(&mut param, &grad, -self.lr);
+            return add_scaled(&mut param, &grad, -lr);
         };
         let _ = buffer.f_mul_scalar_(self.momentum)?;
         // PyTorch starts the buffer with the whole first gradient; ours starts with zeros.
         add_scaled(buffer, &grad, if step == 1 { 1.0 } else { 1.0 - self.dampening })?;
         match self.nesterov {
-            true => add_scaled(&mut param, &plus_scaled(&grad, buffer, self.momentum)?, -self.lr),
-            false => add_scaled(&mut param, buffer, -self.lr),
+            true => add_scaled(&mut param, &plus_scaled(&grad, buffer, self.momentum)?, -lr),
+            false => add_scaled(&mut param, buffer, -lr),
         }
     }
 }
 
 impl RowRule for Sgd {
-    fn rate(&self, _step: u64) -> f64 {
-        self.lr
+    fn rate(&self, _step: u64, lr: f64) -> f64 {
+        lr
     }
 
     fn row(&self, rate: f32, row: &mut [f32], gradient: &[f32], _slots: &mut [Vec<f32>], _at: usize) {

@@ -15,7 +15,7 @@ use super::state::{
     ModuleState, OwnerState, StateSnapshot, StepCounters, add_module, add_slots, restore_module,
     restore_slots, wanted_by_module,
 };
-use super::{Applied, Gradients, WAIT_FOR_TRAINERS};
+use super::{Applied, Gradients, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, Backward, Context};
 use crate::model::Module;
 use crate::optimizers::{Optimizer, OptimizerSpec};
@@ -128,31 +128,30 @@ impl DistributedOptimizer {
     /// waits for its own part of the backward, so that a step costs one network latency less. This rank's own are
     /// updated, and gradients pushed, when the step is waited for, which is after the backward.
     ///
-    /// `samples` is what the loss was a mean over: a `bsp` round weighs its trainers by it.
-    ///
     /// # Errors
     /// When the backward could not begin.
     pub fn step<'a>(
         &'a mut self,
         context: &'a Context,
         backward: &Backward,
-        samples: u64,
+        terms: impl Into<StepTerms>,
     ) -> Result<Stepping<'a>> {
+        let terms = terms.into();
         let number = backward.number().context("the backward could not begin")?;
-        let calls = self.fan_out(context, Some(number), samples);
+        let calls = self.fan_out(context, Some(number), terms);
         Ok(Stepping {
             calls,
             replicas: &mut self.replicas,
             pulled: &mut self.pulled,
             context,
-            samples: Some(samples),
+            terms: Some(terms),
         })
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
     pub fn skip<'a>(&'a mut self, context: &'a Context) -> Stepping<'a> {
-        let calls = self.fan_out(context, None, 0);
-        Stepping { calls, replicas: &mut [], pulled: &mut self.pulled, context, samples: None }
+        let calls = self.fan_out(context, None, StepTerms::from(0));
+        Stepping { calls, replicas: &mut [], pulled: &mut self.pulled, context, terms: None }
     }
 
     /// The state of a module on this rank: its parameters, what it keeps, its optimizer. A step that comes while it is held
@@ -218,15 +217,15 @@ impl DistributedOptimizer {
         &mut self,
         context: &Context,
         backward: Option<u64>,
-        samples: u64,
+        StepTerms { samples, lr_factor }: StepTerms,
     ) -> Vec<PendingReply<Stepped>> {
         self.steps += 1;
         let modules = self.at_owners.iter().map(|optimizer| {
-            let step = Step { optimizer: optimizer.clone(), backward, samples };
+            let step = Step { optimizer: optimizer.clone(), backward, samples, lr_factor };
             self.autograd.call_within(optimizer.owner(), step, Some(context), WAIT_FOR_TRAINERS)
         });
         let shards = self.shards.iter().map(|shard| {
-            let step = shard::Step { shard: shard.clone(), backward, samples };
+            let step = shard::Step { shard: shard.clone(), backward, samples, lr_factor };
             self.autograd.call_within(shard.owner(), step, Some(context), WAIT_FOR_TRAINERS)
         });
         modules.chain(shards).collect()
@@ -241,7 +240,7 @@ pub struct Stepping<'a> {
     pulled: &'a mut [Exchange],
     context: &'a Context,
     /// `None`: the step is skipped.
-    samples: Option<u64>,
+    terms: Option<StepTerms>,
 }
 
 impl Stepping<'_> {
@@ -252,18 +251,21 @@ impl Stepping<'_> {
     /// When the backward failed, or an owner cannot apply the gradients.
     pub fn wait(self) -> Result<Applied> {
         let gradients = self.context.state().gradients();
-        let not_finite = match self.samples {
+        let not_finite = match self.terms {
             Some(_) => self.own_wrong_gradient(&gradients)?,
             None => None,
         };
         let is_applied = not_finite.is_none();
-        let given = self.samples.filter(|_| is_applied).map(|samples| (&gradients, samples));
+        let given = self.terms.filter(|_| is_applied).map(|terms| (&gradients, terms));
         // Under way while this rank's own are updated.
         let pushes =
             self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
-        for replica in self.replicas.iter_mut().filter(|_| is_applied) {
-            let _span = span(Activity::Step);
-            replica.step(&gradients).with_context(|| format!("module `{}`", replica.local.name))?;
+        if let Some((_, terms)) = given {
+            for replica in self.replicas.iter_mut() {
+                let _span = span(Activity::Step);
+                let stepped = replica.step(&gradients, terms.lr_factor);
+                stepped.with_context(|| format!("module `{}`", replica.local.name))?;
+            }
         }
         let mut applied = Applied { staleness: 0, not_finite };
         for call in self.calls {
@@ -293,10 +295,10 @@ impl Stepping<'_> {
 }
 
 impl LocalReplica {
-    fn step(&mut self, gradients: &BTreeMap<String, Tensor>) -> Result<()> {
+    fn step(&mut self, gradients: &BTreeMap<String, Tensor>, lr_factor: f64) -> Result<()> {
         let own = self.local.gradients(gradients);
         self.leave_to_snapshots(&own)?;
-        Ok(self.optimizer.step(&self.local.tensors, &own)?)
+        Ok(self.optimizer.step(&self.local.tensors, &own, lr_factor)?)
     }
 
     /// The parameters are written in place, since the leaves of the forwards share them: so it is the snapshots that are

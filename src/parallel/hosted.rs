@@ -15,7 +15,7 @@ use super::registry::{Counters, OptimizerChoice};
 use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
 use super::updates::Updates;
 use super::versioned::Snapshot;
-use super::{Applied, Gradients, leaf};
+use super::{Applied, Gradients, StepTerms, leaf};
 use crate::autograd::ContextState;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
@@ -169,30 +169,34 @@ impl HostedModule {
             .choose(&self.name, spec, || self.updates.prepare(|parameters| parameters.set_optimizer(make)))
     }
 
-    /// Updates the parameters with what the context's backward gave over a batch of so many samples. `None`: the step
-    /// happens without an update, as one does whose gradients are not finite. A module that the context has not used is left
+    /// Updates the parameters with what the context's backward gave, on these terms. `None`: the step happens without an update, as one does whose gradients are not finite. A module that the context has not used is left
     /// alone; in a round it counts as one without gradients.
     ///
     /// # Errors
     /// When the step cannot be applied.
-    pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+    pub async fn step(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Applied> {
         self.computed(context.take_computing());
         let gradients = self.gradients_of(context);
         // The snapshot goes before the update, so that the update may write in place.
         let read = self.take_read(context);
         let takes_part = read.is_some() || self.updates.has_rounds();
-        if samples.is_some() && read.is_some() {
+        if terms.is_some() && read.is_some() {
             self.first_gradients.note(&gradients);
         }
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let _span = span(Activity::Step);
-        let not_finite = match samples {
+        let not_finite = match terms {
             Some(_) if takes_part => wrong_gradient(&self.name, self.named(&gradients))?,
             _ => None,
         };
-        let samples = samples.filter(|_| takes_part && not_finite.is_none());
-        let given = samples.map(|samples| Contribution { samples, gradients, seen });
+        let terms = terms.filter(|_| takes_part && not_finite.is_none());
+        let given = terms.map(|terms| Contribution { terms, gradients, seen });
         let applied = self.updates.step(trainer, used, given).await;
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
         self.counters.add(&applied);

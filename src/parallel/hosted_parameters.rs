@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
-use super::Gradients;
 use super::mean::{flatten, mean_over_trainers, unflatten};
 use super::state::{OwnerState, Restored, add_module, add_slots, restore_module, restore_slots};
 use super::updates::Updated;
 use super::versioned::{Snapshot, Versioned};
+use super::{Gradients, StepTerms};
 use crate::model::{Module, Statistics};
 use crate::optimizers::Optimizer;
 use crate::topology::Rank;
@@ -25,8 +25,7 @@ pub(super) struct HostedParameters {
 
 /// What a trainer's step brings.
 pub(super) struct Contribution {
-    /// The samples of its batch.
-    pub samples: u64,
+    pub terms: StepTerms,
     pub gradients: Gradients,
     /// What its forwards saw, if that is to be taken in with the round.
     pub seen: Statistics,
@@ -35,6 +34,8 @@ pub(super) struct Contribution {
 /// What the steps of one update come to.
 pub(super) struct Mean {
     gradients: Gradients,
+    /// Of one trainer, or of all: those of a round are at the same step.
+    lr_factor: f64,
     /// In the order of the ranks.
     seen: Vec<Statistics>,
 }
@@ -132,28 +133,28 @@ impl Updated for HostedParameters {
     type Averager = Hosts;
 
     fn average(hosts: &Hosts, given: Vec<Contribution>) -> Result<Option<Mean>> {
-        if given.is_empty() {
+        let Some(&Contribution { terms: StepTerms { lr_factor, .. }, .. }) = given.first() else {
             return Ok(None);
-        }
+        };
         let (given, seen): (Vec<_>, Vec<_>) =
-            given.into_iter().map(|given| ((given.samples, given.gradients), given.seen)).unzip();
+            given.into_iter().map(|given| ((given.terms.samples, given.gradients), given.seen)).unzip();
         let samples = given.iter().map(|(samples, _)| samples).sum();
         let mut gradients = mean_over_trainers(given)?;
         if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.parameters.is_empty()) {
             gradients = hosts.average(group, samples, &gradients)?;
         }
-        Ok(Some(Mean { gradients, seen }))
+        Ok(Some(Mean { gradients, lr_factor, seen }))
     }
 
     fn version(&self) -> u64 {
         self.parameters.version()
     }
 
-    fn apply(&mut self, Mean { gradients, seen }: Mean) -> Result<()> {
+    fn apply(&mut self, Mean { gradients, lr_factor, seen }: Mean) -> Result<()> {
         let optimizer = self.optimizer.as_mut().context("no optimizer was made for this module")?;
         let touched: Vec<bool> = gradients.iter().map(Option::is_some).collect();
         self.parameters
-            .update(&touched, |tensors| optimizer.step(tensors, &gradients).map_err(anyhow::Error::from))?;
+            .update(&touched, |tensors| anyhow::Ok(optimizer.step(tensors, &gradients, lr_factor)?))?;
         seen.iter().try_for_each(|seen| Ok(self.module.fold(seen)?))
     }
 

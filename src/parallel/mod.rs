@@ -61,6 +61,31 @@ pub(crate) fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError
     parameter.f_data()?.f_set_requires_grad(true)
 }
 
+/// What a trainer says of its step, beside gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepTerms {
+    /// What the loss was a mean over: a `bsp` round weighs its trainers by it.
+    pub samples: u64,
+    /// What the schedule multiplies the learning rate by.
+    pub lr_factor: f64,
+}
+
+impl StepTerms {
+    /// As they came from another rank.
+    pub(crate) fn checked(samples: u64, lr_factor: f64) -> anyhow::Result<StepTerms> {
+        let possible = lr_factor.is_finite() && lr_factor >= 0.0;
+        anyhow::ensure!(possible, "a learning rate is not multiplied by {lr_factor}");
+        Ok(StepTerms { samples, lr_factor })
+    }
+}
+
+/// A step over so many samples, at the learning rate as the optimizer has it.
+impl From<u64> for StepTerms {
+    fn from(samples: u64) -> StepTerms {
+        StepTerms { samples, lr_factor: 1.0 }
+    }
+}
+
 /// What became of a step's update.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {

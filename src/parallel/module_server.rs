@@ -16,7 +16,7 @@ use super::calls::optimizer::{Create, Created, Step, Stepped};
 use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
 use super::state::Stateful;
-use super::{Groups, WAIT_FOR_TRAINERS};
+use super::{Groups, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
 use crate::rpc::{Bits, Json, Mesh, Methods, RRef};
@@ -76,8 +76,8 @@ impl ModuleServer {
         autograd.serve(methods, parameters);
         autograd.serve(methods, leave);
         autograd.serve(methods, create_optimizer);
-        autograd.serve(methods, async |scope, Step { optimizer, backward, samples }| {
-            step::<HostedOptimizer>(scope, optimizer, backward, samples).await
+        autograd.serve(methods, async |scope, Step { optimizer, backward, samples, lr_factor }| {
+            step::<HostedOptimizer>(scope, optimizer, backward, StepTerms::checked(samples, lr_factor)?).await
         });
     }
 
@@ -186,18 +186,18 @@ async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
 
 /// What a trainer's step updates on this rank.
 pub(super) trait Steppable: Send + Sync + 'static {
-    /// `samples` = None: the step is skipped.
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied>;
+    /// `terms` = None: the step is skipped.
+    async fn take(&self, context: &ContextState, trainer: Rank, terms: Option<StepTerms>) -> Result<Applied>;
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
     fn give_up(&self, trainer: Rank, reason: &str);
 }
 
 impl Steppable for HostedOptimizer {
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+    async fn take(&self, context: &ContextState, trainer: Rank, terms: Option<StepTerms>) -> Result<Applied> {
         let mut applied = Applied::default();
         for module in &self.modules {
-            applied = applied.and(module.step(context, trainer, samples).await?);
+            applied = applied.and(module.step(context, trainer, terms).await?);
         }
         Ok(applied)
     }
@@ -212,7 +212,7 @@ pub(super) async fn step<T: Steppable>(
     scope: Scope,
     stepped: RRef,
     backward: Option<u64>,
-    samples: u64,
+    terms: StepTerms,
 ) -> Result<Stepped> {
     let stepped = stepped.local::<T>().await?;
     let taking = async {
@@ -221,7 +221,7 @@ pub(super) async fn step<T: Steppable>(
             // Sent right behind the backward, whose gradients may still be on their way.
             scope.autograd.settled(context, backward).await?;
         }
-        stepped.take(context, scope.from, backward.map(|_| samples)).await
+        stepped.take(context, scope.from, backward.map(|_| terms)).await
     };
     let taken = taking.await;
     if let Err(error) = &taken {

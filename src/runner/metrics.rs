@@ -64,6 +64,8 @@ pub struct StepRecord {
     /// Of this step's batch. JSON has no NaN: it is written as null.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
+    /// The learning rate of `[optimizer]` in this step.
+    pub lr: f64,
     /// Since the rank's previous record.
     pub samples_per_s: f64,
     /// Share of the time since the previous record in which the rank stood still for data.

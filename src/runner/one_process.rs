@@ -78,7 +78,7 @@ impl OneProcess {
         let mut gradients = c10d::engine::grad(&[computed.loss], &all, &[seed], false)?.into_iter();
         for ((_, parameters), optimizer) in self.modules.iter().zip(&mut self.optimizers) {
             let own: Vec<Option<Tensor>> = gradients.by_ref().take(parameters.len()).collect();
-            optimizer.step(parameters, &own)?;
+            optimizer.step(parameters, &own, 1.0)?;
         }
         Ok(loss)
     }

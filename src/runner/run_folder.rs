@@ -263,6 +263,7 @@ mod tests {
             epoch: 1,
             rank: Rank(rank),
             loss: 0.5,
+            lr: 0.1,
             samples_per_s: 1_000.0,
             data_wait_pct: 0.0,
             staleness: None,

@@ -13,7 +13,9 @@ use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
 use crate::job::shards::mix;
 use crate::job::{OnNan, PipelineSchedule};
-use crate::parallel::{DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage, Walk};
+use crate::parallel::{
+    DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage, StepTerms, Walk,
+};
 use crate::plugin::{Loss, LossValue};
 use crate::profile::{Activity, span};
 use crate::rpc::Batch;
@@ -83,18 +85,26 @@ pub struct StepSamples {
     /// What the losses' sum is divided by, so that gradients are those of the mean over all samples of the step: this
     /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
     pub divisor: f64,
+    /// What the learning rate is multiplied by.
+    pub lr_factor: f64,
 }
 
 impl StepSamples {
     /// # Errors
     /// When libtorch gives no views.
-    pub fn new(samples: &Samples, micro_batch: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
+    pub fn new(
+        samples: &Samples,
+        micro_batch: u64,
+        mean_over_trainers: Option<f64>,
+        lr_factor: f64,
+    ) -> Result<StepSamples> {
         let (weight, divisor) = match mean_over_trainers {
             // The loss is weighed already.
             Some(mean) => (1, mean),
             None => (samples.count, samples.count as f64),
         };
-        Ok(StepSamples { batches: samples.chunks(micro_batch)?, count: samples.count, weight, divisor })
+        let batches = samples.chunks(micro_batch)?;
+        Ok(StepSamples { batches, count: samples.count, weight, divisor, lr_factor })
     }
 }
 
@@ -153,7 +163,8 @@ impl Stepper {
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
         let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
-        let stepping = self.optimizer.step(&context, &last, samples.weight);
+        let terms = StepTerms { samples: samples.weight, lr_factor: samples.lr_factor };
+        let stepping = self.optimizer.step(&context, &last, terms);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && walk.may_begin_ahead()) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
             let begun = Begun::start(

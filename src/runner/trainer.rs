@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use super::driver::{References, TrainRequests};
 use super::evaluate::evaluate;
 use super::inputs::BadJob;
-use super::loader::Schedule;
+use super::loader::{Batch, Schedule};
 use super::measured::Worked;
 use super::metrics::{
     EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Throughput, TrainerReport,
@@ -17,7 +17,7 @@ use super::metrics::{
 use super::preflight::{self, Facts};
 use super::progress::{Reporter, TrainingProgress, Update};
 use super::run_recorder::{RecordSender, TrainerEnd};
-use super::samples::Split;
+use super::samples::{Samples, Split};
 use super::skipped::Skipped;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
@@ -70,9 +70,13 @@ impl Trainer<'_> {
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
+        let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
+        if let Some((problem, hint)) = self.job.schedule_beyond(steps) {
+            let error = anyhow::anyhow!("`optimizer.schedule` {problem}\n  hint: {hint}");
+            return Err(BadJob(error).into());
+        }
         let facts = Facts::of_rank(self.job, self.mesh.rank())?.with_data(self.job, split.info());
         let comparison = preflight::compare(self.mesh, facts);
-        let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
         let data_state = split.info().state.clone();
         let batches = split.fetch(self.job, self.root, schedule.clone())?;
 
@@ -87,7 +91,9 @@ impl Trainer<'_> {
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
-            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
+            let lr_factor = self.job.lr_factor(batch.step, steps);
+            let samples =
+                StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers, lr_factor)?;
             anyhow::Ok((batch, samples))
         });
         let mut next = batches.next().transpose()?;
@@ -105,7 +111,8 @@ impl Trainer<'_> {
                 true => BadJob(error).into(),
                 false => error,
             })?;
-            course.stepped(batch.step, batch.epoch, samples.count, batch.waited, stepped, self.reporter)?;
+            let lr = self.job.optimizer_in_force().lr() * samples.lr_factor;
+            course.stepped(&batch, samples.count, lr, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
                 course.end_epoch(batch.step)?;
@@ -386,14 +393,14 @@ impl Course {
 
     fn stepped(
         &mut self,
-        step: u64,
-        epoch: u32,
+        batch: &Batch<Samples>,
         samples: u64,
-        waited: std::time::Duration,
+        lr: f64,
         stepped: Stepped,
         reporter: &mut Reporter,
     ) -> Result<()> {
         let now = Instant::now();
+        let &Batch { step, epoch, waited, .. } = batch;
         self.throughput.step(now, samples, waited);
         (self.step, self.epoch, self.loss) = (step + 1, epoch + 1, stepped.loss);
         self.worked.passing += stepped.passed;
@@ -406,7 +413,7 @@ impl Course {
             self.epoch_loss.count += samples;
         }
         if self.is_logged(step) {
-            self.record(step, now, stepped)?;
+            self.record(step, now, lr, stepped)?;
         }
         reporter.report(Update::Training(TrainingProgress {
             step: step + 1,
@@ -421,7 +428,7 @@ impl Course {
         Ok(())
     }
 
-    fn record(&mut self, step: u64, now: Instant, stepped: Stepped) -> Result<()> {
+    fn record(&mut self, step: u64, now: Instant, lr: f64, stepped: Stepped) -> Result<()> {
         let interval = self.throughput.record(now);
         self.samples_per_s = interval.samples_per_s;
         let staleness = std::mem::take(&mut self.staleness).value();
@@ -430,6 +437,7 @@ impl Course {
             epoch: self.epoch,
             rank: self.rank,
             loss: stepped.loss,
+            lr,
             samples_per_s: interval.samples_per_s,
             data_wait_pct: interval.data_wait_pct,
             staleness,

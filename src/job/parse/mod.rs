@@ -110,6 +110,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(&root.open(&keys::LOSS));
     let optimizer = optimizers::read(&optimizers::section(root));
+    let schedule = optimizers::read_schedule(&optimizers::section(root));
     let eval = train::read_eval(root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
@@ -126,6 +127,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         data: data?,
         loss: Loss { plugin, params, from, targets },
         optimizer: optimizer?,
+        schedule: schedule?,
         train: train.train?,
         eval: eval?,
         log: log?,
@@ -162,6 +164,12 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     check_sparse(root, training);
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
+    let steps = training.train.steps;
+    if let Some(item) = optimizers::section(root).item(&optimizers::SCHEDULE).filter(|_| steps > 0) {
+        if let Some((problem, hint)) = training.schedule_beyond(steps) {
+            item.reader().report(item.error_without_value(problem).hint(hint));
+        }
+    }
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }

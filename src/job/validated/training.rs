@@ -9,7 +9,7 @@ use super::{
     Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
     Replicas, Source,
 };
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::{LrSchedule, OptimizerSpec};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,6 +29,8 @@ pub struct Training {
     pub data: Data,
     pub loss: Loss,
     pub optimizer: OptimizerSpec,
+    /// How its learning rate changes.
+    pub schedule: Option<LrSchedule>,
     pub train: Train,
     pub eval: Eval,
     pub log: Log,
@@ -145,6 +147,16 @@ impl Training {
             optimizer.set_lr(optimizer.lr() * self.train.trainers.ranks.len() as f64);
         }
         optimizer
+    }
+
+    /// Why trainers of so many steps do not come to all of the schedule, if so: a problem and a hint.
+    pub fn schedule_beyond(&self, steps: u64) -> Option<(String, String)> {
+        self.schedule.as_ref()?.beyond(steps)
+    }
+
+    /// What the learning rate is multiplied by in step `step` of a trainer, counted from 0, of `steps`.
+    pub fn lr_factor(&self, step: u64, steps: u64) -> f64 {
+        self.schedule.as_ref().map_or(1.0, |schedule| schedule.factor(step, steps))
     }
 
     /// The name that a tensor of a module has in the model's file: PyTorch's; several modules are told apart as

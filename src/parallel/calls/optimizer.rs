@@ -25,6 +25,8 @@ call! {
         backward: Option<u64>,
         /// The size of the batch.
         samples: u64,
+        /// What the learning rate is multiplied by.
+        lr_factor: f64,
     }
 }
 

@@ -43,6 +43,8 @@ call! {
         version: u64,
         /// The samples behind the gradients; none: a skipped step.
         samples: Option<u64>,
+        /// What the learning rate is multiplied by.
+        lr_factor: f64,
         marks: Marks,
         ..parts: Tensor,
     }

@@ -51,6 +51,7 @@ call! {
         shard: RRef,
         backward: Option<u64>,
         samples: u64,
+        lr_factor: f64,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
 use crate::optimizers::{Optimizer, OptimizerSpec};
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
-use crate::parallel::{Applied, Gradients, LocalParameters, WAIT_FOR_TRAINERS, mean};
+use crate::parallel::{Applied, Gradients, LocalParameters, StepTerms, WAIT_FOR_TRAINERS, mean};
 use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -47,6 +47,8 @@ struct LocalSteps {
     /// From one to the next.
     every: u32,
     taken: u32,
+    /// Of the last one, which is the one that the servers take.
+    lr_factor: f64,
     /// The samples of the steps that were not skipped.
     samples: Option<u64>,
     /// The sum of their gradients.
@@ -116,8 +118,14 @@ impl Exchange {
             Server::new(asked.wait()?.range, segments(&sizes, &range), &here.tensors, filter, local_steps > 1)
         };
         let servers = asked.into_iter().zip(ranges).map(server).collect::<Result<_>>()?;
-        let local =
-            LocalSteps { every: local_steps, taken: 0, samples: None, sum: Vec::new(), optimizer: None };
+        let local = LocalSteps {
+            every: local_steps,
+            taken: 0,
+            lr_factor: 1.0,
+            samples: None,
+            sum: Vec::new(),
+            optimizer: None,
+        };
         Ok(Exchange { autograd: autograd.clone(), here, filter, servers, local, traffic: Traffic::default() })
     }
 
@@ -134,21 +142,22 @@ impl Exchange {
         self.refresh()
     }
 
-    /// A step of the trainer, over so many samples; `None`: one that is skipped. The push, when it is time for one,
+    /// A step of the trainer, on its terms; `None`: one that is skipped. The push, when it is time for one,
     /// goes out at once; it is over with [`settle`](Exchange::settle).
     ///
     /// # Errors
     /// When libtorch refuses, or a gradient does not go through the filter.
     pub(in crate::parallel) fn step(
         &mut self,
-        given: Option<(&BTreeMap<String, Tensor>, u64)>,
+        given: Option<(&BTreeMap<String, Tensor>, StepTerms)>,
     ) -> Result<Option<Pushing>> {
-        let given = given.map(|(gradients, samples)| (self.here.gradients(gradients), samples));
+        let given = given.map(|(gradients, terms)| (self.here.gradients(gradients), terms));
         let local = &mut self.local;
         local.taken += 1;
-        if let Some((gradients, samples)) = given {
+        if let Some((gradients, StepTerms { samples, lr_factor })) = given {
+            local.lr_factor = lr_factor;
             if let Some(optimizer) = &mut local.optimizer {
-                optimizer.step(&self.here.tensors, &gradients)?;
+                optimizer.step(&self.here.tensors, &gradients, lr_factor)?;
             }
             local.add(gradients, samples)?;
         }
@@ -226,7 +235,8 @@ impl Exchange {
                 self.traffic.full_bytes += Filter::None.bytes(server.values());
             }
             let (range, version, marks) = (server.range.clone(), server.version, Marks(marks));
-            let push = Push { range, version, samples, marks, parts: encoded.0 };
+            let lr_factor = self.local.lr_factor;
+            let push = Push { range, version, samples, lr_factor, marks, parts: encoded.0 };
             pushing.push(self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS));
         }
         Ok(Pushing(pushing))

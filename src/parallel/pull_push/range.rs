@@ -21,7 +21,7 @@ use crate::parallel::mean::mean_over_trainers;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::versioned::Versioned;
-use crate::parallel::{Applied, Gradients};
+use crate::parallel::{Applied, Gradients, StepTerms};
 use crate::topology::Rank;
 
 /// How a range is held.
@@ -65,7 +65,7 @@ pub(super) struct Segments {
 
 /// What a push brings, as it came.
 pub(super) struct PushedGradients {
-    pub samples: u64,
+    pub terms: StepTerms,
     pub marks: Vec<bool>,
     pub parts: Vec<Tensor>,
 }
@@ -189,9 +189,9 @@ impl ServerRange {
         used: u64,
         push: Option<PushedGradients>,
     ) -> Result<(Applied, Update)> {
-        let samples = push.as_ref().map(|push| push.samples);
+        let terms = push.as_ref().map(|push| push.terms);
         let gradients = push.map(|push| self.gradients(push)).transpose()?;
-        let applied = self.updates.step(trainer, used, samples.zip(gradients)).await;
+        let applied = self.updates.step(trainer, used, terms.zip(gradients)).await;
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.counters.add(&applied);
         self.turn(trainer).await?;
@@ -252,23 +252,27 @@ impl ServerRange {
 }
 
 impl Updated for Segments {
-    /// The samples of a push, and its gradients by segment.
-    type Contribution = (u64, Gradients);
-    type Mean = Gradients;
+    /// The terms of a push, and its gradients by segment.
+    type Contribution = (StepTerms, Gradients);
+    /// With the factor of the learning rate: the trainers of a round are at the same step.
+    type Mean = (f64, Gradients);
     type Averager = ();
 
-    fn average((): &(), given: Vec<Self::Contribution>) -> Result<Option<Gradients>> {
-        if given.is_empty() { Ok(None) } else { mean_over_trainers(given).map(Some) }
+    fn average((): &(), given: Vec<Self::Contribution>) -> Result<Option<Self::Mean>> {
+        let Some((StepTerms { lr_factor, .. }, _)) = given.first() else { return Ok(None) };
+        let lr_factor = *lr_factor;
+        let given = given.into_iter().map(|(terms, gradients)| (terms.samples, gradients)).collect();
+        Ok(Some((lr_factor, mean_over_trainers(given)?)))
     }
 
     fn version(&self) -> u64 {
         self.changes.version()
     }
 
-    fn apply(&mut self, mean: Gradients) -> Result<()> {
+    fn apply(&mut self, (lr_factor, mean): Self::Mean) -> Result<()> {
         let optimizer = self.optimizer.as_mut().context("no optimizer was made for this range")?;
         let touched: Vec<bool> = mean.iter().map(Option::is_some).collect();
-        self.values.update(&touched, |values| optimizer.step(values, &mean).map_err(anyhow::Error::from))?;
+        self.values.update(&touched, |values| anyhow::Ok(optimizer.step(values, &mean, lr_factor)?))?;
         self.changes.mark(&touched);
         Ok(())
     }
@@ -314,7 +318,7 @@ mod tests {
     fn gradient(filter: Filter, segment: usize, value: f64) -> PushedGradients {
         let given = Tensor::full([LENGTHS[segment]], value, (Kind::Float, Device::Cpu));
         let marks = (0..LENGTHS.len()).map(|at| at == segment).collect();
-        PushedGradients { samples: 8, marks, parts: encode(filter, &given).unwrap().0.0 }
+        PushedGradients { terms: 8.into(), marks, parts: encode(filter, &given).unwrap().0.0 }
     }
 
     fn wait<T>(future: impl Future<Output = T>) -> T {

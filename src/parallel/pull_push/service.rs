@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use super::range::{Holding, PushedGradients, ServerRange};
 use crate::autograd::{Autograd, Scope};
 use crate::job::{Consistency, Filter, ModuleSpec};
+use crate::parallel::StepTerms;
 use crate::parallel::calls::range::{Get, Leave, Marks, Optimize, Pull, Push, Pushed, Reference, Update};
 use crate::parallel::registry::Registry;
 use crate::parallel::state::Stateful;
@@ -78,8 +79,9 @@ async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
 }
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {
-    let Push { range, version, samples, marks: Marks(marks), parts } = push;
-    let given = samples.map(|samples| PushedGradients { samples, marks, parts });
+    let Push { range, version, samples, lr_factor, marks: Marks(marks), parts } = push;
+    let terms = samples.map(|samples| StepTerms::checked(samples, lr_factor)).transpose()?;
+    let given = terms.map(|terms| PushedGradients { terms, marks, parts });
     let (applied, update) = range.local::<ServerRange>().await?.push(scope.from, version, given).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }

@@ -17,11 +17,11 @@ use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::{RowTable, TablePart, TableSpec};
 use crate::model::TableRows;
 use crate::optimizers::OptimizerSpec;
-use crate::parallel::Applied;
 use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
 use crate::parallel::updates::Updates;
+use crate::parallel::{Applied, StepTerms};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
@@ -165,17 +165,23 @@ impl Shard {
         })
     }
 
-    /// Updates the rows that the context has looked up with what its backward gave, over a batch of so many samples.
-    /// `None`: the step happens without an update, as one does whose gradients are not finite. A step that needed no row of this rank counts as well (SH-3).
+    /// Updates the rows that the context has looked up with what its backward gave, on these terms. `None`: the step
+    /// happens without an update, as one does whose gradients are not finite. A step that needed no row of this rank counts
+    /// as well (SH-3).
     ///
     /// # Errors
     /// When the step cannot be applied.
-    pub async fn step(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
+    pub async fn step(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Applied> {
         let _span = span(Activity::Step);
         let (used, looked_up) = self.take_gradients(context)?;
-        let not_finite = samples.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
-        let given = samples.filter(|_| not_finite.is_none());
-        let given = given.map(|samples| Contribution { samples, looked_up });
+        let not_finite = terms.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
+        let given = terms.filter(|_| not_finite.is_none());
+        let given = given.map(|terms| Contribution { terms, looked_up });
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
         self.counters.add(&applied);

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result};
 use super::shard::Shard;
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::{Consistency, ModuleSpec};
-use crate::parallel::Applied;
 use crate::parallel::calls::shard::{Get, Leave, LookUp, Optimize, Reference, Rows, Step};
 use crate::parallel::module_server::{Steppable, step};
 use crate::parallel::registry::Registry;
 use crate::parallel::state::Stateful;
+use crate::parallel::{Applied, StepTerms};
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -43,8 +43,8 @@ impl ShardServer {
         autograd.serve(methods, move |scope, call| std::future::ready(server.get(&scope, call)));
         autograd.serve(methods, look_up);
         autograd.serve(methods, optimize);
-        autograd.serve(methods, async |scope, Step { shard, backward, samples }| {
-            step::<Shard>(scope, shard, backward, samples).await
+        autograd.serve(methods, async |scope, Step { shard, backward, samples, lr_factor }| {
+            step::<Shard>(scope, shard, backward, StepTerms::checked(samples, lr_factor)?).await
         });
         autograd.serve(methods, leave);
     }
@@ -84,8 +84,8 @@ async fn optimize(_: Scope, Optimize { shard, options: Json(spec) }: Optimize) -
 }
 
 impl Steppable for Shard {
-    async fn take(&self, context: &ContextState, trainer: Rank, samples: Option<u64>) -> Result<Applied> {
-        self.step(context, trainer, samples).await
+    async fn take(&self, context: &ContextState, trainer: Rank, terms: Option<StepTerms>) -> Result<Applied> {
+        self.step(context, trainer, terms).await
     }
 
     fn give_up(&self, trainer: Rank, reason: &str) {

@@ -14,6 +14,7 @@ use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
 use crate::optimizers::{OptimizerSpec, RowOptimizer};
+use crate::parallel::StepTerms;
 use crate::parallel::mean::weights;
 use crate::parallel::updates::Updated;
 
@@ -62,8 +63,7 @@ impl LookedUp {
 
 /// What one trainer's step brings.
 pub(super) struct Contribution {
-    /// The samples of its batch.
-    pub samples: u64,
+    pub terms: StepTerms,
     pub looked_up: Vec<Gradients>,
 }
 
@@ -431,7 +431,7 @@ impl Updated for Table {
     fn apply(&mut self, given: Vec<Contribution>) -> Result<()> {
         self.admit(&given)?;
         let padding = self.padding();
-        let weights = weights(given.iter().map(|given| given.samples));
+        let weights = weights(given.iter().map(|given| given.terms.samples));
         let trainers = given.len() as f32;
         let parts: Vec<(f32, &Gradients)> = given
             .iter()
@@ -441,7 +441,8 @@ impl Updated for Table {
         let written = self.by_row(&parts);
         self.leave_to_snapshots(&written);
         let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
-        let mut step = optimizer.begin();
+        // The trainers of a round are at the same step.
+        let mut step = optimizer.begin(given.first().map_or(1.0, |given| given.terms.lr_factor));
         let mut sum = vec![0.0; self.dim];
         let mut ahead = written.iter().skip(AHEAD);
         for of_row in written.chunk_by(|one, next| one.place == next.place) {

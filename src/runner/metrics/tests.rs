@@ -135,6 +135,7 @@ fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
         epoch: 1,
         rank: Rank(2),
         loss: f64::NAN,
+        lr: 0.05,
         samples_per_s: 1_600.5,
         data_wait_pct: 0.25,
         staleness: Some(1.5),
@@ -142,7 +143,7 @@ fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
         metrics: BTreeMap::from([("accuracy".into(), 0.5), ("perplexity".into(), f64::INFINITY)]),
     });
     let line = serde_json::to_string(&record).unwrap();
-    insta::assert_snapshot!(line, @r#"{"kind":"step","step":5,"epoch":1,"rank":2,"loss":null,"samples_per_s":1600.5,"data_wait_pct":0.25,"staleness":1.5,"time_s":0.75,"metrics":{"accuracy":0.5,"perplexity":null}}"#);
+    insta::assert_snapshot!(line, @r#"{"kind":"step","step":5,"epoch":1,"rank":2,"loss":null,"lr":0.05,"samples_per_s":1600.5,"data_wait_pct":0.25,"staleness":1.5,"time_s":0.75,"metrics":{"accuracy":0.5,"perplexity":null}}"#);
     let back: MetricsLine = serde_json::from_str(&line).unwrap();
     // NaN equals nothing, so compare what is written.
     assert_eq!(serde_json::to_string(&back).unwrap(), line);
@@ -184,7 +185,7 @@ proptest! {
         metrics in prop::collection::btree_map("[a-z_]{1,8}|time_s|loss|step|epoch|rank|kind|samples|accuracy", any_number(), 0..5),
     ) {
         let step = StepRecord {
-            step: 1, epoch: 1, rank: Rank(1), loss, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
+            step: 1, epoch: 1, rank: Rank(1), loss, lr: 0.1, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
             metrics: metrics.clone(),
         };
         let metrics = metrics.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str())).collect();

@@ -2,6 +2,7 @@
 
 mod model;
 mod pull_push;
+mod schedules;
 mod shards;
 mod sources;
 mod torchscript;

@@ -359,7 +359,7 @@ fn the_tutorials_network_trains_as_it_does_in_pytorch() {
             sums(&grads, &figures.gradients, "gradient of");
         }
         drop(leaves);
-        optimizer.step(&params, &grads.into_iter().map(Some).collect::<Vec<_>>()).unwrap();
+        optimizer.step(&params, &grads.into_iter().map(Some).collect::<Vec<_>>(), 1.0).unwrap();
     }
     sums(&params, &figures.last, "trained");
 }

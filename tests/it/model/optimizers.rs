@@ -68,7 +68,7 @@ impl Figures {
         steps: impl Iterator<Item = i64>,
     ) {
         for step in steps {
-            optimizer.step(params, &self.grads(case, step, kind)).unwrap();
+            optimizer.step(params, &self.grads(case, step, kind), 1.0).unwrap();
         }
     }
 }
@@ -167,7 +167,7 @@ fn a_run_that_goes_on_from_a_state_in_another_cut_has_the_same_bits() {
                 let grad = grad.unwrap();
                 grad.view(-1).split(3, 0).into_iter().map(Some).collect::<Vec<_>>()
             });
-            other.step(&parts, &grads.collect::<Vec<_>>()).unwrap();
+            other.step(&parts, &grads.collect::<Vec<_>>(), 1.0).unwrap();
         }
         let whole = Tensor::cat(&params.iter().map(|param| param.view(-1)).collect::<Vec<_>>(), 0);
         assert!(whole.equal(&Tensor::cat(&parts, 0)), "{case}");
@@ -262,7 +262,7 @@ fn optimizers_on_several_threads_all_move_the_parameters() {
             scope.spawn(move || {
                 let grads = vec![Some(Tensor::ones([1000], (Kind::Float, Device::Cpu)))];
                 for _ in 0..100 {
-                    own.step(&params, &grads).unwrap();
+                    own.step(&params, &grads, 1.0).unwrap();
                 }
             });
         }
@@ -279,7 +279,7 @@ fn sparse_gradients_go_where_pytorch_lets_them() {
     for (case, spec) in &figures.specs {
         let params = figures.start("sparse", Kind::Float);
         let mut optimizer = Optimizer::new(spec.clone(), &params).unwrap();
-        let done = optimizer.step(&params, &figures.grads("sparse", 1, Kind::Float));
+        let done = optimizer.step(&params, &figures.grads("sparse", 1, Kind::Float), 1.0);
         let decays = matches!(spec, OptimizerSpec::Adagrad(options) if options.weight_decay > 0.0);
         let takes = taken.contains(&case.as_str()) || case.starts_with("adagrad") && !decays;
         match done {
@@ -300,15 +300,18 @@ fn what_does_not_fit_is_refused_with_a_hint() {
     let params = figures.start("", Kind::Float);
     let mut momentum = Optimizer::new(spec("sgd/momentum"), &params).unwrap();
     let message = |result: Result<(), OptimizerError>| result.unwrap_err().to_string();
-    assert_eq!(message(momentum.step(&params, &[None])), "optimizer sgd: 1 gradients came for 2 parameters");
+    assert_eq!(
+        message(momentum.step(&params, &[None], 1.0)),
+        "optimizer sgd: 1 gradients came for 2 parameters"
+    );
     let wrong = vec![Some(Tensor::zeros([4, 3], (Kind::Float, Device::Cpu))), None];
     assert_eq!(
-        message(momentum.step(&params, &wrong)),
+        message(momentum.step(&params, &wrong, 1.0)),
         "optimizer sgd: parameter 0 has shape [3, 4], its gradient has [4, 3]"
     );
     let table = figures.start("sparse", Kind::Float);
     let mut momentum = Optimizer::new(spec("sgd/momentum"), &table).unwrap();
-    let text = message(momentum.step(&table, &figures.grads("sparse", 1, Kind::Float)));
+    let text = message(momentum.step(&table, &figures.grads("sparse", 1, Kind::Float), 1.0));
     assert!(
         text.starts_with(
             "optimizer sgd: parameter 0 has a sparse gradient, which it cannot apply with momentum\n  hint: "
