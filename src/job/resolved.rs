@@ -68,7 +68,8 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     section(out, "loss", take(&mut root, "loss").iter());
     // With PyTorch's defaults written out: they are what a reader of a run wants to know.
     let mut optimizer =
-        Value::serialize(&training.optimizer).ok().and_then(Value::into_dict).unwrap_or_default();
+        Value::serialize(&training.optimizer.spec).ok().and_then(Value::into_dict).unwrap_or_default();
+    optimizer.extend(take(&mut root, "optimizer").remove_entry("groups"));
     let schedule = training.schedule.as_ref().and_then(|schedule| Value::serialize(schedule).ok());
     optimizer.extend(schedule.map(|schedule| ("schedule".to_owned(), schedule)));
     section(out, "optimizer", optimizer.iter());

@@ -30,7 +30,8 @@ pub fn schema() -> Json {
     ] {
         schema["properties"][section]["allOf"] = said;
     }
-    schema["$defs"] = json!({ "layer": layer(), "optimizer": optimizer(), "schedule": schedule() });
+    schema["$defs"] =
+        json!({ "layer": layer(), "optimizer": optimizer(), "schedule": schedule(), "group": group() });
     schema
 }
 
@@ -48,6 +49,10 @@ fn layer() -> Json {
 
 fn optimizer() -> Json {
     schema::variants(optimizers::TYPE.name(), optimizers::COMMON, &optimizers::variants())
+}
+
+fn group() -> Json {
+    schema::table(&optimizers::group_keys())
 }
 
 fn schedule() -> Json {

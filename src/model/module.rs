@@ -156,6 +156,11 @@ impl Module {
         &self.parameters
     }
 
+    /// Those of its parameters behind the module's own, as patterns of groups see them.
+    pub fn whole_names(&self) -> impl Iterator<Item = String> {
+        self.parameters.iter().map(|parameter| format!("{}.{}", self.whole_name, parameter.name))
+    }
+
     /// Whatever its parameters are at the moment.
     pub fn size(&self) -> ModuleSize {
         let trained = |info: &ParameterInfo| info.shape.iter().product::<i64>() as u64;

@@ -19,6 +19,7 @@
 
 mod error;
 mod ops;
+mod optimization;
 mod optimizer;
 mod options;
 mod rows;
@@ -27,6 +28,7 @@ mod schedule;
 mod state;
 
 pub use error::OptimizerError;
+pub use optimization::{Optimization, ParameterGroup, matches};
 pub use optimizer::Optimizer;
 pub use rows::{RowOptimizer, RowStep};
 pub use rule::{RowRule, Slot};
@@ -35,7 +37,9 @@ pub use state::{NamedSlot, ParameterSlots};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{AnyKey, ByHand, Key, Kind, Str, Table, Variant, by_hand, key, string};
+use crate::config::{
+    AnyKey, ByHand, Item, Key, Kind, List, Optional, Str, Table, Variant, by_hand, key, list, string,
+};
 use options::Options;
 use rule::{Impossible, UpdateRule};
 
@@ -140,8 +144,17 @@ pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Variants("o
 /// Names the optimizer.
 pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
 
-/// The keys that all optimizers have.
-pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE];
+/// Parameters with options of their own.
+pub const GROUPS: Key<Optional<ByHand>> = key("groups", by_hand(|| Kind::list(Kind::Named("group"))))
+    .optional()
+    .doc("Other options for some parameters: a list of tables with `match` and the options that differ.");
+const MATCH: Key<List<Str>> = key("match", list(string())).example("[\"*.bias\"]").doc(
+    "Patterns of MODULE.PARAMETER: `*` stands for any letters, dots too, `?` for one. The first group that has a parameter \
+     counts.",
+);
+
+/// The keys that all optimizers have; a module's own has no schedule.
+pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE, &GROUPS];
 
 /// All optimizers, as a job's table of one may be.
 pub fn variants() -> Vec<Variant> {
@@ -170,12 +183,43 @@ pub fn section<'a>(root: &Table<'a>) -> Table<'a> {
 }
 
 /// An optimizer as a job writes it. `None`: what is wrong has been reported.
-pub fn read(table: &Table<'_>) -> Option<OptimizerSpec> {
+pub fn read(table: &Table<'_>) -> Option<Optimization> {
     let names: Vec<_> = OPTIMIZERS.iter().map(|entry| (entry.name, entry)).collect();
     let entry = table.need_item(&TYPE)?.choice(&names)?;
     let spec = (entry.read)(table);
     table.only(&[COMMON, entry.keys].concat());
     let spec = spec?;
+    let groups = table.item(&GROUPS).map(|groups| read_groups(&groups, entry, &spec));
+    check_together(table, entry, &spec)?;
+    let groups = groups.map_or(Some(Vec::new()), |groups| groups)?;
+    Some(Optimization { spec, groups })
+}
+
+/// What a group does not say is as the optimizer says it.
+fn read_groups(
+    item: &Item<'_>,
+    entry: &OptimizerEntry,
+    common: &OptimizerSpec,
+) -> Option<Vec<ParameterGroup>> {
+    let read = |item: &Item<'_>| {
+        let table = item.table()?;
+        let (patterns, own) = (table.read(&MATCH), (entry.read)(&table));
+        table.only(&[&[&MATCH as &dyn AnyKey], entry.keys].concat());
+        let (patterns, own) = (patterns?, serde_json::to_value(own?).ok()?);
+        let mut options = serde_json::to_value(common).ok()?;
+        for (key, _) in table.entries().iter().filter(|(key, _)| *key != MATCH.name()) {
+            options[*key] = own[*key].clone();
+        }
+        let spec: OptimizerSpec = serde_json::from_value(options).ok()?;
+        check_together(&table, entry, &spec)?;
+        Some(ParameterGroup { patterns, spec })
+    };
+    let groups: Vec<_> = item.list()?.iter().map(read).collect();
+    groups.into_iter().collect()
+}
+
+/// Whether the options of an optimizer go together.
+fn check_together(table: &Table<'_>, entry: &OptimizerEntry, spec: &OptimizerSpec) -> Option<()> {
     if let Err(Impossible { option, problem, hint, .. }) = spec.rule().conflict() {
         // A default that does not go with what was written is shown as if it had been written.
         match entry.keys.iter().find(|key| key.name() == option).and_then(|key| table.item(*key)) {
@@ -184,7 +228,18 @@ pub fn read(table: &Table<'_>) -> Option<OptimizerSpec> {
         }
         return None;
     }
-    Some(spec)
+    Some(())
+}
+
+/// A group, as [`GROUPS`] has them: `match`, and the options of any optimizer.
+pub fn group_keys() -> Vec<&'static dyn AnyKey> {
+    let mut keys: Vec<&dyn AnyKey> = vec![&MATCH];
+    for key in OPTIMIZERS.iter().flat_map(|entry| entry.keys) {
+        if keys.iter().all(|other| other.name() != key.name()) {
+            keys.push(*key);
+        }
+    }
+    keys
 }
 
 impl OptimizerSpec {

@@ -6,20 +6,29 @@ use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
 use super::rule::{Impossible, Slot, Update};
-use super::{OptimizerError, OptimizerSpec};
+use super::{Optimization, OptimizerError, OptimizerSpec};
 
 /// An optimizer for some parameters, with its state.
 #[derive(Debug)]
 pub struct Optimizer {
-    pub(super) spec: OptimizerSpec,
-    pub(super) slots: Vec<Slot>,
+    pub(super) name: &'static str,
+    pub(super) rules: Vec<Rule>,
     /// One for each parameter, in the order in which they were given.
     pub(super) states: Vec<ParameterState>,
+}
+
+/// How some of the parameters are updated.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub spec: OptimizerSpec,
+    pub slots: Vec<Slot>,
 }
 
 /// What it remembers of one parameter.
 #[derive(Debug)]
 pub(super) struct ParameterState {
+    /// Its place among the optimizer's rules.
+    pub rule: usize,
     /// In the order of the slots.
     pub tensors: Vec<Tensor>,
     /// Taken so far.
@@ -34,19 +43,36 @@ impl Optimizer {
     /// # Errors
     /// An option that PyTorch refuses too; a parameter that is sparse or of another dtype.
     pub fn new(spec: OptimizerSpec, params: &[Tensor]) -> Result<Optimizer, OptimizerError> {
-        let optimizer = spec.name();
-        spec.check().map_err(|problem| impossible(optimizer, problem))?;
-        let slots = spec.rule().slots();
-        let state = |(index, param): (usize, &Tensor)| {
+        Optimizer::grouped(&spec.into(), params.iter().map(|_| ""), params)
+    }
+
+    /// As [`Optimizer::new`], with each parameter's own options by its whole name.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn grouped<N: AsRef<str>>(
+        optimization: &Optimization,
+        names: impl IntoIterator<Item = N>,
+        params: &[Tensor],
+    ) -> Result<Optimizer, OptimizerError> {
+        let optimizer = optimization.spec.name();
+        let rule = |spec: &OptimizerSpec| {
+            spec.check().map_err(|problem| impossible(optimizer, problem))?;
+            Ok(Rule { spec: spec.clone(), slots: spec.rule().slots() })
+        };
+        let rules = optimization.specs().map(rule).collect::<Result<Vec<_>, _>>()?;
+        let state = |(index, (name, param)): (usize, (N, &Tensor))| {
             let kind = param.kind();
             if param.is_sparse() || !matches!(kind, Kind::Float | Kind::Double) {
                 let what = if param.is_sparse() { "sparse".into() } else { format!("of {kind:?}") };
                 return Err(OptimizerError::Parameter { optimizer, index, what });
             }
-            ParameterState::new(&slots, param).map_err(|error| torch(optimizer, index, &error))
+            let rule = optimization.group_of(name.as_ref()).map_or(0, |group| group + 1);
+            ParameterState::new(rule, &rules[rule].slots, param)
+                .map_err(|error| torch(optimizer, index, &error))
         };
-        let states = params.iter().enumerate().map(state).collect::<Result<_, _>>()?;
-        Ok(Optimizer { spec, slots, states })
+        let states = names.into_iter().zip(params).enumerate().map(state).collect::<Result<_, _>>()?;
+        Ok(Optimizer { name: optimizer, rules, states })
     }
 
     /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`], at the learning rate times
@@ -61,8 +87,7 @@ impl Optimizer {
         grads: &[Option<Tensor>],
         lr_factor: f64,
     ) -> Result<(), OptimizerError> {
-        let lr = self.spec.lr() * lr_factor;
-        let optimizer = self.spec.name();
+        let optimizer = self.name;
         for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
             if got != self.states.len() {
                 return Err(OptimizerError::Count { optimizer, what, wanted: self.states.len(), got });
@@ -74,7 +99,9 @@ impl Optimizer {
                 let (wanted, got) = (param.size(), grad.size());
                 return Err(OptimizerError::Shape { optimizer, index, what: "gradient".into(), wanted, got });
             }
-            if let Some(why) = grad.is_sparse().then(|| self.spec.rule().refuses_sparse()).flatten() {
+            let Rule { spec, .. } = &self.rules[self.states[index].rule];
+            let lr = spec.lr() * lr_factor;
+            if let Some(why) = grad.is_sparse().then(|| spec.rule().refuses_sparse()).flatten() {
                 return Err(OptimizerError::Sparse { optimizer, index, why });
             }
             no_grad(|| self.update(index, param, grad, lr))
@@ -87,20 +114,21 @@ impl Optimizer {
         let state = &mut self.states[index];
         state.leave_to_readers()?;
         state.steps += 1;
-        let grad = if self.spec.maximizes() { grad.f_neg()? } else { grad.shallow_clone() };
+        let Rule { spec, .. } = &self.rules[state.rule];
+        let grad = if spec.maximizes() { grad.f_neg()? } else { grad.shallow_clone() };
         let (slots, step) = (state.tensors.as_mut_slice(), state.steps);
-        self.spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step, lr })
+        spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step, lr })
     }
 }
 
 impl ParameterState {
-    pub fn new(slots: &[Slot], param: &Tensor) -> Result<ParameterState, TchError> {
+    pub fn new(rule: usize, slots: &[Slot], param: &Tensor) -> Result<ParameterState, TchError> {
         let first = |slot: &Slot| match slot.per_element {
             true => no_grad(|| param.f_full_like(slot.first)),
             false => Tensor::f_full([] as [i64; 0], slot.first, (Kind::Float, tch::Device::Cpu)),
         };
         let tensors = slots.iter().map(first).collect::<Result<_, _>>()?;
-        Ok(ParameterState { tensors, steps: 0, readers: Arc::new(()) })
+        Ok(ParameterState { rule, tensors, steps: 0, readers: Arc::new(()) })
     }
 
     /// Where somebody still reads the tensors, they are theirs from now on, and the next step writes copies.

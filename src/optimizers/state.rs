@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tch::{Kind, Tensor, no_grad};
 
 use super::OptimizerError;
-use super::optimizer::{Optimizer, ParameterState, torch};
+use super::optimizer::{Optimizer, ParameterState, Rule, torch};
 
 /// The counter of steps, as PyTorch's `state_dict` calls it.
 const STEP: &str = "step";
@@ -36,18 +36,18 @@ impl Optimizer {
     /// # Errors
     /// Libtorch could not make a tensor (memory).
     pub fn state(&self) -> Result<Vec<ParameterSlots>, OptimizerError> {
-        let counts = self.spec.rule().counts_steps();
         let of_parameter = |(index, state): (usize, &ParameterState)| {
             if state.steps == 0 {
                 return Ok(ParameterSlots::default());
             }
+            let Rule { spec, slots } = &self.rules[state.rule];
             let named = |(slot, value): (&super::Slot, &Tensor)| {
                 let value = value.shallow_clone();
                 NamedSlot { name: slot.name.into(), value, per_element: slot.per_element }
             };
-            let mut slots: Vec<NamedSlot> = self.slots.iter().zip(&state.tensors).map(named).collect();
-            if counts {
-                let value = steps(state.steps).map_err(|error| torch(self.spec.name(), index, &error))?;
+            let mut slots: Vec<NamedSlot> = slots.iter().zip(&state.tensors).map(named).collect();
+            if spec.rule().counts_steps() {
+                let value = steps(state.steps).map_err(|error| torch(self.name, index, &error))?;
                 slots.insert(0, NamedSlot { name: STEP.into(), value, per_element: false });
             }
             Ok(ParameterSlots { slots, _reader: Some(state.readers.clone()) })
@@ -61,7 +61,7 @@ impl Optimizer {
     /// # Errors
     /// A slot that is missing, unknown, of another shape or dtype, named with its parameter. Nothing has changed then.
     pub fn load_state(&mut self, state: &[(&str, &[NamedSlot])]) -> Result<(), OptimizerError> {
-        let optimizer = self.spec.name();
+        let optimizer = self.name;
         if state.len() != self.states.len() {
             let (wanted, got) = (self.states.len(), state.len());
             return Err(OptimizerError::Count { optimizer, what: "states", wanted, got });
@@ -79,10 +79,12 @@ impl Optimizer {
 
     /// The state of one parameter, or the slot that does not fit and why.
     fn loaded(&self, index: usize, given: &[NamedSlot]) -> Result<ParameterState, (String, String)> {
-        let counts = self.spec.rule().counts_steps();
-        let known = |name: &str| (counts && name == STEP) || self.slots.iter().any(|slot| slot.name == name);
+        let own = &self.states[index];
+        let Rule { spec, slots } = &self.rules[own.rule];
+        let counts = spec.rule().counts_steps();
+        let known = |name: &str| (counts && name == STEP) || slots.iter().any(|slot| slot.name == name);
         if let Some(unknown) = given.iter().find(|slot| !known(&slot.name)) {
-            let mut names: Vec<&str> = self.slots.iter().map(|slot| slot.name).collect();
+            let mut names: Vec<&str> = slots.iter().map(|slot| slot.name).collect();
             names.extend(counts.then_some(STEP));
             let problem = match names.as_slice() {
                 [] => "is not known: this optimizer remembers nothing".to_owned(),
@@ -90,9 +92,8 @@ impl Optimizer {
             };
             return Err((unknown.name.clone(), problem));
         }
-        let own = &self.states[index];
-        let mut tensors = Vec::with_capacity(self.slots.len());
-        for (slot, like) in self.slots.iter().zip(&own.tensors) {
+        let mut tensors = Vec::with_capacity(slots.len());
+        for (slot, like) in slots.iter().zip(&own.tensors) {
             let failed = |problem: String| (slot.name.to_owned(), problem);
             let torch = |error: tch::TchError| failed(c10d::torch_message(&error));
             let mut fresh = no_grad(|| like.f_full_like(slot.first)).map_err(torch)?;
@@ -116,7 +117,7 @@ impl Optimizer {
             // All that it asks is whether this is the first step.
             (false, false) => 1,
         };
-        Ok(ParameterState { tensors, steps, readers: Arc::new(()) })
+        Ok(ParameterState { rule: own.rule, tensors, steps, readers: Arc::new(()) })
     }
 }
 

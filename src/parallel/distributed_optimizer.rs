@@ -18,7 +18,7 @@ use super::state::{
 use super::{Applied, Gradients, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, Backward, Context};
 use crate::model::Module;
-use crate::optimizers::{Optimizer, OptimizerSpec};
+use crate::optimizers::{Optimization, Optimizer};
 use crate::profile::{Activity, span};
 use crate::rpc::{Json, PendingReply, RRef};
 use crate::topology::Rank;
@@ -78,40 +78,48 @@ impl DistributedOptimizer {
     /// When an owner refuses the options, or already updates these parameters with others.
     pub fn new(
         autograd: &Arc<Autograd>,
-        spec: &OptimizerSpec,
-        modules: Vec<Parameters>,
+        modules: Vec<(Parameters, Optimization)>,
     ) -> Result<DistributedOptimizer> {
-        let options = || Json(spec.clone());
-        let mut by_owner: BTreeMap<Rank, Vec<RRef>> = BTreeMap::new();
+        // Of each owner and optimization one, which takes the step of all modules that they have in common.
+        let mut of_owners: Vec<(Rank, Optimization, Vec<RRef>)> = Vec::new();
         let (mut replicas, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
-        for parameters in modules {
+        for (parameters, optimization) in modules {
             match parameters {
                 Parameters::Remote(rrefs) => rrefs.into_iter().for_each(|parameter| {
-                    by_owner.entry(parameter.owner()).or_default().push(parameter);
+                    let owner = parameter.owner();
+                    let same = of_owners.iter_mut().find(|(of, by, _)| *of == owner && *by == optimization);
+                    match same {
+                        Some((.., parameters)) => parameters.push(parameter),
+                        None => of_owners.push((owner, optimization.clone(), vec![parameter])),
+                    }
                 }),
                 Parameters::Replica(local) => {
-                    let optimizer = Optimizer::new(spec.clone(), &local.tensors)
-                        .with_context(|| format!("module `{}`", local.name))?;
+                    let optimizer =
+                        Optimizer::grouped(&optimization, local.module.whole_names(), &local.tensors)
+                            .with_context(|| format!("module `{}`", local.name))?;
                     replicas.push(LocalReplica { local, optimizer, snapshots: Vec::new() });
                 }
-                Parameters::Sharded(rrefs) => shards.extend(rrefs),
+                Parameters::Sharded(rrefs) => {
+                    shards.extend(rrefs.into_iter().map(|shard| (shard, optimization.clone())));
+                }
                 Parameters::Pulled(mut exchange) => {
-                    exchange.start(spec)?;
+                    exchange.start(&optimization)?;
                     pulled.push(*exchange);
                 }
             }
         }
-        let calls: Vec<_> = by_owner
-            .into_iter()
-            .map(|(owner, parameters)| autograd.call(owner, Create { options: options(), parameters }, None))
-            .collect();
-        let optimize = |shard: &RRef| {
-            let call = shard::Optimize { shard: shard.clone(), options: options() };
+        let create = |(owner, optimization, parameters)| {
+            autograd.call(owner, Create { options: Json(optimization), parameters }, None)
+        };
+        let calls: Vec<_> = of_owners.into_iter().map(create).collect();
+        let optimize = |(shard, optimization): &(RRef, Optimization)| {
+            let call = shard::Optimize { shard: shard.clone(), options: Json(optimization.clone()) };
             autograd.call(shard.owner(), call, None)
         };
         for call in shards.iter().map(optimize).collect::<Vec<_>>() {
             call.wait()?;
         }
+        let shards = shards.into_iter().map(|(shard, _)| shard).collect();
         let mut at_owners = Vec::new();
         for call in calls {
             at_owners.push(call.wait()?.optimizer);

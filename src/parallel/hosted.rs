@@ -19,7 +19,7 @@ use super::{Applied, Gradients, StepTerms, leaf};
 use crate::autograd::ContextState;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
-use crate::optimizers::{Optimizer, OptimizerSpec};
+use crate::optimizers::{Optimization, Optimizer};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
@@ -163,10 +163,12 @@ impl HostedModule {
     ///
     /// # Errors
     /// When another one was chosen before.
-    pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        let make = |tensors: &[Tensor]| Optimizer::new(spec.clone(), tensors).map_err(Into::into);
-        self.optimizer
-            .choose(&self.name, spec, || self.updates.prepare(|parameters| parameters.set_optimizer(make)))
+    pub fn set_optimizer(&self, optimization: &Optimization) -> Result<()> {
+        let make =
+            |tensors: &[Tensor]| Ok(Optimizer::grouped(optimization, self.module.whole_names(), tensors)?);
+        self.optimizer.choose(&self.name, optimization, || {
+            self.updates.prepare(|parameters| parameters.set_optimizer(make))
+        })
     }
 
     /// Updates the parameters with what the context's backward gave, on these terms. `None`: the step happens without an update, as one does whose gradients are not finite. A module that the context has not used is left

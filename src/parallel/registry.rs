@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Result, bail};
 
 use super::Applied;
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::Optimization;
 use crate::rpc::{Mesh, RRef};
 
 /// Objects by name, each made once for the whole world.
@@ -51,7 +51,7 @@ impl<T> Default for Registry<T> {
 
 /// The optimizer of some parameters: chosen by the first trainer that makes one; the others must agree.
 #[derive(Default)]
-pub(super) struct OptimizerChoice(Mutex<Option<OptimizerSpec>>);
+pub(super) struct OptimizerChoice(Mutex<Option<Optimization>>);
 
 impl OptimizerChoice {
     /// Has it made by the first call. `whose`: the module, for messages.
@@ -61,7 +61,7 @@ impl OptimizerChoice {
     pub(super) fn choose(
         &self,
         whose: &str,
-        spec: &OptimizerSpec,
+        spec: &Optimization,
         make: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let mut chosen = self.0.lock().expect("no handler panics choosing an optimizer");

@@ -41,7 +41,7 @@ impl OneProcess {
         for (position, spec) in job.modules.iter().enumerate() {
             let module = Module::build(spec, devices, job.module_seed(position))?;
             let parameters = module.initial_parameters()?;
-            optimizers.push(Optimizer::new(job.optimizer_in_force(), &parameters)?);
+            optimizers.push(Optimizer::grouped(&job.optimization(spec), module.whole_names(), &parameters)?);
             modules.push((module, parameters));
         }
         let sources = job.modules.iter().map(|spec| spec.sources.clone()).collect();

@@ -111,7 +111,7 @@ impl Trainer<'_> {
                 true => BadJob(error).into(),
                 false => error,
             })?;
-            let lr = self.job.optimizer_in_force().lr() * samples.lr_factor;
+            let lr = self.job.common_optimization().spec.lr() * samples.lr_factor;
             course.stepped(&batch, samples.count, lr, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
@@ -209,8 +209,9 @@ impl Trainer<'_> {
             });
         }
         let gradient_sync = self.gradient_sync(&modules)?;
-        let parameters = modules.iter().map(ModuleHandle::parameters).collect::<Result<_>>()?;
-        let optimizer = DistributedOptimizer::new(self.autograd, &job.optimizer_in_force(), parameters)?;
+        let updated = modules.iter().zip(&job.modules);
+        let updated = updated.map(|(module, spec)| Ok((module.parameters()?, job.optimization(spec))));
+        let optimizer = DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?;
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
         let (seed, on_nan) = (job.seed, job.train.on_nan);

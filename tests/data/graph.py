@@ -5,13 +5,14 @@ diamond, TorchScript with two arguments and two results, a DLRM of Criteo's shap
     env/bin/python tests/data/graph.py
 
 writes graph.csv and graph_columns.csv (the samples), graph_crossed.pt (the TorchScript, before the steps),
-graph.safetensors (each model's parameters after the steps), and graph_columns.json and graph_heads.json (the losses of that DLRM
+graph.safetensors (each model's parameters after the steps; of some also with two optimizers, groups and a schedule), and graph_columns.json and graph_heads.json (the losses of that DLRM
 and of the heads with them, on all samples) beside this file. A table that is cut over ranks starts from rows of its own: graph_rows.safetensors,
 graph_column_rows.safetensors and graph_bag_rows.safetensors have them, which tests/it/graph leaves there (`first_rows`, with
 WRITE_FIRST_ROWS=1).
 """
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -30,6 +31,10 @@ NUMBERS, COLUMN_DIM = 13, 4
 # Bags of three and of two, of tables with so many rows.
 BAG_LENGTHS, BAG_ROWS = [3, 2], [20, 11]
 COLUMN_ROWS = [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28, 8, 3, 16, 10, 37, 13, 5]
+
+
+# Models that are also trained with two optimizers, groups and a schedule.
+TUNED = ["dlrm", "columns", "towers", "diamond"]
 
 
 def samples():
@@ -217,16 +222,45 @@ class Script(nn.Module):
         return self.head(torch.cat(self.both(ids, dense), 1))
 
 
-def train(model, inputs, targets, loss=nn.functional.mse_loss):
+def plain(model):
+    return [torch.optim.SGD(model.parameters(), lr=LR)], []
+
+
+def tuned(model):
+    """The last module by AdamW without decay of its biases, the others by SGD with twice the rate for biases; all rates warm up
+    and follow a cosine. placements.rs says the same as a job."""
+    *front, (_, last) = model.named_children()
+
+    def groups(modules, bias, others):
+        named = [entry for module in modules for entry in module.named_parameters()]
+        return [dict(params=[value for name, value in named if name.endswith("bias") is is_bias], **options)
+                for is_bias, options in ((True, bias), (False, others))]
+    optimizers = [
+        torch.optim.SGD(groups([module for _, module in front], dict(lr=0.2), {}), lr=LR),
+        torch.optim.AdamW(groups([last], dict(weight_decay=0.0), {}), lr=0.01, eps=1e-4, weight_decay=0.1),
+    ]
+
+    def scheduled(optimizer):
+        # Of rates that differ by a factor, as eta_min is not of CosineAnnealingLR.
+        def factor(step):
+            if step < 5:
+                return 0.2 + 0.8 * step / 5
+            return 0.1 + 0.9 * (1 + math.cos(math.pi * (step - 5) / (STEPS - 5))) / 2
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return optimizers, [scheduled(optimizer) for optimizer in optimizers]
+
+
+def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     targets = targets if isinstance(targets, list) else [targets]
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizers, schedules = how(model)
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
         own = torch.arange(step * BATCH, (step + 1) * BATCH)
         both = torch.cat([own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)])
-        optimizer.zero_grad()
+        model.zero_grad()
         loss(model(*[x[both] for x in inputs]), *[y[both] for y in targets]).backward()
-        optimizer.step()
+        for each in [*optimizers, *schedules]:
+            each.step()
     return model.state_dict()
 
 
@@ -240,12 +274,18 @@ def main():
 
     def trained(name, make, rows, *given):
         """From the seed, and from the first rows of tables that are cut."""
-        figures.update({f"{name}/{key}": value for key, value in train(make(), *given).items()})
+        ways = {"": plain}
+        if name in TUNED:
+            ways["_tuned"] = tuned
+        for way, how in ways.items():
+            figures.update({f"{name}{way}/{key}": value for key, value in train(make(), *given, how=how).items()})
         rows = HERE / f"{rows}.safetensors"
         if rows.exists():
-            model = make()
-            assert not model.load_state_dict(load_file(rows), strict=False).unexpected_keys
-            figures.update({f"{name}_rows/{key}": value for key, value in train(model, *given).items()})
+            for way, how in ways.items():
+                model = make()
+                assert not model.load_state_dict(load_file(rows), strict=False).unexpected_keys
+                found = train(model, *given, how=how)
+                figures.update({f"{name}_rows{way}/{key}": value for key, value in found.items()})
 
     trained("dlrm", Dlrm, "graph_rows", [ids, dense], dense)
     for name, make in [("towers", Towers), ("diamond", Diamond), ("script", lambda: script)]:

@@ -8,6 +8,7 @@ pub(super) mod collectives;
 pub mod data;
 mod graph;
 pub(super) mod modules;
+mod optimizer;
 pub(super) mod pipeline;
 mod places;
 pub(super) mod pull_push;
@@ -24,7 +25,7 @@ use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::layers::{self, InputDtype, Layer, Signal};
-use crate::optimizers;
+use crate::optimizers::OptimizerSpec;
 use crate::topology::{Rank, Role};
 use graph::{Ends, Graph};
 
@@ -109,13 +110,13 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(&root.open(&keys::LOSS));
-    let optimizer = optimizers::read(&optimizers::section(root));
-    let schedule = optimizers::read_schedule(&optimizers::section(root));
+    let optimizer = optimizer::read(root);
     let eval = train::read_eval(root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
     let (Graph { modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
+    let optimizer::Read { common, schedule, own } = optimizer?;
     let mut training = Training {
         seed: seed? as u64,
         modules,
@@ -126,8 +127,9 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         pipeline: pipeline?,
         data: data?,
         loss: Loss { plugin, params, from, targets },
-        optimizer: optimizer?,
-        schedule: schedule?,
+        optimizer: common,
+        own_optimizers: own,
+        schedule,
         train: train.train?,
         eval: eval?,
         log: log?,
@@ -164,12 +166,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     check_sparse(root, training);
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
-    let steps = training.train.steps;
-    if let Some(item) = optimizers::section(root).item(&optimizers::SCHEDULE).filter(|_| steps > 0) {
-        if let Some((problem, hint)) = training.schedule_beyond(steps) {
-            item.reader().report(item.error_without_value(problem).hint(hint));
-        }
-    }
+    optimizer::check(root, training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }
@@ -265,7 +262,8 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
         if !layer.op.has_sparse_gradient() || module.is_cut() {
             return;
         }
-        let (problem, hint) = match job.optimizer.refuses_sparse() {
+        let optimization = job.written_optimization(module);
+        let (problem, hint) = match optimizer::refused(optimization, OptimizerSpec::refuses_sparse) {
             _ if module.is_replicated() => (
                 "has sparse gradients, which replicas cannot average".into(),
                 "leave sparse out, or place the module on a role of one rank that does not train",
@@ -275,7 +273,7 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
                 "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
             ),
             Some(why) => (
-                format!("has sparse gradients, which {}{why} cannot apply", job.optimizer.name()),
+                format!("has sparse gradients, which {}{why} cannot apply", optimization.spec.name()),
                 "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
             ),
             None => return,

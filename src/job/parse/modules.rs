@@ -14,6 +14,7 @@ use crate::config::{
     suggest, words,
 };
 use crate::layers::{self, InputDtype, Layer, Mismatch, Signal, WantedDtype};
+use crate::optimizers;
 use crate::topology::Role;
 
 pub const MODULES: Key<ByHand> = key("modules", by_hand(|| Kind::Map(Box::new(Kind::Table(KEYS)))))
@@ -30,6 +31,10 @@ pub(super) const LAYERS: Key<By<Vec<Layer>>> =
     key("layers", by(layers::list, || Kind::list(Kind::Named("layer"))))
         .needed_at_times("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
         .doc("What a sample passes, in this order. A layer that needs no arguments may be just its type.");
+pub(super) const OPTIMIZER: Key<Optional<ByHand>> =
+    key("optimizer", by_hand(|| Kind::Variants("optimizer", optimizers::variants)))
+        .optional()
+        .doc("What updates this module, if not what `[optimizer]` says.");
 const DEVICES: Key<Optional<ByHand>> = key("devices", by_hand(devices_kind))
     .optional()
     .doc("Splits the layers over GPUs: how many, or the names of the layers at which the second one starts, the third, ...");
@@ -57,6 +62,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &starts::OUTPUTS,
     &starts::NON_PERSISTENT,
     &WEIGHTS,
+    &OPTIMIZER,
     &places::STAGES,
     &DEVICES,
     &RECOMPUTE,

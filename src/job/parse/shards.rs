@@ -4,10 +4,10 @@ use super::super::keys;
 use super::super::shards::{Cut, RowLife};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
-use super::{cluster, modules, starts, train};
+use super::{cluster, modules, optimizer, starts, train};
 use crate::config::{Integer, Item, Key, Optional, Table, integer, key};
 use crate::layers::{InputDtype, Signal};
-use crate::optimizers;
+use crate::optimizers::OptimizerSpec;
 use crate::topology::Role;
 
 pub(super) const ADMIT_AFTER: Key<Integer> = key("admit_after", integer(1..=RowLife::MOST)).default("1").doc(
@@ -84,9 +84,9 @@ pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
 pub(super) fn check(root: &Table<'_>, job: &Training) {
     let cut = |module: &&ModuleSpec| module.is_cut();
     for module in job.modules.iter().filter(cut) {
-        let name = &module.name;
+        let (name, optimization) = (&module.name, job.written_optimization(module));
         if let (Some(why), Some(item)) =
-            (job.optimizer.refuses_rows(), root.section(&optimizers::OPTIMIZER).item(&optimizers::TYPE))
+            (optimizer::refused(optimization, OptimizerSpec::refuses_rows), optimizer::of(root, module))
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");

@@ -182,7 +182,7 @@ pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ModuleSi
         steps: training.train.steps,
         consistency: training.train.consistency,
         local_steps: training.train.local_steps,
-        optimizer: training.optimizer_in_force(),
+        optimizer: training.common_optimization().spec,
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
         pipeline: pipeline_plan(training),
@@ -278,7 +278,7 @@ fn device_plans(
 ) -> Vec<DevicePlan> {
     // A trainer has an optimizer of its own only for steps between two synchronisations.
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
-    let tensors = if updated { job.optimizer.tensors_per_parameter() } else { 0 };
+    let tensors = if updated { job.written_optimization(module).spec.tensors_per_parameter() } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     let mut add = |device: Device, parameters: u64, parameter_bytes: u64, buffer_bytes: u64| {
         let empty =

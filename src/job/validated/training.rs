@@ -1,6 +1,6 @@
 //! What a job trains: modules, data, loss, optimizer, and how.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use super::{
     Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
     Replicas, Source,
 };
-use crate::optimizers::{LrSchedule, OptimizerSpec};
+use crate::optimizers::{LrSchedule, Optimization};
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,7 +28,10 @@ pub struct Training {
     pub pipeline: Pipeline,
     pub data: Data,
     pub loss: Loss,
-    pub optimizer: OptimizerSpec,
+    /// Of the modules that say no other.
+    pub optimizer: Optimization,
+    /// Those of single modules, by the name that a job gives them.
+    pub own_optimizers: BTreeMap<String, Optimization>,
     /// How its learning rate changes.
     pub schedule: Option<LrSchedule>,
     pub train: Train,
@@ -139,14 +142,28 @@ impl Training {
         ends.map(|end| ways[end].clone()).max_by_key(Vec::len).unwrap_or_default()
     }
 
-    /// The optimizer as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
+    /// What updates a module, as it runs. With `train.scale_lr` a job whose steps are rounds follows the linear scaling rule: the learning rate
     /// times the number of trainers (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
-    pub fn optimizer_in_force(&self) -> OptimizerSpec {
-        let mut optimizer = self.optimizer.clone();
+    pub fn optimization(&self, module: &ModuleSpec) -> Optimization {
+        self.in_force(self.written_optimization(module))
+    }
+
+    /// As [`Training::optimization`], of the modules that say no other.
+    pub fn common_optimization(&self) -> Optimization {
+        self.in_force(&self.optimizer)
+    }
+
+    /// What updates a module, as the job has it.
+    pub fn written_optimization(&self, module: &ModuleSpec) -> &Optimization {
+        self.own_optimizers.get(module.written_name()).unwrap_or(&self.optimizer)
+    }
+
+    fn in_force(&self, written: &Optimization) -> Optimization {
+        let mut optimization = written.clone();
         if self.train.scale_lr && self.rounds() {
-            optimizer.set_lr(optimizer.lr() * self.train.trainers.ranks.len() as f64);
+            optimization.scale_lr(self.train.trainers.ranks.len() as f64);
         }
-        optimizer
+        optimization
     }
 
     /// Why trainers of so many steps do not come to all of the schedule, if so: a problem and a hint.
@@ -239,7 +256,7 @@ mod tests {
             let job = load(&Sources { file, env: Vec::new(), overrides: &overrides }).unwrap().job;
             let job = job.training().unwrap();
             assert_eq!(job.train.trainers.ranks.len(), 2);
-            (job.optimizer_in_force().lr(), job.optimizer.lr())
+            (job.common_optimization().spec.lr(), job.optimizer.spec.lr())
         };
         let near = |a: f64, b: f64| (a - b).abs() < 1e-12;
         let (scaled, plain) = lr(&["train.scale_lr=true", "train.consistency=bsp"]);

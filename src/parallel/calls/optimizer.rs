@@ -1,12 +1,12 @@
 //! The optimizer of hosted modules.
 
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::Optimization;
 use crate::rpc::{Json, RRef, body, call};
 
 call! {
     /// One optimizer over all parameters of some modules.
     pub(in crate::parallel) struct Create = "optimizer.create" -> Created {
-        options: Json<OptimizerSpec>,
+        options: Json<Optimization>,
         ..parameters: RRef,
     }
 }

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::Optimization;
 use crate::rpc::{Body, CallError, Field, Fields, Json, RRef, Value, body, call};
 
 call! {
@@ -22,7 +22,7 @@ call! {
     /// What updates the parameters from now on.
     pub(in crate::parallel) struct Optimize = "range.optimizer" -> () {
         range: RRef,
-        options: Json<OptimizerSpec>,
+        options: Json<Optimization>,
     }
 }
 

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::optimizer::Stepped;
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::Optimization;
 use crate::rpc::{Json, RRef, body, call};
 
 call! {
@@ -41,7 +41,7 @@ call! {
     /// What updates the rows from now on.
     pub(in crate::parallel) struct Optimize = "shard.optimize" -> () {
         shard: RRef,
-        options: Json<OptimizerSpec>,
+        options: Json<Optimization>,
     }
 }
 

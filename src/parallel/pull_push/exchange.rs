@@ -13,7 +13,7 @@ use super::filter::{Encoded, decode, encode};
 use super::segments::{Segment, gather, marked_length, segments, spread};
 use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
-use crate::optimizers::{Optimizer, OptimizerSpec};
+use crate::optimizers::{Optimization, Optimizer};
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
 use crate::parallel::{Applied, Gradients, LocalParameters, StepTerms, WAIT_FOR_TRAINERS, mean};
 use crate::rpc::{Call, Json, PendingReply, RRef};
@@ -133,10 +133,11 @@ impl Exchange {
     ///
     /// # Errors
     /// When a server refuses the options, or already updates these parameters by others.
-    pub(in crate::parallel) fn start(&mut self, spec: &OptimizerSpec) -> Result<()> {
-        self.call_all(|range| range::Optimize { range, options: Json(spec.clone()) })?;
+    pub(in crate::parallel) fn start(&mut self, optimization: &Optimization) -> Result<()> {
+        self.call_all(|range| range::Optimize { range, options: Json(optimization.clone()) })?;
         if self.local.every > 1 {
-            let optimizer = Optimizer::new(spec.clone(), &self.here.tensors);
+            let names = self.here.module.whole_names();
+            let optimizer = Optimizer::grouped(optimization, names, &self.here.tensors);
             self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.name))?);
         }
         self.refresh()

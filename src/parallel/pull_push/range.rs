@@ -15,7 +15,7 @@ use super::filter::{decode, encode};
 use super::segments::{Segment, gather, marked_length, segments, spread};
 use crate::job::{Consistency, Filter, ModuleSpec, ranges, unservable};
 use crate::model::Module;
-use crate::optimizers::{Optimizer, OptimizerSpec};
+use crate::optimizers::{Optimization, Optimizer};
 use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::mean::mean_over_trainers;
 use crate::parallel::registry::{Counters, OptimizerChoice};
@@ -50,6 +50,8 @@ pub(super) struct ServerRange {
 /// Which numbers of which parameter a segment has.
 pub(super) struct PartOfParameter {
     pub name: String,
+    /// Behind the module's own.
+    pub whole_name: String,
     /// The shape of the whole parameter.
     pub shape: Vec<i64>,
     pub from: u64,
@@ -105,7 +107,8 @@ impl ServerRange {
         let part = |segment: &Segment| {
             let info = &module.parameters()[segment.parameter];
             let (name, shape) = (info.name.clone(), info.shape.clone());
-            PartOfParameter { name, shape, from: segment.from as u64, to: segment.to as u64 }
+            let whole_name = format!("{}.{name}", spec.written_name());
+            PartOfParameter { name, whole_name, shape, from: segment.from as u64, to: segment.to as u64 }
         };
         ServerRange::new(&spec.name, pieces.iter().map(part).collect(), values, holding)
     }
@@ -140,10 +143,12 @@ impl ServerRange {
     ///
     /// # Errors
     /// When another optimizer was chosen before, or this one is not possible.
-    pub(super) fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        self.optimizer.choose(&self.module, spec, || {
+    pub(super) fn set_optimizer(&self, optimization: &Optimization) -> Result<()> {
+        self.optimizer.choose(&self.module, optimization, || {
+            let names = || self.parts.iter().map(|part| &part.whole_name);
             self.updates.prepare(|segments| {
-                segments.optimizer = Some(Optimizer::new(spec.clone(), segments.values.tensors())?);
+                segments.optimizer =
+                    Some(Optimizer::grouped(optimization, names(), segments.values.tensors())?);
                 Ok(())
             })
         })
@@ -289,7 +294,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::optimizers::Sgd;
+    use crate::optimizers::{OptimizerSpec, Sgd};
 
     const TRAINERS: [Rank; 3] = [Rank(1), Rank(2), Rank(3)];
     const LENGTHS: [i64; 4] = [300, 7, 1, 64];
@@ -297,6 +302,7 @@ mod tests {
     fn parts() -> Vec<PartOfParameter> {
         let part = |(name, length): (usize, i64)| PartOfParameter {
             name: name.to_string(),
+            whole_name: format!("net.{name}"),
             shape: vec![length],
             from: 0,
             to: length as u64,
@@ -310,7 +316,7 @@ mod tests {
         let range = ServerRange::new("net", parts(), values.into(), &holding).unwrap();
         let (momentum, dampening, weight_decay) = (0.0, 0.0, 0.0);
         let sgd = Sgd { lr: 0.1, momentum, dampening, weight_decay, nesterov: false, maximize: false };
-        range.set_optimizer(&OptimizerSpec::Sgd(sgd)).unwrap();
+        range.set_optimizer(&OptimizerSpec::Sgd(sgd).into()).unwrap();
         range
     }
 
@@ -352,7 +358,7 @@ mod tests {
         let values = LENGTHS.map(|length| Tensor::ones([length], (Kind::Float, Device::Cpu)));
         let range = ServerRange::new("net", parts(), values.into(), &holding).unwrap();
         let adam = r#"{"type": "adam", "lr": 0.1, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0, "amsgrad": false, "maximize": false}"#;
-        range.set_optimizer(&serde_json::from_str(adam).unwrap()).unwrap();
+        range.set_optimizer(&serde_json::from_str::<OptimizerSpec>(adam).unwrap().into()).unwrap();
         let step = |trainer: usize, value: f64| {
             drop(wait(range.push(TRAINERS[trainer], 0, Some(gradient(Filter::None, 2, value)))).unwrap());
             range.pull(TRAINERS[0], None).unwrap().parts[0].double_value(&[307])

@@ -16,7 +16,7 @@ use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::{RowTable, TablePart, TableSpec};
 use crate::model::TableRows;
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::{Optimization, OptimizerSpec};
 use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
@@ -158,11 +158,28 @@ impl Shard {
     ///
     /// # Errors
     /// When another one was chosen before, or it cannot update single rows.
-    pub fn set_optimizer(&self, spec: &OptimizerSpec) -> Result<()> {
-        self.optimizer.choose(&self.module, spec, || {
+    pub fn set_optimizer(&self, optimization: &Optimization) -> Result<()> {
+        let spec = self.options(optimization)?;
+        self.optimizer.choose(&self.module, optimization, || {
             let set = self.updates.prepare(|table| table.set_optimizer(spec));
             set.with_context(|| in_module(&self.module))
         })
+    }
+
+    /// The tables of a module are updated as one.
+    fn options<'a>(&self, optimization: &'a Optimization) -> Result<&'a OptimizerSpec> {
+        let of = |table: &TablePart| optimization.of(&format!("{}.{}", self.module, table.name));
+        let first = of(&self.tables[0]);
+        match self.tables.iter().find(|table| of(table) != first) {
+            None => Ok(first),
+            Some(other) => bail!(
+                "module `{}`: tables `{}` and `{}` are in different groups of the optimizer, and the tables of a module are \
+                 updated as one\n  hint: give them a pattern that has all of them, or make two modules of them",
+                self.module,
+                self.tables[0].name,
+                other.name
+            ),
+        }
     }
 
     /// Updates the rows that the context has looked up with what its backward gave, on these terms. `None`: the step

@@ -311,10 +311,16 @@ fn train(model: &Model, places: &[Place], settings: &[&str]) -> Vec<(String, Ten
 
 #[track_caller]
 fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
+    assert_is(model, "", places, settings);
+}
+
+/// `how` it was trained there.
+#[track_caller]
+fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
     let cut = places.iter().any(|place| matches!(place, Rows | Hash));
     let trained = train(model, places, settings);
     let figures = model::load(&data("graph.safetensors")).unwrap();
-    let of_model = format!("{}{}/", model.name, if cut { "_rows" } else { "" });
+    let of_model = format!("{}{}{how}/", model.name, if cut { "_rows" } else { "" });
     let figures: Vec<_> = figures
         .into_iter()
         .filter_map(|(name, figure)| Some((name.strip_prefix(&of_model)?.to_owned(), figure)))
@@ -384,6 +390,37 @@ fn weighted_bags_equal_one_process_under_every_placement() {
         assert_is_pytorchs(&BAGS, &places, &[]);
     }
     assert_is_pytorchs(&BAGS, &[Remote, Rows, Rows, Remote], &["pipeline.micro_batches=4"]);
+}
+
+/// The last module by AdamW without decay of its biases, the others by SGD with twice the rate for biases; all rates warm up and
+/// follow a cosine.
+#[test]
+fn groups_two_optimizers_and_a_schedule_equal_one_process_under_every_placement() {
+    let tuned = |model: &Model, places: &[Place]| {
+        let (last, _) = model.modules.last().unwrap();
+        let own = "type=\"adamw\", lr=0.01, eps=1e-4, weight_decay=0.1, groups=[{match=[\"*.bias\"], weight_decay=0.0}]";
+        let settings = [
+            "optimizer.groups=[{match=[\"*.bias\"], lr=0.2}]",
+            &format!("modules.{last}.optimizer={{{own}}}"),
+            "optimizer.schedule={type=\"cosine\", warmup_steps=5, warmup_from=0.2, end_factor=0.1}",
+        ];
+        assert_is(model, "_tuned", places, &settings);
+    };
+    tuned(&DLRM, &[Remote, Remote, Remote]);
+    tuned(&DLRM, &[Replicas, Rows, Replicas]);
+    tuned(&DLRM, &[Caller, Hash, Caller]);
+    tuned(&DLRM, &[Remote, Caller, Replicas]);
+    tuned(&DLRM, &[Remote, With("bottom"), Stages]);
+    tuned(&DLRM, &[Replicas, Hash, RemoteReplicas]);
+    tuned(&COLUMNS, &[Remote, Rows, Caller]);
+    tuned(&COLUMNS, &[Replicas, Replicas, Replicas]);
+    tuned(&TOWERS, &[Remote, Remote, Remote]);
+    tuned(&TOWERS, &[Caller, Replicas, RemoteReplicas]);
+    tuned(&TOWERS, &[Stages, Remote, With("item")]);
+    tuned(&TOWERS, &[Replicas, Caller, Remote]);
+    tuned(&DIAMOND, &[Remote, Remote, Remote, Remote]);
+    tuned(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
+    tuned(&DIAMOND, &[Caller, Remote, Caller, RemoteReplicas]);
 }
 
 /// Outputs meet their targets in the order in which the job names them, wherever they come from.

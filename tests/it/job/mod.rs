@@ -1,6 +1,7 @@
 //! What bad job files get: every message that a person sees, and that they come all at once.
 
 mod model;
+mod optimizers;
 mod pull_push;
 mod schedules;
 mod shards;

@@ -70,7 +70,7 @@ impl World {
         let pulled = Pulled::build(autograd, &spec(), &[tch::Device::Cpu], filter, 1).unwrap();
         let parameters = pulled.parameters();
         let optimizer = parameters
-            .and_then(|parameters| DistributedOptimizer::new(autograd, &sgd(0.1), vec![parameters]));
+            .and_then(|parameters| DistributedOptimizer::new(autograd, vec![(parameters, sgd(0.1).into())]));
         (pulled, optimizer)
     }
 

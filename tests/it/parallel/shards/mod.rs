@@ -92,7 +92,8 @@ impl World {
 
     fn optimizer(&self, trainer: u32, optimizer: &OptimizerSpec) -> DistributedOptimizer {
         let parameters = Parameters::Sharded(self.module(trainer).shards().to_vec());
-        DistributedOptimizer::new(&self.autograds[trainer as usize], optimizer, vec![parameters]).unwrap()
+        let updated = vec![(parameters, optimizer.clone().into())];
+        DistributedOptimizer::new(&self.autograds[trainer as usize], updated).unwrap()
     }
 
     /// Runs `train` on each trainer at once, each on a thread of its own.

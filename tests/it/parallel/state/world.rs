@@ -190,8 +190,8 @@ impl<'a> Trainer<'a> {
             let group = node.groups.join(&node.mesh, "trainers", &training.train.trainers.ranks).unwrap();
             GradientSync::new(group, &[replicas], &training.replicas).unwrap()
         });
-        let parameters = modules.iter().map(|module| module.parameters().unwrap()).collect();
-        let optimizer = DistributedOptimizer::new(autograd, optimizer, parameters).unwrap();
+        let updated = |module: &ModuleHandle| (module.parameters().unwrap(), optimizer.clone().into());
+        let optimizer = DistributedOptimizer::new(autograd, modules.iter().map(updated).collect()).unwrap();
         Trainer { training, autograd: autograd.clone(), rank, modules, sync, optimizer }
     }
 

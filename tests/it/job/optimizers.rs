@@ -1,0 +1,94 @@
+//! `optimizer.groups` and `modules.NAME.optimizer`: what does not fit is told.
+
+use super::{SOUND, load, replaced, set};
+
+#[test]
+fn a_group_says_only_what_differs() {
+    let settings = [
+        "optimizer.momentum=0.9",
+        "optimizer.groups=[{match=[\"*.bias\", \"net.fc1.*\"], lr=0.5}, {match=[\"*.weight\"], momentum=0.0}]",
+    ];
+    let job = load(SOUND, &[], &settings).unwrap().job;
+    let optimization = &job.training().unwrap().optimizer;
+    let of = |name: &str| format!("{:?}", optimization.of(name));
+    insta::assert_snapshot!(of("net.fc2.bias"), @"Sgd(Sgd { lr: 0.5, momentum: 0.9, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false })");
+    insta::assert_snapshot!(of("net.fc1.weight"), @"Sgd(Sgd { lr: 0.5, momentum: 0.9, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false })");
+    insta::assert_snapshot!(of("net.fc2.weight"), @"Sgd(Sgd { lr: 0.1, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false })");
+    insta::assert_snapshot!(of("net.other"), @"Sgd(Sgd { lr: 0.1, momentum: 0.9, dampening: 0.0, weight_decay: 0.0, nesterov: false, maximize: false })");
+}
+
+#[test]
+fn mistakes_in_groups_are_told() {
+    let with = |groups: &str| replaced("lr = 0.1", &format!("lr = 0.1\ngroups = {groups}"));
+    insta::assert_snapshot!(with("[{ match = [\"*.bais\"], lr = 0.2 }]"), @r#"
+    error: job `x.toml`: `optimizer.groups[0]` `match` = "*.bais" is not the name of any parameter
+      from: x.toml, line 26
+      hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
+    "#);
+    insta::assert_snapshot!(with("[{ lr = 0.2 }]"), @r#"
+    error: job `x.toml`: `optimizer.groups[0].match` is missing
+      from: x.toml, line 26
+      hint: for example match = ["*.bias"]
+    "#);
+    insta::assert_snapshot!(with("[{ match = [\"*.bias\"], betas = [0.9, 0.99] }]"), @r"
+    error: job `x.toml`: unknown key `optimizer.groups[0].betas`
+      from: x.toml, line 26
+      hint: known keys: match, lr, momentum, dampening, weight_decay, nesterov, maximize
+    ");
+    insta::assert_snapshot!(with("[{ match = [\"*.bias\"], nesterov = true }]"), @r"
+    error: job `x.toml`: `optimizer.groups[0].nesterov` = true needs a momentum and no dampening; there are 0 and 0
+      from: x.toml, line 26
+      hint: for example momentum = 0.9, and leave dampening out
+    ");
+    insta::assert_snapshot!(with("[{ match = \"*.bias\", lr = -1 }]"), @r#"
+    error: job `x.toml`: `optimizer.groups[0].match`: expected a list, found "*.bias"
+      from: x.toml, line 26
+      hint: for example [1, 2]
+    error: job `x.toml`: `optimizer.groups[0].lr` = -1 is not above 0
+      from: x.toml, line 26
+      hint: use a number above 0
+    "#);
+    insta::assert_snapshot!(with("{ match = [\"*.bias\"] }"), @r#"
+    error: job `x.toml`: `optimizer.groups`: expected a list, found { match = ["*.bias"] }
+      from: x.toml, line 26
+      hint: for example [1, 2]
+    "#);
+}
+
+#[test]
+fn mistakes_in_the_optimizer_of_a_module_are_told() {
+    let with = |optimizer: &str| set(&[&format!("modules.net.optimizer={optimizer}")]);
+    insta::assert_snapshot!(with("{ type = \"adm\" }"), @r#"
+    error: job `x.toml`: `modules.net.optimizer.type` = "adm" is not one of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop, rprop, nadam, radam or lion
+      from: option --set modules.net.optimizer={ type = "adm" }
+      hint: did you mean "adam"?
+    "#);
+    insta::assert_snapshot!(with("{ type = \"adam\", momentum = 0.9 }"), @r#"
+    error: job `x.toml`: unknown key `modules.net.optimizer.momentum`
+      from: option --set modules.net.optimizer={ type = "adam", momentum = 0.9 }
+      hint: known keys: type, schedule, groups, lr, betas, eps, weight_decay, amsgrad, maximize
+    "#);
+    insta::assert_snapshot!(with("{ lr = 0.1 }"), @r#"
+    error: job `x.toml`: `modules.net.optimizer.type` is missing
+      hint: for example type = "sgd"
+    "#);
+    insta::assert_snapshot!(with("{ type = \"sgd\", schedule = { type = \"cosine\" } }"), @r#"
+    error: job `x.toml`: `modules.net.optimizer.schedule` is not for a single module
+      from: option --set modules.net.optimizer={ type = "sgd", schedule = { type = "cosine" } }
+      hint: write it in [optimizer]: all learning rates follow it
+    "#);
+    insta::assert_snapshot!(with("{ type = \"sgd\", groups = [{ match = [\"fc1.*\"] }] }"), @r#"
+    error: job `x.toml`: `modules.net.optimizer.groups[0]` `match` = "fc1.*" is not the name of any parameter
+      from: option --set modules.net.optimizer={ type = "sgd", groups = [{ match = ["fc1.*"] }] }
+      hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
+    "#);
+    // All modules have their own: the common one has nothing left to match.
+    insta::assert_snapshot!(
+        set(&["modules.net.optimizer={ type = \"adam\" }", "optimizer.groups=[{ match = [\"*\"], lr = 1 }]"]),
+        @r#"
+    error: job `x.toml`: `optimizer.groups[0]` `match` = "*" is not the name of any parameter
+      from: option --set optimizer.groups=[{ match = ["*"], lr = 1 }]
+      hint: no module is updated by this optimizer
+    "#
+    );
+}
