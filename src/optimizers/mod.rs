@@ -38,7 +38,8 @@ pub use state::{NamedSlot, ParameterSlots};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    AnyKey, ByHand, Item, Key, Kind, List, Optional, Str, Table, Variant, by_hand, key, list, string,
+    AnyKey, ByHand, Item, Key, Kind, List, Number, Optional, Str, Table, Variant, above, by_hand, key, list,
+    string,
 };
 use options::Options;
 use rule::{Impossible, UpdateRule};
@@ -153,8 +154,13 @@ const MATCH: Key<List<Str>> = key("match", list(string())).example("[\"*.bias\"]
      counts.",
 );
 
-/// The keys that all optimizers have; a module's own has no schedule.
-pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE, &GROUPS];
+pub const CLIP_NORM: Key<Optional<Number>> = key("clip_norm", above(0.0)).optional().doc(
+    "Scales a step's gradients down to this norm, over all parameters of the job, where theirs is larger; torch's \
+     `clip_grad_norm_`.",
+);
+
+/// The keys that all optimizers have; a module's own has neither schedule nor clipping.
+pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE, &CLIP_NORM, &GROUPS];
 
 /// All optimizers, as a job's table of one may be.
 pub fn variants() -> Vec<Variant> {

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, Weak};
 use anyhow::{Context as _, Result};
 use tch::Tensor;
 
-use super::calls::optimizer::{Create, Step, Stepped};
+use super::calls::optimizer::{Create, Measure, MeasuredStep, SentTerms, Step, Stepped};
 use super::calls::shard;
 use super::finite::wrong_gradient;
 use super::first_gradients::FirstGradients;
-use super::pull_push::{Exchange, Traffic};
+use super::norm;
+use super::pull_push::{Exchange, Pushing, Traffic};
 use super::state::{
     ModuleState, OwnerState, StateSnapshot, StepCounters, add_module, add_slots, restore_module,
     restore_slots, wanted_by_module,
@@ -71,6 +72,15 @@ pub struct DistributedOptimizer {
     pulled: Vec<Exchange>,
     /// Steps that have gone to every owner, those that were skipped counted too.
     steps: u64,
+    clip: Option<ClipNorm>,
+}
+
+/// How gradients are clipped by their norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClipNorm {
+    pub max_norm: f64,
+    /// Steps are rounds: the norm is that of the mean over the trainers, and else of a trainer's own gradients.
+    pub rounds: bool,
 }
 
 impl DistributedOptimizer {
@@ -124,7 +134,26 @@ impl DistributedOptimizer {
         for call in calls {
             at_owners.push(call.wait()?.optimizer);
         }
-        Ok(DistributedOptimizer { autograd: autograd.clone(), at_owners, shards, replicas, pulled, steps: 0 })
+        Ok(DistributedOptimizer {
+            autograd: autograd.clone(),
+            at_owners,
+            shards,
+            replicas,
+            pulled,
+            steps: 0,
+            clip: None,
+        })
+    }
+
+    /// Clips the gradients of each step by their norm, if so.
+    #[must_use]
+    pub fn clipping(self, clip: Option<ClipNorm>) -> DistributedOptimizer {
+        DistributedOptimizer { clip, ..self }
+    }
+
+    /// Does a step take two exchanges?
+    pub fn clips(&self) -> bool {
+        self.clip.is_some()
     }
 
     /// How many steps the owners have applied, or will have when those under way are over.
@@ -146,20 +175,36 @@ impl DistributedOptimizer {
     ) -> Result<Stepping<'a>> {
         let terms = terms.into();
         let number = backward.number().context("the backward could not begin")?;
-        let calls = self.fan_out(context, Some(number), terms);
-        Ok(Stepping {
-            calls,
-            replicas: &mut self.replicas,
-            pulled: &mut self.pulled,
-            context,
-            terms: Some(terms),
-        })
+        Ok(self.begin(context, Some(number), Some(terms)))
     }
 
     /// Takes part in the step without an update, so that nobody who waits for this trainer waits in vain.
     pub fn skip<'a>(&'a mut self, context: &'a Context) -> Stepping<'a> {
-        let calls = self.fan_out(context, None, StepTerms::from(0));
-        Stepping { calls, replicas: &mut [], pulled: &mut self.pulled, context, terms: None }
+        self.begin(context, None, None)
+    }
+
+    fn begin<'a>(
+        &'a mut self,
+        context: &'a Context,
+        backward: Option<u64>,
+        terms: Option<StepTerms>,
+    ) -> Stepping<'a> {
+        self.steps += 1;
+        let owners = Owners {
+            autograd: &self.autograd,
+            optimizers: &self.at_owners,
+            shards: &self.shards,
+            context,
+            backward,
+        };
+        let StepTerms { samples, lr_factor, .. } = terms.unwrap_or(StepTerms::from(0));
+        let sent = SentTerms { samples, lr_factor, clip_factor: None };
+        // A step that is skipped has nothing to measure, but where others measure with it.
+        let sent = match self.clip.filter(|clip| clip.rounds || terms.is_some()) {
+            None => Sent::Steps(owners.step(sent)),
+            Some(clip) => Sent::Measures(clip, owners.measure(sent)),
+        };
+        Stepping { sent, owners, replicas: &mut self.replicas, pulled: &mut self.pulled, terms }
     }
 
     /// The state of a module on this rank: its parameters, what it keeps, its optimizer. A step that comes while it is held
@@ -219,34 +264,61 @@ impl DistributedOptimizer {
     pub fn traffic(&self) -> Vec<(String, Traffic)> {
         self.pulled.iter().map(|exchange| (exchange.module().into(), exchange.traffic())).collect()
     }
+}
 
-    /// To all owners at once.
-    fn fan_out(
-        &mut self,
-        context: &Context,
-        backward: Option<u64>,
-        StepTerms { samples, lr_factor }: StepTerms,
-    ) -> Vec<PendingReply<Stepped>> {
-        self.steps += 1;
-        let modules = self.at_owners.iter().map(|optimizer| {
-            let step = Step { optimizer: optimizer.clone(), backward, samples, lr_factor };
-            self.autograd.call_within(optimizer.owner(), step, Some(context), WAIT_FOR_TRAINERS)
+/// The owners of parameters, in a step.
+struct Owners<'a> {
+    autograd: &'a Arc<Autograd>,
+    optimizers: &'a [RRef],
+    shards: &'a [RRef],
+    context: &'a Context,
+    /// `None`: the step is skipped.
+    backward: Option<u64>,
+}
+
+impl Owners<'_> {
+    /// To all of them at once.
+    fn step(&self, terms: SentTerms) -> Vec<PendingReply<Stepped>> {
+        let &Owners { autograd, context, backward, .. } = self;
+        let modules = self.optimizers.iter().map(|optimizer| {
+            let step = Step { optimizer: optimizer.clone(), backward, terms };
+            autograd.call_within(optimizer.owner(), step, Some(context), WAIT_FOR_TRAINERS)
         });
         let shards = self.shards.iter().map(|shard| {
-            let step = shard::Step { shard: shard.clone(), backward, samples, lr_factor };
-            self.autograd.call_within(shard.owner(), step, Some(context), WAIT_FOR_TRAINERS)
+            let step = shard::Step { shard: shard.clone(), backward, terms };
+            autograd.call_within(shard.owner(), step, Some(context), WAIT_FOR_TRAINERS)
+        });
+        modules.chain(shards).collect()
+    }
+
+    fn measure(&self, terms: SentTerms) -> Vec<PendingReply<MeasuredStep>> {
+        let &Owners { autograd, context, backward, .. } = self;
+        let modules = self.optimizers.iter().map(|optimizer| {
+            let measure = Measure { optimizer: optimizer.clone(), backward, terms };
+            autograd.call_within(optimizer.owner(), measure, Some(context), WAIT_FOR_TRAINERS)
+        });
+        let shards = self.shards.iter().map(|shard| {
+            let measure = shard::Measure { shard: shard.clone(), backward, terms };
+            autograd.call_within(shard.owner(), measure, Some(context), WAIT_FOR_TRAINERS)
         });
         modules.chain(shards).collect()
     }
 }
 
+/// What has gone to the owners.
+enum Sent {
+    Steps(Vec<PendingReply<Stepped>>),
+    /// The first halves of steps that clip.
+    Measures(ClipNorm, Vec<PendingReply<MeasuredStep>>),
+}
+
 /// A step that the owners are taking.
 #[must_use = "a step that nobody waits for fails unseen, and leaves this rank's parameters as they were"]
 pub struct Stepping<'a> {
-    calls: Vec<PendingReply<Stepped>>,
+    sent: Sent,
+    owners: Owners<'a>,
     replicas: &'a mut [LocalReplica],
     pulled: &'a mut [Exchange],
-    context: &'a Context,
     /// `None`: the step is skipped.
     terms: Option<StepTerms>,
 }
@@ -257,26 +329,31 @@ impl Stepping<'_> {
     ///
     /// # Errors
     /// When the backward failed, or an owner cannot apply the gradients.
-    pub fn wait(self) -> Result<Applied> {
-        let gradients = self.context.state().gradients();
+    pub fn wait(mut self) -> Result<Applied> {
+        let gradients = self.owners.context.state().gradients();
         let not_finite = match self.terms {
             Some(_) => self.own_wrong_gradient(&gradients)?,
             None => None,
         };
         let is_applied = not_finite.is_none();
         let given = self.terms.filter(|_| is_applied).map(|terms| (&gradients, terms));
+        let Halves { calls, given, pushed, not_finite } = self.clipped(given, not_finite)?;
         // Under way while this rank's own are updated.
-        let pushes =
-            self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?;
+        let pushes = match pushed {
+            Some(pushes) => pushes.into_iter().map(Some).collect(),
+            None => {
+                self.pulled.iter_mut().map(|exchange| exchange.step(given)).collect::<Result<Vec<_>>>()?
+            }
+        };
         if let Some((_, terms)) = given {
             for replica in self.replicas.iter_mut() {
                 let _span = span(Activity::Step);
-                let stepped = replica.step(&gradients, terms.lr_factor);
+                let stepped = replica.step(&gradients, terms);
                 stepped.with_context(|| format!("module `{}`", replica.local.name))?;
             }
         }
         let mut applied = Applied { staleness: 0, not_finite };
-        for call in self.calls {
+        for call in calls {
             let Stepped { staleness, not_finite } = call.wait()?;
             applied = applied.and(Applied { staleness, not_finite });
         }
@@ -285,6 +362,43 @@ impl Stepping<'_> {
             applied = applied.and(exchange.settle(push)?);
         }
         Ok(applied)
+    }
+
+    /// Where gradients are clipped: waits for the first halves of the step, and has the second ones go out.
+    fn clipped<'g>(
+        &mut self,
+        given: Option<(&'g BTreeMap<String, Tensor>, StepTerms)>,
+        mut not_finite: Option<String>,
+    ) -> Result<Halves<'g>> {
+        let (clip, measures) = match std::mem::replace(&mut self.sent, Sent::Steps(Vec::new())) {
+            Sent::Steps(calls) => return Ok(Halves { calls, given, pushed: None, not_finite }),
+            Sent::Measures(clip, measures) => (clip, measures),
+        };
+        let mut squares = 0.0;
+        let mut of_ranges = Vec::new();
+        for exchange in self.pulled.iter_mut().filter(|_| clip.rounds) {
+            of_ranges.extend(exchange.measure(given)?);
+        }
+        if let Some((gradients, _)) = given {
+            for replica in self.replicas.iter() {
+                let names = &replica.local.watched_names;
+                squares += norm::squares(names.iter().filter_map(|name| gradients.get(name)))?;
+            }
+            for exchange in self.pulled.iter().filter(|_| !clip.rounds) {
+                squares += exchange.squares(gradients)?;
+            }
+        }
+        for measured in measures.into_iter().chain(of_ranges) {
+            let MeasuredStep { squares: of_owner, not_finite: wrong } = measured.wait()?;
+            squares += of_owner;
+            not_finite = not_finite.or(wrong);
+        }
+        let factor = norm::factor(clip.max_norm, squares);
+        let StepTerms { samples, lr_factor, .. } = self.terms.unwrap_or(StepTerms::from(0));
+        let calls = self.owners.step(SentTerms { samples, lr_factor, clip_factor: Some(factor) });
+        let pushed = clip.rounds.then(|| self.pulled.iter().map(|own| own.step_measured(factor)).collect());
+        let given = given.map(|(gradients, terms)| (gradients, StepTerms { clip_factor: factor, ..terms }));
+        Ok(Halves { calls, given, pushed, not_finite })
     }
 
     /// Replicas have averaged theirs by now, so all of them see the same.
@@ -302,11 +416,24 @@ impl Stepping<'_> {
     }
 }
 
+/// A step whose clipping is settled.
+struct Halves<'g> {
+    calls: Vec<PendingReply<Stepped>>,
+    /// What this rank's own are updated with.
+    given: Option<(&'g BTreeMap<String, Tensor>, StepTerms)>,
+    /// Of pulled modules, where the second half has gone to the servers.
+    pushed: Option<Vec<Pushing>>,
+    not_finite: Option<String>,
+}
+
 impl LocalReplica {
-    fn step(&mut self, gradients: &BTreeMap<String, Tensor>, lr_factor: f64) -> Result<()> {
-        let own = self.local.gradients(gradients);
+    fn step(&mut self, gradients: &BTreeMap<String, Tensor>, terms: StepTerms) -> Result<()> {
+        let mut own = self.local.gradients(gradients);
+        if terms.clip_factor != 1.0 {
+            own = norm::scaled(own, terms.clip_factor)?;
+        }
         self.leave_to_snapshots(&own)?;
-        Ok(self.optimizer.step(&self.local.tensors, &own, lr_factor)?)
+        Ok(self.optimizer.step(&self.local.tensors, &own, terms.lr_factor)?)
     }
 
     /// The parameters are written in place, since the leaves of the forwards share them: so it is the snapshots that are

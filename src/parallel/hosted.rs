@@ -15,7 +15,7 @@ use super::registry::{Counters, OptimizerChoice};
 use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
 use super::updates::Updates;
 use super::versioned::Snapshot;
-use super::{Applied, Gradients, StepTerms, leaf};
+use super::{Applied, Gradients, Measured, StepTerms, leaf};
 use crate::autograd::ContextState;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
@@ -183,26 +183,71 @@ impl HostedModule {
         terms: Option<StepTerms>,
     ) -> Result<Applied> {
         self.computed(context.take_computing());
-        let gradients = self.gradients_of(context);
         // The snapshot goes before the update, so that the update may write in place.
         let read = self.take_read(context);
+        let _span = span(Activity::Step);
+        let (used, given, not_finite) = self.contribution(context, terms, read)?;
+        let applied = self.updates.step(trainer, used, given).await;
+        let applied = applied.with_context(|| format!("module `{}`", self.name))?;
+        self.counters.add(&applied);
+        Ok(Applied { not_finite, ..applied })
+    }
+
+    /// The first half of a step whose gradients are clipped: what they come to, in rounds together with everyone's. Nothing
+    /// is applied yet.
+    ///
+    /// # Errors
+    /// When they cannot be averaged.
+    pub(crate) async fn measure(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Measured> {
+        let _span = span(Activity::Step);
+        // Without rounds the second half gathers them again.
+        let read = if self.updates.has_rounds() { self.take_read(context) } else { self.peek_read(context) };
+        let (_, given, not_finite) = self.contribution(context, terms, read)?;
+        let squares = self.updates.measure(trainer, given).await;
+        Ok(Measured { squares: squares.with_context(|| format!("module `{}`", self.name))?, not_finite })
+    }
+
+    /// The second half, in rounds: everyone's gradients are applied, times a factor.
+    ///
+    /// # Errors
+    /// When they cannot be.
+    pub(crate) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        let _span = span(Activity::Step);
+        let applied = self.updates.step_measured(trainer, factor);
+        let applied = applied.with_context(|| format!("module `{}`", self.name))?;
+        self.counters.add(&applied);
+        Ok(applied)
+    }
+
+    pub(super) fn has_rounds(&self) -> bool {
+        self.updates.has_rounds()
+    }
+
+    /// The version that a step has read, what it brings, and what of that is not finite, which brings nothing.
+    fn contribution(
+        &self,
+        context: &ContextState,
+        terms: Option<StepTerms>,
+        read: Option<(u64, Statistics)>,
+    ) -> Result<(u64, Option<Contribution>, Option<String>)> {
+        let gradients = self.gradients_of(context);
         let takes_part = read.is_some() || self.updates.has_rounds();
         if terms.is_some() && read.is_some() {
             self.first_gradients.note(&gradients);
         }
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
-        let _span = span(Activity::Step);
         let not_finite = match terms {
             Some(_) if takes_part => wrong_gradient(&self.name, self.named(&gradients))?,
             _ => None,
         };
         let terms = terms.filter(|_| takes_part && not_finite.is_none());
-        let given = terms.map(|terms| Contribution { terms, gradients, seen });
-        let applied = self.updates.step(trainer, used, given).await;
-        let applied = applied.with_context(|| format!("module `{}`", self.name))?;
-        self.counters.add(&applied);
-        Ok(Applied { not_finite, ..applied })
+        Ok((used, terms.map(|terms| Contribution { terms, gradients, seen }), not_finite))
     }
 
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
@@ -285,6 +330,14 @@ impl HostedModule {
             reads.swap_remove(at);
         }
         Some((version, seen))
+    }
+
+    /// As [`take_read`](HostedModule::take_read), which it leaves to do.
+    fn peek_read(&self, context: &ContextState) -> Option<(u64, Statistics)> {
+        let reads = context.get_or_insert_with(Reads::default);
+        let reads = reads.0.lock().expect("no handler panics taking a snapshot");
+        let read = reads.iter().find(|read| read.module == self.name)?;
+        Some((read.version, Statistics::default()))
     }
 
     fn named<'a>(&'a self, gradients: &'a Gradients) -> impl Iterator<Item = (&'a str, &'a Tensor)> {

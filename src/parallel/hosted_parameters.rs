@@ -9,6 +9,7 @@ use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
 use super::mean::{flatten, mean_over_trainers, unflatten};
+use super::norm::{scaled, squares};
 use super::state::{OwnerState, Restored, add_module, add_slots, restore_module, restore_slots};
 use super::updates::Updated;
 use super::versioned::{Snapshot, Versioned};
@@ -133,7 +134,8 @@ impl Updated for HostedParameters {
     type Averager = Hosts;
 
     fn average(hosts: &Hosts, given: Vec<Contribution>) -> Result<Option<Mean>> {
-        let Some(&Contribution { terms: StepTerms { lr_factor, .. }, .. }) = given.first() else {
+        let Some(&Contribution { terms: StepTerms { lr_factor, clip_factor, .. }, .. }) = given.first()
+        else {
             return Ok(None);
         };
         let (given, seen): (Vec<_>, Vec<_>) =
@@ -143,11 +145,22 @@ impl Updated for HostedParameters {
         if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.parameters.is_empty()) {
             gradients = hosts.average(group, samples, &gradients)?;
         }
+        if clip_factor != 1.0 {
+            gradients = scaled(gradients, clip_factor)?;
+        }
         Ok(Some(Mean { gradients, lr_factor, seen }))
     }
 
     fn version(&self) -> u64 {
         self.parameters.version()
+    }
+
+    fn squares(&self, mean: &Mean) -> Result<f64> {
+        squares(mean.gradients.iter().flatten())
+    }
+
+    fn scaled(mean: Mean, factor: f64) -> Result<Mean> {
+        Ok(Mean { gradients: scaled(mean.gradients, factor)?, ..mean })
     }
 
     fn apply(&mut self, Mean { gradients, lr_factor, seen }: Mean) -> Result<()> {

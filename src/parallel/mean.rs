@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use tch::{Device, Kind, Tensor};
 
 use super::Gradients;
+use super::norm::scaled;
 
 /// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some
 /// did not use counts as zero there; one that nobody used has no gradient. One trainer's are left as they are.
@@ -43,11 +44,6 @@ pub(super) fn add(sum: &mut Gradients, gradients: Gradients) -> Result<()> {
         };
     }
     Ok(())
-}
-
-fn scaled(gradients: Gradients, by: f64) -> Result<Gradients> {
-    let scale = |gradient: Option<Tensor>| gradient.map(|gradient| gradient.f_mul_scalar(by)).transpose();
-    Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
 }
 
 /// All gradients, one after another, zeros where there is none; then a number for each, 1 where there is one. So a sum over

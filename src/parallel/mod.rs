@@ -19,6 +19,7 @@ mod mean;
 mod micro_batch;
 mod module_handle;
 mod module_server;
+mod norm;
 mod pull_push;
 mod registry;
 mod remote_module;
@@ -32,7 +33,7 @@ mod walk;
 
 pub use calls::state::Piece;
 pub(crate) use calls::state::Taken;
-pub use distributed_optimizer::{DistributedOptimizer, LocalParameters, Parameters, Stepping};
+pub use distributed_optimizer::{ClipNorm, DistributedOptimizer, LocalParameters, Parameters, Stepping};
 pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
@@ -68,21 +69,25 @@ pub struct StepTerms {
     pub samples: u64,
     /// What the schedule multiplies the learning rate by.
     pub lr_factor: f64,
+    /// What clipping by the norm multiplies the gradients by.
+    pub clip_factor: f64,
 }
 
 impl StepTerms {
     /// As they came from another rank.
-    pub(crate) fn checked(samples: u64, lr_factor: f64) -> anyhow::Result<StepTerms> {
-        let possible = lr_factor.is_finite() && lr_factor >= 0.0;
-        anyhow::ensure!(possible, "a learning rate is not multiplied by {lr_factor}");
-        Ok(StepTerms { samples, lr_factor })
+    pub(crate) fn checked(samples: u64, lr_factor: f64, clip_factor: f64) -> anyhow::Result<StepTerms> {
+        for (what, factor) in [("a learning rate is", lr_factor), ("gradients are", clip_factor)] {
+            let possible = factor.is_finite() && factor >= 0.0;
+            anyhow::ensure!(possible, "{what} not multiplied by {factor}");
+        }
+        Ok(StepTerms { samples, lr_factor, clip_factor })
     }
 }
 
 /// A step over so many samples, at the learning rate as the optimizer has it.
 impl From<u64> for StepTerms {
     fn from(samples: u64) -> StepTerms {
-        StepTerms { samples, lr_factor: 1.0 }
+        StepTerms { samples, lr_factor: 1.0, clip_factor: 1.0 }
     }
 }
 
@@ -93,6 +98,22 @@ pub struct Applied {
     pub staleness: u64,
     /// What of its gradients is not a finite number, in words: that part of it was not applied.
     pub not_finite: Option<String>,
+}
+
+/// What the first half of a step that clips has found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Measured {
+    /// The sum of the squares of what would be applied.
+    pub squares: f64,
+    /// As [`Applied::not_finite`].
+    pub not_finite: Option<String>,
+}
+
+impl Measured {
+    /// With what was found of another part of the step.
+    pub(crate) fn and(self, other: Measured) -> Measured {
+        Measured { squares: self.squares + other.squares, not_finite: self.not_finite.or(other.not_finite) }
+    }
 }
 
 impl Applied {

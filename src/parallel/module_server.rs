@@ -10,12 +10,12 @@ use futures::future::try_join_all;
 use tch::Tensor;
 use tokio::sync::watch;
 
-use super::Applied;
 use super::calls::module::{self, Input, Outputs, ParameterList};
-use super::calls::optimizer::{Create, Created, Step, Stepped};
+use super::calls::optimizer::{Create, Created, Measure, MeasuredStep, SentTerms, Step, Stepped};
 use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
 use super::state::Stateful;
+use super::{Applied, Measured};
 use super::{Groups, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
@@ -76,8 +76,11 @@ impl ModuleServer {
         autograd.serve(methods, parameters);
         autograd.serve(methods, leave);
         autograd.serve(methods, create_optimizer);
-        autograd.serve(methods, async |scope, Step { optimizer, backward, samples, lr_factor }| {
-            step::<HostedOptimizer>(scope, optimizer, backward, StepTerms::checked(samples, lr_factor)?).await
+        autograd.serve(methods, async |scope, Step { optimizer, backward, terms }| {
+            step::<HostedOptimizer>(scope, optimizer, backward, terms).await
+        });
+        autograd.serve(methods, async |scope, Measure { optimizer, backward, terms }| {
+            measure::<HostedOptimizer>(scope, optimizer, backward, terms).await
         });
     }
 
@@ -189,6 +192,19 @@ pub(super) trait Steppable: Send + Sync + 'static {
     /// `terms` = None: the step is skipped.
     async fn take(&self, context: &ContextState, trainer: Rank, terms: Option<StepTerms>) -> Result<Applied>;
 
+    /// The first half of a step that clips.
+    async fn measure(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Measured>;
+
+    /// The second half, in rounds.
+    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied>;
+
+    fn has_rounds(&self) -> bool;
+
     /// A step of `trainer` cannot be taken: what it has sent after it fails, too.
     fn give_up(&self, trainer: Rank, reason: &str);
 }
@@ -202,6 +218,31 @@ impl Steppable for HostedOptimizer {
         Ok(applied)
     }
 
+    async fn measure(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Measured> {
+        let mut measured = Measured::default();
+        for module in &self.modules {
+            measured = measured.and(module.measure(context, trainer, terms).await?);
+        }
+        Ok(measured)
+    }
+
+    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        let mut applied = Applied::default();
+        for module in &self.modules {
+            applied = applied.and(module.step_measured(trainer, factor)?);
+        }
+        Ok(applied)
+    }
+
+    fn has_rounds(&self) -> bool {
+        self.modules.iter().any(|module| module.has_rounds())
+    }
+
     fn give_up(&self, trainer: Rank, reason: &str) {
         self.modules.iter().for_each(|module| module.fail(trainer, reason));
     }
@@ -212,16 +253,19 @@ pub(super) async fn step<T: Steppable>(
     scope: Scope,
     stepped: RRef,
     backward: Option<u64>,
-    terms: StepTerms,
+    sent: SentTerms,
 ) -> Result<Stepped> {
     let stepped = stepped.local::<T>().await?;
     let taking = async {
-        let context = scope.state.as_ref().context("a step needs a context")?;
-        if let Some(backward) = backward {
-            // Sent right behind the backward, whose gradients may still be on their way.
-            scope.autograd.settled(context, backward).await?;
+        let SentTerms { samples, lr_factor, clip_factor } = sent;
+        let terms = StepTerms::checked(samples, lr_factor, clip_factor.unwrap_or(1.0))?;
+        match clip_factor {
+            Some(factor) if stepped.has_rounds() => stepped.take_measured(scope.from, factor),
+            _ => {
+                let context = settled(&scope, backward).await?;
+                stepped.take(context, scope.from, backward.map(|_| terms)).await
+            }
         }
-        stepped.take(context, scope.from, backward.map(|_| terms)).await
     };
     let taken = taking.await;
     if let Err(error) = &taken {
@@ -229,4 +273,35 @@ pub(super) async fn step<T: Steppable>(
     }
     let Applied { staleness, not_finite } = taken?;
     Ok(Stepped { staleness, not_finite })
+}
+
+/// Takes the first half of a step of the caller, as [`step`].
+pub(super) async fn measure<T: Steppable>(
+    scope: Scope,
+    measured: RRef,
+    backward: Option<u64>,
+    sent: SentTerms,
+) -> Result<MeasuredStep> {
+    let measured = measured.local::<T>().await?;
+    let measuring = async {
+        let context = settled(&scope, backward).await?;
+        let terms = StepTerms::checked(sent.samples, sent.lr_factor, 1.0)?;
+        measured.measure(context, scope.from, backward.map(|_| terms)).await
+    };
+    let found = measuring.await;
+    if let Err(error) = &found {
+        measured.give_up(scope.from, &format!("{error:#}"));
+    }
+    let Measured { squares, not_finite } = found?;
+    Ok(MeasuredStep { squares, not_finite })
+}
+
+/// The context of a step, when its backward is over.
+async fn settled(scope: &Scope, backward: Option<u64>) -> Result<&ContextState> {
+    let context = scope.state.as_ref().context("a step needs a context")?;
+    if let Some(backward) = backward {
+        // Sent right behind the backward, whose gradients may still be on their way.
+        scope.autograd.settled(context, backward).await?;
+    }
+    Ok(context)
 }

@@ -163,9 +163,11 @@ impl Stepper {
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
         let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
-        let terms = StepTerms { samples: samples.weight, lr_factor: samples.lr_factor };
+        // The forwards of the next step wait for this one. Where gradients are clipped its second half leaves later.
+        let goes_ahead = walk.may_begin_ahead() && !self.optimizer.clips();
+        let terms = StepTerms { lr_factor: samples.lr_factor, ..StepTerms::from(samples.weight) };
         let stepping = self.optimizer.step(&context, &last, terms);
-        if let Some(next) = next.filter(|next| next.batches.len() == 1 && walk.may_begin_ahead()) {
+        if let Some(next) = next.filter(|next| next.batches.len() == 1 && goes_ahead) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
             let begun = Begun::start(
                 number + 1,

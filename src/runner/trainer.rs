@@ -22,10 +22,10 @@ use super::skipped::Skipped;
 use super::step::{StepSamples, Stepped, Stepper};
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{ModuleSpec, Placement, Training};
+use crate::job::{Consistency, ModuleSpec, Placement, Training};
 use crate::parallel::{
-    DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica, ShardedModule,
-    Walk,
+    ClipNorm, DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica,
+    ShardedModule, Walk,
 };
 use crate::plugin::{DatasetState, Host, Loss, PluginError};
 use crate::rpc::Mesh;
@@ -211,7 +211,10 @@ impl Trainer<'_> {
         let gradient_sync = self.gradient_sync(&modules)?;
         let updated = modules.iter().zip(&job.modules);
         let updated = updated.map(|(module, spec)| Ok((module.parameters()?, job.optimization(spec))));
-        let optimizer = DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?;
+        let rounds = job.train.consistency == Consistency::Bsp;
+        let clip = job.clip_norm.map(|max_norm| ClipNorm { max_norm, rounds });
+        let optimizer =
+            DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?.clipping(clip);
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
         let (seed, on_nan) = (job.seed, job.train.on_nan);

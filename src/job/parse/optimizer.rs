@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::super::validated::{MadeOf, ModuleSpec, Training};
+use super::super::shards::RowLife;
+use super::super::validated::{Consistency, MadeOf, ModuleSpec, Training};
 use super::super::weights::wanted_by_layers;
 use super::modules;
 use crate::config::{Item, Table};
-use crate::optimizers::{self, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches};
+use crate::optimizers::{
+    self, CLIP_NORM, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches,
+};
 
 pub(super) struct Read {
     pub common: Optimization,
     pub schedule: Option<LrSchedule>,
+    pub clip_norm: Option<f64>,
     /// By the name that a job gives a module.
     pub own: BTreeMap<String, Optimization>,
 }
@@ -18,20 +22,26 @@ pub(super) struct Read {
 pub(super) fn read(root: &Table<'_>) -> Option<Read> {
     let section = optimizers::section(root);
     let (common, schedule) = (optimizers::read(&section), optimizers::read_schedule(&section));
+    let clip_norm = section.read(&CLIP_NORM);
     let own: Option<_> =
         own_tables(root).into_iter().map(|(name, table)| Some((name, own(&table)?))).collect();
-    Some(Read { common: common?, schedule: schedule?, own: own? })
+    Some(Read { common: common?, schedule: schedule?, clip_norm: clip_norm?, own: own? })
 }
 
 /// One that a module has for itself.
 fn own(table: &Table<'_>) -> Option<Optimization> {
     let optimization = optimizers::read(table);
-    if let Some(schedule) = table.item(&SCHEDULE) {
-        let hint = "write it in [optimizer]: all learning rates follow it";
-        schedule.reader().report(schedule.error_without_value("is not for a single module").hint(hint));
-        return None;
+    let mut sound = true;
+    for (item, hint) in [
+        (table.item(&SCHEDULE), "write it in [optimizer]: all learning rates follow it"),
+        (table.item(&CLIP_NORM), "write it in [optimizer]: the norm is that of all parameters"),
+    ] {
+        if let Some(item) = item {
+            item.reader().report(item.error_without_value("is not for a single module").hint(hint));
+            sound = false;
+        }
     }
-    optimization
+    optimization.filter(|_| sound)
 }
 
 fn own_tables<'a>(root: &Table<'a>) -> Vec<(String, Table<'a>)> {
@@ -51,11 +61,36 @@ pub(super) fn check(root: &Table<'_>, training: &Training) {
     {
         item.reader().report(item.error_without_value(problem).hint(hint));
     }
+    if let Some(item) = section.item(&CLIP_NORM) {
+        check_clipping(&item, training);
+    }
     let has_own = |module: &&ModuleSpec| training.own_optimizers.contains_key(module.written_name());
     check_groups(&section, &training.optimizer, training.modules.iter().filter(|module| !has_own(module)));
     for (name, table) in own_tables(root) {
         let Some(own) = training.own_optimizers.get(&name) else { continue };
         check_groups(&table, own, training.modules.iter().filter(|module| module.written_name() == name));
+    }
+}
+
+/// What is clipped has to be known before any of it is applied.
+fn check_clipping(item: &Item<'_>, training: &Training) {
+    let rounds = training.train.consistency == Consistency::Bsp;
+    if training.has_replicas() && !rounds {
+        item.wrong(
+            "is of each trainer's own gradients where steps are not rounds, and the replicas of several trainers would part",
+            "write consistency = \"bsp\" in [train]",
+        );
+    }
+    if training.train.local_steps > 1 {
+        let problem = "is over all parameters, and local steps are taken without asking for those elsewhere";
+        item.wrong(problem, "leave train.local_steps out");
+    }
+    if let Some(module) = training.modules.iter().find(|module| module.row_life != RowLife::FOR_EVER) {
+        let name = module.written_name();
+        let problem = format!(
+            "counts gradients of rows, and `modules.{name}` leaves out those of rows that are not there"
+        );
+        item.wrong(problem, "leave out admit_after and evict_after");
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Training {
     pub own_optimizers: BTreeMap<String, Optimization>,
     /// How its learning rate changes.
     pub schedule: Option<LrSchedule>,
+    /// The norm that the gradients of a step are scaled down to.
+    pub clip_norm: Option<f64>,
     pub train: Train,
     pub eval: Eval,
     pub log: Log,

@@ -1,7 +1,7 @@
 //! The optimizer of hosted modules.
 
 use crate::optimizers::Optimization;
-use crate::rpc::{Json, RRef, body, call};
+use crate::rpc::{Field, Json, RRef, Value, body, call};
 
 call! {
     /// One optimizer over all parameters of some modules.
@@ -23,10 +23,7 @@ call! {
         optimizer: RRef,
         /// The number of the backward to step after; none: the step is skipped.
         backward: Option<u64>,
-        /// The size of the batch.
-        samples: u64,
-        /// What the learning rate is multiplied by.
-        lr_factor: f64,
+        terms: SentTerms,
     }
 }
 
@@ -36,6 +33,53 @@ body! {
         /// The largest of the updates.
         staleness: u64,
         /// What of the gradients is not a finite number, and so was not applied.
+        not_finite: Option<String>,
+    }
+}
+
+/// On what terms the caller takes its step.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::parallel) struct SentTerms {
+    /// The size of the batch.
+    pub samples: u64,
+    /// What the learning rate is multiplied by.
+    pub lr_factor: f64,
+    /// What the gradients are multiplied by that were measured before; none: they were not.
+    pub clip_factor: Option<f64>,
+}
+
+impl Field for SentTerms {
+    fn into_value(self) -> Value {
+        let SentTerms { samples, lr_factor, clip_factor } = self;
+        Value::List(vec![samples.into_value(), lr_factor.into_value(), clip_factor.into_value()])
+    }
+
+    fn from_value(value: Value) -> Result<SentTerms, String> {
+        let parts = <[Value; 3]>::try_from(Vec::<Value>::from_value(value)?);
+        let [samples, lr_factor, clip_factor] =
+            parts.map_err(|parts| format!("expected three terms of a step, found {}", parts.len()))?;
+        Ok(SentTerms {
+            samples: Field::from_value(samples)?,
+            lr_factor: Field::from_value(lr_factor)?,
+            clip_factor: Field::from_value(clip_factor)?,
+        })
+    }
+}
+
+call! {
+    /// The first half of a step that clips: what would be applied, which waits for the second half.
+    pub(in crate::parallel) struct Measure = "optimizer.measure" -> MeasuredStep {
+        optimizer: RRef,
+        /// As in `optimizer.step`.
+        backward: Option<u64>,
+        terms: SentTerms,
+    }
+}
+
+body! {
+    pub(in crate::parallel) struct MeasuredStep {
+        /// The sum of the squares of the gradients: of a round, of their mean.
+        squares: f64,
         not_finite: Option<String>,
     }
 }

@@ -2,6 +2,7 @@
 
 use tch::Tensor;
 
+use super::optimizer::MeasuredStep;
 use crate::optimizers::Optimization;
 use crate::rpc::{Body, CallError, Field, Fields, Json, RRef, Value, body, call};
 
@@ -47,6 +48,28 @@ call! {
         lr_factor: f64,
         marks: Marks,
         ..parts: Tensor,
+    }
+}
+
+call! {
+    /// The first half of a push that clips, in rounds.
+    pub(in crate::parallel) struct Measure = "range.measure" -> MeasuredStep {
+        range: RRef,
+        /// As in `range.push`.
+        samples: Option<u64>,
+        lr_factor: f64,
+        marks: Marks,
+        ..parts: Tensor,
+    }
+}
+
+call! {
+    /// The second half: what was measured is applied, times a factor.
+    pub(in crate::parallel) struct PushMeasured = "range.push_measured" -> Pushed {
+        range: RRef,
+        /// The one that the caller has.
+        version: u64,
+        clip_factor: f64,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use super::optimizer::Stepped;
+use super::optimizer::{MeasuredStep, SentTerms, Stepped};
 use crate::optimizers::Optimization;
 use crate::rpc::{Json, RRef, body, call};
 
@@ -50,8 +50,16 @@ call! {
     pub(in crate::parallel) struct Step = "shard.step" -> Stepped {
         shard: RRef,
         backward: Option<u64>,
-        samples: u64,
-        lr_factor: f64,
+        terms: SentTerms,
+    }
+}
+
+call! {
+    /// The first half of the caller's step, as `optimizer.measure`.
+    pub(in crate::parallel) struct Measure = "shard.measure" -> MeasuredStep {
+        shard: RRef,
+        backward: Option<u64>,
+        terms: SentTerms,
     }
 }
 

@@ -14,8 +14,9 @@ use super::segments::{Segment, gather, marked_length, segments, spread};
 use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
 use crate::optimizers::{Optimization, Optimizer};
+use crate::parallel::calls::optimizer::MeasuredStep;
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
-use crate::parallel::{Applied, Gradients, LocalParameters, StepTerms, WAIT_FOR_TRAINERS, mean};
+use crate::parallel::{Applied, Gradients, LocalParameters, StepTerms, WAIT_FOR_TRAINERS, mean, norm};
 use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -155,14 +156,55 @@ impl Exchange {
         let given = given.map(|(gradients, terms)| (self.here.gradients(gradients), terms));
         let local = &mut self.local;
         local.taken += 1;
-        if let Some((gradients, StepTerms { samples, lr_factor })) = given {
+        if let Some((mut gradients, StepTerms { samples, lr_factor, clip_factor })) = given {
             local.lr_factor = lr_factor;
+            if clip_factor != 1.0 {
+                gradients = norm::scaled(gradients, clip_factor)?;
+            }
             if let Some(optimizer) = &mut local.optimizer {
                 optimizer.step(&self.here.tensors, &gradients, lr_factor)?;
             }
             local.add(gradients, samples)?;
         }
         if local.taken < local.every { Ok(None) } else { self.push().map(Some) }
+    }
+
+    /// The first half of a step in rounds whose gradients are clipped: the push, of which nothing is applied yet.
+    ///
+    /// # Errors
+    /// As [`Exchange::step`].
+    pub(in crate::parallel) fn measure(
+        &mut self,
+        given: Option<(&BTreeMap<String, Tensor>, StepTerms)>,
+    ) -> Result<Vec<PendingReply<MeasuredStep>>> {
+        let lr_factor = given.map_or(1.0, |(_, terms)| terms.lr_factor);
+        let samples = given.map(|(_, terms)| terms.samples);
+        let gradients = given.map(|(gradients, _)| self.here.gradients(gradients)).unwrap_or_default();
+        self.send(&gradients, samples, |range, _, marks, parts| range::Measure {
+            range,
+            samples,
+            lr_factor,
+            marks,
+            parts,
+        })
+    }
+
+    /// The second half.
+    pub(in crate::parallel) fn step_measured(&self, clip_factor: f64) -> Pushing {
+        let push = |server: &Server| {
+            let (range, version) = (server.range.clone(), server.version);
+            let push = range::PushMeasured { range, version, clip_factor };
+            self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS)
+        };
+        Pushing(self.servers.iter().map(push).collect())
+    }
+
+    /// The sum of the squares of a step's gradients.
+    ///
+    /// # Errors
+    /// What libtorch refuses.
+    pub(in crate::parallel) fn squares(&self, gradients: &BTreeMap<String, Tensor>) -> Result<f64> {
+        norm::squares(self.here.watched_names.iter().filter_map(|name| gradients.get(name)))
     }
 
     /// Waits for the answers of a push and takes over what they bring. The answer has the largest staleness.
@@ -226,21 +268,39 @@ impl Exchange {
 
     fn push(&mut self) -> Result<Pushing> {
         let (samples, sum) = self.local.take();
-        let mut pushing = Vec::new();
+        let lr_factor = self.local.lr_factor;
+        let sent = self.send(&sum, samples, |range, version, marks, parts| Push {
+            range,
+            version,
+            samples,
+            lr_factor,
+            marks,
+            parts,
+        });
+        sent.map(Pushing)
+    }
+
+    /// To each server its part of the gradients.
+    fn send<C: Call>(
+        &mut self,
+        gradients: &Gradients,
+        samples: Option<u64>,
+        call: impl Fn(RRef, u64, Marks, Vec<Tensor>) -> C,
+    ) -> Result<Vec<PendingReply<C::Reply>>> {
+        let mut sent = Vec::new();
         for server in &mut self.servers {
             let (marks, encoded) = server
-                .outgoing(&sum, self.filter)
+                .outgoing(gradients, self.filter)
                 .with_context(|| format!("the gradients of module `{}`", self.here.name))?;
             if samples.is_some() {
                 self.traffic.pushed_bytes += encoded.bytes();
                 self.traffic.full_bytes += Filter::None.bytes(server.values());
             }
-            let (range, version, marks) = (server.range.clone(), server.version, Marks(marks));
-            let lr_factor = self.local.lr_factor;
-            let push = Push { range, version, samples, lr_factor, marks, parts: encoded.0 };
-            pushing.push(self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS));
+            let (range, owner) = (server.range.clone(), server.range.owner());
+            let call = call(range, server.version, Marks(marks), encoded.0);
+            sent.push(self.autograd.call_within(owner, call, None, WAIT_FOR_TRAINERS));
         }
-        Ok(Pushing(pushing))
+        Ok(sent)
     }
 
     /// One update from each server, encoded by `filter`.

@@ -28,6 +28,7 @@ mod segments;
 mod service;
 mod state;
 
+pub(super) use exchange::Pushing;
 pub use exchange::{Exchange, Traffic};
 pub use pulled::Pulled;
 pub use service::RangeServer;

@@ -18,6 +18,7 @@ use crate::model::Module;
 use crate::optimizers::{Optimization, Optimizer};
 use crate::parallel::calls::range::{Marks, Update};
 use crate::parallel::mean::mean_over_trainers;
+use crate::parallel::norm::{scaled, squares};
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::versioned::Versioned;
@@ -203,6 +204,34 @@ impl ServerRange {
         Ok((applied, self.pull(trainer, Some(used))?))
     }
 
+    /// The first half of a push whose gradients are clipped, in rounds: the sum of the squares of the round's mean.
+    ///
+    /// # Errors
+    /// When what came is not a gradient of the segments, or cannot be averaged.
+    pub(super) async fn measure(&self, trainer: Rank, push: Option<PushedGradients>) -> Result<f64> {
+        let terms = push.as_ref().map(|push| push.terms);
+        let gradients = push.map(|push| self.gradients(push)).transpose()?;
+        let squares = self.updates.measure(trainer, terms.zip(gradients)).await;
+        squares.with_context(|| format!("module `{}`", self.module))
+    }
+
+    /// The second half, as [`ServerRange::push`].
+    ///
+    /// # Errors
+    /// When the round cannot be applied.
+    pub(super) async fn push_measured(
+        &self,
+        trainer: Rank,
+        used: u64,
+        factor: f64,
+    ) -> Result<(Applied, Update)> {
+        let applied = self.updates.step_measured(trainer, factor);
+        let applied = applied.with_context(|| format!("module `{}`", self.module))?;
+        self.counters.add(&applied);
+        self.turn(trainer).await?;
+        Ok((applied, self.pull(trainer, Some(used))?))
+    }
+
     /// The trainer pushes no more, and nobody waits for it any longer.
     ///
     /// # Errors
@@ -272,6 +301,14 @@ impl Updated for Segments {
 
     fn version(&self) -> u64 {
         self.changes.version()
+    }
+
+    fn squares(&self, (_, mean): &Self::Mean) -> Result<f64> {
+        squares(mean.iter().flatten())
+    }
+
+    fn scaled((lr_factor, mean): Self::Mean, factor: f64) -> Result<Self::Mean> {
+        Ok((lr_factor, scaled(mean, factor)?))
     }
 
     fn apply(&mut self, (lr_factor, mean): Self::Mean) -> Result<()> {

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use tch::Tensor;
 
 use super::range::{Holding, PushedGradients, ServerRange};
 use crate::autograd::{Autograd, Scope};
 use crate::job::{Consistency, Filter, ModuleSpec};
 use crate::parallel::StepTerms;
-use crate::parallel::calls::range::{Get, Leave, Marks, Optimize, Pull, Push, Pushed, Reference, Update};
+use crate::parallel::calls::optimizer::MeasuredStep;
+use crate::parallel::calls::range::{
+    Get, Leave, Marks, Measure, Optimize, Pull, Push, PushMeasured, Pushed, Reference, Update,
+};
 use crate::parallel::registry::Registry;
 use crate::parallel::state::Stateful;
 use crate::rpc::{Json, Methods};
@@ -41,6 +45,8 @@ impl RangeServer {
         autograd.serve(methods, optimize);
         autograd.serve(methods, pull);
         autograd.serve(methods, push);
+        autograd.serve(methods, measure);
+        autograd.serve(methods, push_measured);
         autograd.serve(methods, leave);
     }
 
@@ -80,9 +86,34 @@ async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {
     let Push { range, version, samples, lr_factor, marks: Marks(marks), parts } = push;
-    let terms = samples.map(|samples| StepTerms::checked(samples, lr_factor)).transpose()?;
-    let given = terms.map(|terms| PushedGradients { terms, marks, parts });
+    let given = given(samples, lr_factor, marks, parts)?;
     let (applied, update) = range.local::<ServerRange>().await?.push(scope.from, version, given).await?;
+    Ok(Pushed { staleness: applied.staleness, update })
+}
+
+/// `None`: the caller's step is skipped.
+fn given(
+    samples: Option<u64>,
+    lr_factor: f64,
+    marks: Vec<bool>,
+    parts: Vec<Tensor>,
+) -> Result<Option<PushedGradients>> {
+    let terms = samples.map(|samples| StepTerms::checked(samples, lr_factor, 1.0)).transpose()?;
+    Ok(terms.map(|terms| PushedGradients { terms, marks, parts }))
+}
+
+async fn measure(scope: Scope, measure: Measure) -> Result<MeasuredStep> {
+    let Measure { range, samples, lr_factor, marks: Marks(marks), parts } = measure;
+    let given = given(samples, lr_factor, marks, parts)?;
+    let squares = range.local::<ServerRange>().await?.measure(scope.from, given).await?;
+    Ok(MeasuredStep { squares, not_finite: None })
+}
+
+async fn push_measured(scope: Scope, push: PushMeasured) -> Result<Pushed> {
+    let PushMeasured { range, version, clip_factor } = push;
+    let factor = StepTerms::checked(0, 1.0, clip_factor)?.clip_factor;
+    let range = range.local::<ServerRange>().await?;
+    let (applied, update) = range.push_measured(scope.from, version, factor).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 

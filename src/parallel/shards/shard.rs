@@ -21,7 +21,7 @@ use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
 use crate::parallel::updates::Updates;
-use crate::parallel::{Applied, StepTerms};
+use crate::parallel::{Applied, Measured, StepTerms};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
 
@@ -195,14 +195,54 @@ impl Shard {
         terms: Option<StepTerms>,
     ) -> Result<Applied> {
         let _span = span(Activity::Step);
-        let (used, looked_up) = self.take_gradients(context)?;
-        let not_finite = terms.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
-        let given = terms.filter(|_| not_finite.is_none());
-        let given = given.map(|terms| Contribution { terms, looked_up });
+        let (used, given, not_finite) = self.contribution(context, terms)?;
         let applied =
             self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
         self.counters.add(&applied);
         Ok(Applied { not_finite, ..applied })
+    }
+
+    /// As [`HostedModule::measure`](crate::parallel::HostedModule::measure).
+    ///
+    /// # Errors
+    /// When the gradients cannot be averaged.
+    pub(crate) async fn measure(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Measured> {
+        let _span = span(Activity::Step);
+        let (_, given, not_finite) = self.contribution(context, terms)?;
+        let squares = self.updates.measure(trainer, given).await;
+        Ok(Measured { squares: squares.with_context(|| in_module(&self.module))?, not_finite })
+    }
+
+    /// As [`HostedModule::step_measured`](crate::parallel::HostedModule::step_measured).
+    ///
+    /// # Errors
+    /// When the gradients cannot be applied.
+    pub(crate) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        let _span = span(Activity::Step);
+        let applied = self.updates.step_measured(trainer, factor).with_context(|| in_module(&self.module))?;
+        self.counters.add(&applied);
+        Ok(applied)
+    }
+
+    pub(super) fn has_rounds(&self) -> bool {
+        self.updates.has_rounds()
+    }
+
+    /// The version that a step has read, what it brings, and what of that is not finite, which brings nothing.
+    fn contribution(
+        &self,
+        context: &ContextState,
+        terms: Option<StepTerms>,
+    ) -> Result<(u64, Option<Contribution>, Option<String>)> {
+        let (used, looked_up) = self.take_gradients(context)?;
+        let not_finite = terms.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
+        let given = terms.filter(|_| not_finite.is_none());
+        Ok((used, given.map(|terms| Contribution { terms, looked_up }), not_finite))
     }
 
     /// The first of some rows' gradients that is not finite, in words.

@@ -8,11 +8,11 @@ use anyhow::{Context as _, Result};
 use super::shard::Shard;
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::job::{Consistency, ModuleSpec};
-use crate::parallel::calls::shard::{Get, Leave, LookUp, Optimize, Reference, Rows, Step};
-use crate::parallel::module_server::{Steppable, step};
+use crate::parallel::calls::shard::{Get, Leave, LookUp, Measure, Optimize, Reference, Rows, Step};
+use crate::parallel::module_server::{Steppable, measure, step};
 use crate::parallel::registry::Registry;
 use crate::parallel::state::Stateful;
-use crate::parallel::{Applied, StepTerms};
+use crate::parallel::{Applied, Measured, StepTerms};
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -43,8 +43,11 @@ impl ShardServer {
         autograd.serve(methods, move |scope, call| std::future::ready(server.get(&scope, call)));
         autograd.serve(methods, look_up);
         autograd.serve(methods, optimize);
-        autograd.serve(methods, async |scope, Step { shard, backward, samples, lr_factor }| {
-            step::<Shard>(scope, shard, backward, StepTerms::checked(samples, lr_factor)?).await
+        autograd.serve(methods, async |scope, Step { shard, backward, terms }| {
+            step::<Shard>(scope, shard, backward, terms).await
+        });
+        autograd.serve(methods, async |scope, Measure { shard, backward, terms }| {
+            measure::<Shard>(scope, shard, backward, terms).await
         });
         autograd.serve(methods, leave);
     }
@@ -86,6 +89,23 @@ async fn optimize(_: Scope, Optimize { shard, options: Json(spec) }: Optimize) -
 impl Steppable for Shard {
     async fn take(&self, context: &ContextState, trainer: Rank, terms: Option<StepTerms>) -> Result<Applied> {
         self.step(context, trainer, terms).await
+    }
+
+    async fn measure(
+        &self,
+        context: &ContextState,
+        trainer: Rank,
+        terms: Option<StepTerms>,
+    ) -> Result<Measured> {
+        Shard::measure(self, context, trainer, terms).await
+    }
+
+    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        self.step_measured(trainer, factor)
+    }
+
+    fn has_rounds(&self) -> bool {
+        Shard::has_rounds(self)
     }
 
     fn give_up(&self, trainer: Rank, reason: &str) {

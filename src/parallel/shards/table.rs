@@ -400,6 +400,33 @@ impl Table {
         entries
     }
 
+    /// What several trainers have brought, each look-up with its weight, and the gradients by row.
+    fn parts<'a>(&self, given: &'a [Contribution]) -> (Vec<(f32, &'a Gradients)>, Vec<Entry>) {
+        let weights = weights(given.iter().map(|given| given.terms.samples));
+        let parts: Vec<(f32, &Gradients)> = given
+            .iter()
+            .zip(&weights)
+            .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
+            .collect();
+        let written = self.by_row(&parts);
+        (parts, written)
+    }
+
+    /// The mean over so many trainers of the gradients of a row.
+    fn mean_of_row(&self, trainers: usize, parts: &[(f32, &Gradients)], of_row: &[Entry], mean: &mut [f32]) {
+        mean.fill(0.0);
+        for entry in of_row {
+            let (weight, part) = parts[entry.part as usize];
+            let start = entry.row as usize * self.dim;
+            for (sum, gradient) in mean.iter_mut().zip(&part.numbers[start..start + self.dim]) {
+                *sum += weight * gradient;
+            }
+        }
+        if trainers > 1 {
+            mean.iter_mut().for_each(|sum| *sum /= trainers as f32);
+        }
+    }
+
     /// Where a row stands in `numbers`.
     fn range(&self, place: Place) -> Range<usize> {
         let start = place as usize * self.dim;
@@ -415,30 +442,42 @@ impl Table {
 
 impl Updated for Table {
     type Contribution = Contribution;
-    type Mean = Vec<Contribution>;
+    /// What they have brought, and what its gradients are multiplied by.
+    type Mean = (Vec<Contribution>, f64);
     type Averager = ();
 
     /// Rows are averaged where they are applied: nothing of them is as large as the table.
-    fn average((): &(), given: Vec<Contribution>) -> Result<Option<Vec<Contribution>>> {
-        Ok(Some(given).filter(|given| !given.is_empty()))
+    fn average((): &(), given: Vec<Contribution>) -> Result<Option<Self::Mean>> {
+        let Some(Contribution { terms, .. }) = given.first() else { return Ok(None) };
+        let factor = terms.clip_factor;
+        Ok(Some((given, factor)))
     }
 
     fn version(&self) -> u64 {
         self.version
     }
 
+    fn squares(&self, (given, _): &Self::Mean) -> Result<f64> {
+        let (parts, written) = self.parts(given);
+        let (padding, mut sum, mut squares) = (self.padding(), vec![0.0; self.dim], 0.0);
+        for of_row in written.chunk_by(|one, next| one.place == next.place) {
+            if padding != Some(of_row[0].place) {
+                self.mean_of_row(given.len(), &parts, of_row, &mut sum);
+                squares += sum.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>();
+            }
+        }
+        Ok(squares)
+    }
+
+    fn scaled((given, _): Self::Mean, factor: f64) -> Result<Self::Mean> {
+        Ok((given, factor))
+    }
+
     /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
-    fn apply(&mut self, given: Vec<Contribution>) -> Result<()> {
+    fn apply(&mut self, (given, factor): Self::Mean) -> Result<()> {
         self.admit(&given)?;
         let padding = self.padding();
-        let weights = weights(given.iter().map(|given| given.terms.samples));
-        let trainers = given.len() as f32;
-        let parts: Vec<(f32, &Gradients)> = given
-            .iter()
-            .zip(&weights)
-            .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
-            .collect();
-        let written = self.by_row(&parts);
+        let (parts, written) = self.parts(&given);
         self.leave_to_snapshots(&written);
         let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
         // The trainers of a round are at the same step.
@@ -453,16 +492,9 @@ impl Updated for Table {
             if padding == Some(place) {
                 continue;
             }
-            sum.fill(0.0);
-            for entry in of_row {
-                let (weight, part) = parts[entry.part as usize];
-                let start = entry.row as usize * self.dim;
-                for (sum, gradient) in sum.iter_mut().zip(&part.numbers[start..start + self.dim]) {
-                    *sum += weight * gradient;
-                }
-            }
-            if trainers > 1.0 {
-                sum.iter_mut().for_each(|sum| *sum /= trainers);
+            self.mean_of_row(given.len(), &parts, of_row, &mut sum);
+            if factor != 1.0 {
+                sum.iter_mut().for_each(|sum| *sum *= factor as f32);
             }
             let range = self.range(place);
             step.row(range.start, &mut self.numbers[range], &sum);

@@ -18,7 +18,7 @@ mod pace;
 mod sequential;
 mod ssp;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use self::lanes::Lanes;
 use self::ordered::Ordered;
@@ -75,6 +75,12 @@ pub(super) trait Updated: Send + Sized {
 
     /// Grows with each update.
     fn version(&self) -> u64;
+
+    /// The sum of the squares of a mean's gradients.
+    fn squares(&self, mean: &Self::Mean) -> Result<f64>;
+
+    /// A mean whose gradients are multiplied by a factor.
+    fn scaled(mean: Self::Mean, factor: f64) -> Result<Self::Mean>;
 
     fn apply(&mut self, mean: Self::Mean) -> Result<()>;
 
@@ -210,6 +216,34 @@ impl<U: Updated> Updates<U> {
             }
             State::Ordered { ordered, rounds: false } => ordered.step(&self.averager, trainer, used, given),
             State::Unordered(lanes) => lanes.step(&self.averager, trainer, used, given),
+        }
+    }
+
+    /// The sum of the squares of what a step brings (`None`: nothing); in rounds, of the round's mean, which is not applied
+    /// before [`step_measured`](Updates::step_measured).
+    ///
+    /// # Errors
+    /// When it, or the round, cannot be averaged.
+    pub(super) async fn measure(&self, trainer: Rank, given: Option<U::Contribution>) -> Result<f64> {
+        match &self.state {
+            State::Ordered { ordered, rounds: true } => {
+                ordered.measure_round(&self.averager, trainer, given).await
+            }
+            State::Ordered { rounds: false, .. } | State::Unordered(_) => {
+                let mean = given.map(|given| U::average(&self.averager, vec![given])).transpose()?.flatten();
+                mean.map_or(Ok(0.0), |mean| self.read(trainer, |updated| updated.squares(&mean)).1)
+            }
+        }
+    }
+
+    /// Applies the round that `trainer` has measured, its gradients times a factor that is the same for all trainers.
+    ///
+    /// # Errors
+    /// It cannot be applied, or was not measured.
+    pub(super) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        match &self.state {
+            State::Ordered { ordered, rounds: true } => ordered.step_measured(trainer, factor),
+            State::Ordered { rounds: false, .. } | State::Unordered(_) => bail!("there are no rounds here"),
         }
     }
 

@@ -25,8 +25,17 @@ struct State<U: Updated> {
     updates: u64,
     pace: Pace,
     round: Round<U::Contribution>,
+    /// The round that has been measured last, until it is applied.
+    measured: Option<Measured<U::Mean>>,
     /// Why a trainer's step was not taken. It takes no more.
     failed: BTreeMap<Rank, String>,
+}
+
+/// A round whose mean waits for the factor that it is applied with.
+struct Measured<M> {
+    trainers: Vec<Rank>,
+    /// `None`: there is nothing to apply.
+    mean: Option<M>,
 }
 
 /// The round that is being gathered.
@@ -37,14 +46,25 @@ struct Round<G> {
     given: BTreeMap<Rank, Option<G>>,
     /// How many rounds were applied: all before this one, or all but one.
     applied: u64,
+    /// What the sum of the squares of the last measured one is, and its number.
+    squares: Option<(u64, f64)>,
+    /// Its mean is to be measured before it is applied.
+    measures: bool,
     /// Why an earlier round could not be applied. Nothing goes on after that.
     failed: Option<String>,
 }
 
 impl<U: Updated> Ordered<U> {
     pub fn new(updated: U, pace: Pace) -> Ordered<U> {
-        let round = Round { number: 0, given: BTreeMap::new(), applied: 0, failed: None };
-        let state = State { updated, updates: 0, pace, round, failed: BTreeMap::new() };
+        let round = Round {
+            number: 0,
+            given: BTreeMap::new(),
+            applied: 0,
+            squares: None,
+            measures: false,
+            failed: None,
+        };
+        let state = State { updated, updates: 0, pace, round, measured: None, failed: BTreeMap::new() };
         Ordered { state: Mutex::new(state), changed: watch::Sender::new(0) }
     }
 
@@ -107,7 +127,7 @@ impl<U: Updated> Ordered<U> {
         given: Option<U::Contribution>,
     ) -> Result<Applied> {
         let mut changes = self.changed.subscribe();
-        let mine = self.lock().gather(trainer, given)?;
+        let mine = self.lock().gather(trainer, given, false)?;
         // What goes wrong is kept in the round, for all who wait for it.
         let _ = self.close_round(averager);
         loop {
@@ -124,6 +144,44 @@ impl<U: Updated> Ordered<U> {
         }
     }
 
+    /// Takes part in a round without applying it, and gives the sum of the squares of its mean when all have.
+    pub async fn measure_round(
+        &self,
+        averager: &U::Averager,
+        trainer: Rank,
+        given: Option<U::Contribution>,
+    ) -> Result<f64> {
+        let mut changes = self.changed.subscribe();
+        let mine = self.lock().gather(trainer, given, true)?;
+        // What goes wrong is kept in the round, for all who wait for it.
+        let _ = self.close_round(averager);
+        loop {
+            match &self.lock().round {
+                Round { failed: Some(reason), .. } => bail!("round {mine} could not be averaged: {reason}"),
+                Round { squares: Some((number, squares)), .. } if *number == mine => return Ok(*squares),
+                Round { .. } => {}
+            }
+            changes.changed().await.context("the module is gone")?;
+        }
+    }
+
+    /// The first who comes applies the round; for the others it has been done.
+    pub fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.round.failed {
+            bail!("the round could not be applied: {reason}");
+        }
+        let Some(Measured { trainers, mean }) = state.measured.take() else {
+            ensure!(state.pace.finished(trainer).is_some(), "rank {trainer} takes no part in the rounds");
+            return Ok(Applied::default());
+        };
+        let applied = mean.map_or(Ok(()), |mean| state.apply(U::scaled(mean, factor)?));
+        state.finish_round(trainers, &applied);
+        drop(state);
+        self.notify();
+        applied.map(|()| Applied::default())
+    }
+
     pub fn leave(&self, averager: &U::Averager, trainer: Rank) -> Result<()> {
         self.lock().pace.leave(trainer);
         self.notify();
@@ -132,19 +190,19 @@ impl<U: Updated> Ordered<U> {
 
     /// Applies the round that has been gathered, if it is complete (O-4).
     fn close_round(&self, averager: &U::Averager) -> Result<()> {
-        let Some(round) = self.lock().take_complete_round() else { return Ok(()) };
+        let Some((round, measures)) = self.lock().take_complete_round() else { return Ok(()) };
         let trainers: Vec<Rank> = round.keys().copied().collect();
         // In the order of the ranks (O-2).
         let mean = U::average(averager, round.into_values().flatten().collect());
         let mut state = self.lock();
-        let outcome = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.apply(mean)));
-        match &outcome {
-            Ok(()) => {
-                trainers.into_iter().for_each(|trainer| state.pace.finished_step(trainer));
-                state.round.applied += 1;
+        let outcome = match mean {
+            Ok(mean) if measures => state.measure(trainers, mean),
+            mean => {
+                let applied = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.apply(mean)));
+                state.finish_round(trainers, &applied);
+                applied
             }
-            Err(error) => state.round.failed = Some(format!("{error:#}")),
-        }
+        };
         drop(state);
         self.notify();
         outcome
@@ -175,10 +233,37 @@ impl<U: Updated> State<U> {
         Ok(())
     }
 
+    /// The trainers of a round have taken their steps, or nothing goes on.
+    fn finish_round(&mut self, trainers: Vec<Rank>, applied: &Result<()>) {
+        match applied {
+            Ok(()) => {
+                trainers.into_iter().for_each(|trainer| self.pace.finished_step(trainer));
+                self.round.applied += 1;
+            }
+            Err(error) => self.round.failed = Some(format!("{error:#}")),
+        }
+    }
+
+    fn measure(&mut self, trainers: Vec<Rank>, mean: Option<U::Mean>) -> Result<()> {
+        match mean.as_ref().map_or(Ok(0.0), |mean| self.updated.squares(mean)) {
+            Ok(squares) => {
+                // The one that has just been taken.
+                self.round.squares = Some((self.round.number - 1, squares));
+                self.measured = Some(Measured { trainers, mean });
+                Ok(())
+            }
+            Err(error) => {
+                self.round.failed = Some(format!("{error:#}"));
+                Err(error)
+            }
+        }
+    }
+
     /// Gives the number of the round.
-    fn gather(&mut self, trainer: Rank, given: Option<U::Contribution>) -> Result<u64> {
+    fn gather(&mut self, trainer: Rank, given: Option<U::Contribution>, measures: bool) -> Result<u64> {
         let is_trainer = self.pace.finished(trainer).is_some();
         ensure!(is_trainer, "rank {trainer} takes no part in the rounds of the trainers");
+        self.round.measures = measures;
         let Round { number, given: gathered, .. } = &mut self.round;
         if gathered.insert(trainer, given).is_some() {
             bail!("rank {trainer} gave its gradients twice in round {number}");
@@ -186,15 +271,17 @@ impl<U: Updated> State<U> {
         Ok(*number)
     }
 
-    fn take_complete_round(&mut self) -> Option<BTreeMap<Rank, Option<U::Contribution>>> {
-        let Round { number, given, applied, failed } = &mut self.round;
+    /// And whether it is to be measured.
+    #[expect(clippy::type_complexity, reason = "said once")]
+    fn take_complete_round(&mut self) -> Option<(BTreeMap<Rank, Option<U::Contribution>>, bool)> {
+        let Round { number, given, applied, failed, measures, .. } = &mut self.round;
         let complete = self.pace.is_round_complete(|rank| given.contains_key(&rank));
         // One at a time: the mean of a round is made of what the one before it left.
         if given.is_empty() || !complete || *applied < *number || failed.is_some() {
             return None;
         }
         *number += 1;
-        Some(std::mem::take(given))
+        Some((std::mem::take(given), *measures))
     }
 }
 
@@ -235,6 +322,14 @@ mod tests {
         fn apply(&mut self, mean: u64) -> Result<()> {
             self.0 += mean;
             Ok(())
+        }
+
+        fn squares(&self, mean: &u64) -> Result<f64> {
+            Ok((mean * mean) as f64)
+        }
+
+        fn scaled(mean: u64, factor: f64) -> Result<u64> {
+            Ok((mean as f64 * factor) as u64)
         }
 
         fn share(&self) -> Result<Count> {

@@ -393,15 +393,16 @@ fn weighted_bags_equal_one_process_under_every_placement() {
 }
 
 /// The last module by AdamW without decay of its biases, the others by SGD with twice the rate for biases; all rates warm up and
-/// follow a cosine.
+/// follow a cosine, and gradients are clipped by their norm.
 #[test]
-fn groups_two_optimizers_and_a_schedule_equal_one_process_under_every_placement() {
+fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_placement() {
     let tuned = |model: &Model, places: &[Place]| {
         let (last, _) = model.modules.last().unwrap();
         let own = "type=\"adamw\", lr=0.01, eps=1e-4, weight_decay=0.1, groups=[{match=[\"*.bias\"], weight_decay=0.0}]";
         let settings = [
             "optimizer.groups=[{match=[\"*.bias\"], lr=0.2}]",
             &format!("modules.{last}.optimizer={{{own}}}"),
+            "optimizer.clip_norm=0.15",
             "optimizer.schedule={type=\"cosine\", warmup_steps=5, warmup_from=0.2, end_factor=0.1}",
         ];
         assert_is(model, "_tuned", places, &settings);

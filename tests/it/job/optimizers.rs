@@ -1,6 +1,6 @@
 //! `optimizer.groups` and `modules.NAME.optimizer`: what does not fit is told.
 
-use super::{SOUND, load, replaced, set};
+use super::{SOUND, load, replaced, said, set};
 
 #[test]
 fn a_group_says_only_what_differs() {
@@ -66,7 +66,7 @@ fn mistakes_in_the_optimizer_of_a_module_are_told() {
     insta::assert_snapshot!(with("{ type = \"adam\", momentum = 0.9 }"), @r#"
     error: job `x.toml`: unknown key `modules.net.optimizer.momentum`
       from: option --set modules.net.optimizer={ type = "adam", momentum = 0.9 }
-      hint: known keys: type, schedule, groups, lr, betas, eps, weight_decay, amsgrad, maximize
+      hint: known keys: type, schedule, clip_norm, groups, lr, betas, eps, weight_decay, amsgrad, maximize
     "#);
     insta::assert_snapshot!(with("{ lr = 0.1 }"), @r#"
     error: job `x.toml`: `modules.net.optimizer.type` is missing
@@ -91,4 +91,36 @@ fn mistakes_in_the_optimizer_of_a_module_are_told() {
       hint: no module is updated by this optimizer
     "#
     );
+}
+
+#[test]
+fn mistakes_in_clipping_are_told() {
+    let with = |settings: &[&str]| set(&[&["optimizer.clip_norm=1.0"], settings].concat());
+    insta::assert_snapshot!(set(&["optimizer.clip_norm=0"]), @r"
+    error: job `x.toml`: `optimizer.clip_norm` = 0 is not above 0
+      from: option --set optimizer.clip_norm=0
+      hint: use a number above 0
+    ");
+    insta::assert_snapshot!(set(&["modules.net.optimizer={ type = \"sgd\", clip_norm = 1 }"]), @r#"
+    error: job `x.toml`: `modules.net.optimizer.clip_norm` is not for a single module
+      from: option --set modules.net.optimizer={ type = "sgd", clip_norm = 1 }
+      hint: write it in [optimizer]: the norm is that of all parameters
+    "#);
+    insta::assert_snapshot!(with(&["modules.net.run=caller", "train.local_steps=4"]), @r"
+    error: job `x.toml`: `optimizer.clip_norm` = 1.0 is over all parameters, and local steps are taken without asking for those elsewhere
+      from: option --set optimizer.clip_norm=1.0
+      hint: leave train.local_steps out
+    ");
+    insta::assert_snapshot!(set(&["optimizer.clip=1.0"]), @r"
+    error: job `x.toml`: unknown key `optimizer.clip`
+      from: option --set optimizer.clip=1.0
+      hint: did you mean `clip_norm`?
+    ");
+    let hybrid = SOUND.replace("[data]", "[modules.head]\nplace = \"trainer\"\nlayers = [\"relu\"]\n[data]");
+    let hybrid = hybrid.replace("epochs = 2", "epochs = 2\nforward = [\"net\", \"head\"]");
+    insta::assert_snapshot!(said(load(&hybrid, &[], &["optimizer.clip_norm=1.0"])), @r#"
+    error: job `x.toml`: `optimizer.clip_norm` = 1.0 is of each trainer's own gradients where steps are not rounds, and the replicas of several trainers would part
+      from: option --set optimizer.clip_norm=1.0
+      hint: write consistency = "bsp" in [train]
+    "#);
 }
