@@ -22,6 +22,7 @@ mod ops;
 mod optimization;
 mod optimizer;
 mod options;
+mod read;
 mod rows;
 mod rule;
 mod schedule;
@@ -30,6 +31,10 @@ mod state;
 pub use error::OptimizerError;
 pub use optimization::{Optimization, ParameterGroup, matches};
 pub use optimizer::Optimizer;
+pub use read::{
+    CLIP_NORM, COMMON, GROUPS, OPTIMIZER, OWN, TYPE, group_keys, read_common, read_own, read_schedule,
+    schedules, section, variants,
+};
 pub use rows::{RowOptimizer, RowStep};
 pub use rule::{RowRule, Slot};
 pub use schedule::{LrSchedule, SCHEDULE};
@@ -37,10 +42,7 @@ pub use state::{NamedSlot, ParameterSlots};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{
-    AnyKey, ByHand, Item, Key, Kind, List, Number, Optional, Str, Table, Variant, above, by_hand, key, list,
-    string,
-};
+use crate::config::{AnyKey, Table};
 use options::Options;
 use rule::{Impossible, UpdateRule};
 
@@ -136,116 +138,6 @@ pub struct OptimizerEntry {
     /// Beside `type`.
     pub keys: &'static [&'static dyn AnyKey],
     read: fn(&Table<'_>) -> Option<OptimizerSpec>,
-}
-
-/// The section of a job.
-pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Variants("optimizer", variants)))
-    .needed_at_times("{ type = \"sgd\" }")
-    .doc("How parameters are updated.");
-/// Names the optimizer.
-pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
-
-/// Parameters with options of their own.
-pub const GROUPS: Key<Optional<ByHand>> = key("groups", by_hand(|| Kind::list(Kind::Named("group"))))
-    .optional()
-    .doc("Other options for some parameters: a list of tables with `match` and the options that differ.");
-const MATCH: Key<List<Str>> = key("match", list(string())).example("[\"*.bias\"]").doc(
-    "Patterns of MODULE.PARAMETER: `*` stands for any letters, dots too, `?` for one. The first group that has a parameter \
-     counts.",
-);
-
-pub const CLIP_NORM: Key<Optional<Number>> = key("clip_norm", above(0.0)).optional().doc(
-    "Scales a step's gradients down to this norm, over all parameters of the job, where theirs is larger; torch's \
-     `clip_grad_norm_`.",
-);
-
-/// The keys that all optimizers have; a module's own has neither schedule nor clipping.
-pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &schedule::SCHEDULE, &CLIP_NORM, &GROUPS];
-
-/// All optimizers, as a job's table of one may be.
-pub fn variants() -> Vec<Variant> {
-    OPTIMIZERS.iter().map(|entry| Variant { name: entry.name, doc: entry.doc, keys: entry.keys }).collect()
-}
-
-/// How the learning rate of an optimizer changes, as a job writes it. `None`: what is wrong has been reported.
-pub fn read_schedule(table: &Table<'_>) -> Option<Option<LrSchedule>> {
-    let Some(item) = table.item(&schedule::SCHEDULE) else { return Some(None) };
-    if let Some(rprop) = table.item(&TYPE).filter(|item| item.text() == Some("rprop")) {
-        rprop
-            .wrong("reads `lr` before its first step only", "leave `schedule` out, or use another optimizer");
-        return None;
-    }
-    schedule::read(&item).map(Some)
-}
-
-/// All curves of schedules, and the keys that all have.
-pub fn schedules() -> (&'static [&'static dyn AnyKey], Vec<Variant>) {
-    (schedule::COMMON, schedule::variants())
-}
-
-/// The section, or an empty one.
-pub fn section<'a>(root: &Table<'a>) -> Table<'a> {
-    root.item(&OPTIMIZER).and_then(|item| item.table()).unwrap_or_else(|| root.section(&OPTIMIZER))
-}
-
-/// An optimizer as a job writes it. `None`: what is wrong has been reported.
-pub fn read(table: &Table<'_>) -> Option<Optimization> {
-    let names: Vec<_> = OPTIMIZERS.iter().map(|entry| (entry.name, entry)).collect();
-    let entry = table.need_item(&TYPE)?.choice(&names)?;
-    let spec = (entry.read)(table);
-    table.only(&[COMMON, entry.keys].concat());
-    let spec = spec?;
-    let groups = table.item(&GROUPS).map(|groups| read_groups(&groups, entry, &spec));
-    check_together(table, entry, &spec)?;
-    let groups = groups.map_or(Some(Vec::new()), |groups| groups)?;
-    Some(Optimization { spec, groups })
-}
-
-/// What a group does not say is as the optimizer says it.
-fn read_groups(
-    item: &Item<'_>,
-    entry: &OptimizerEntry,
-    common: &OptimizerSpec,
-) -> Option<Vec<ParameterGroup>> {
-    let read = |item: &Item<'_>| {
-        let table = item.table()?;
-        let (patterns, own) = (table.read(&MATCH), (entry.read)(&table));
-        table.only(&[&[&MATCH as &dyn AnyKey], entry.keys].concat());
-        let (patterns, own) = (patterns?, serde_json::to_value(own?).ok()?);
-        let mut options = serde_json::to_value(common).ok()?;
-        for (key, _) in table.entries().iter().filter(|(key, _)| *key != MATCH.name()) {
-            options[*key] = own[*key].clone();
-        }
-        let spec: OptimizerSpec = serde_json::from_value(options).ok()?;
-        check_together(&table, entry, &spec)?;
-        Some(ParameterGroup { patterns, spec })
-    };
-    let groups: Vec<_> = item.list()?.iter().map(read).collect();
-    groups.into_iter().collect()
-}
-
-/// Whether the options of an optimizer go together.
-fn check_together(table: &Table<'_>, entry: &OptimizerEntry, spec: &OptimizerSpec) -> Option<()> {
-    if let Err(Impossible { option, problem, hint, .. }) = spec.rule().conflict() {
-        // A default that does not go with what was written is shown as if it had been written.
-        match entry.keys.iter().find(|key| key.name() == option).and_then(|key| table.item(*key)) {
-            Some(item) => item.wrong(problem, hint),
-            None => table.missing(&option, hint),
-        }
-        return None;
-    }
-    Some(())
-}
-
-/// A group, as [`GROUPS`] has them: `match`, and the options of any optimizer.
-pub fn group_keys() -> Vec<&'static dyn AnyKey> {
-    let mut keys: Vec<&dyn AnyKey> = vec![&MATCH];
-    for key in OPTIMIZERS.iter().flat_map(|entry| entry.keys) {
-        if keys.iter().all(|other| other.name() != key.name()) {
-            keys.push(*key);
-        }
-    }
-    keys
 }
 
 impl OptimizerSpec {

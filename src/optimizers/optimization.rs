@@ -36,6 +36,11 @@ impl Optimization {
         [&self.spec].into_iter().chain(self.groups.iter().map(|group| &group.spec))
     }
 
+    /// Tensors of the size of a parameter that are kept for it; of groups that differ, for those with most.
+    pub fn tensors_per_parameter(&self) -> u64 {
+        self.specs().map(OptimizerSpec::tensors_per_parameter).max().unwrap_or(0)
+    }
+
     /// Multiplies all learning rates.
     pub fn scale_lr(&mut self, factor: f64) {
         for spec in [&mut self.spec].into_iter().chain(self.groups.iter_mut().map(|group| &mut group.spec)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tch::Tensor;
 
 use super::calls::optimizer::{Create, Measure, MeasuredStep, SentTerms, Step, Stepped};
@@ -75,6 +75,27 @@ pub struct DistributedOptimizer {
     clip: Option<ClipNorm>,
 }
 
+/// The parameters of one owner, which takes a step of all of them at once.
+#[derive(Default)]
+struct OfOwner {
+    optimizations: Vec<Optimization>,
+    /// The place of each parameter's among them.
+    of: Vec<u64>,
+    parameters: Vec<RRef>,
+}
+
+impl OfOwner {
+    fn add(&mut self, optimization: &Optimization, parameter: RRef) {
+        let place = self.optimizations.iter().position(|known| known == optimization);
+        let place = place.unwrap_or_else(|| {
+            self.optimizations.push(optimization.clone());
+            self.optimizations.len() - 1
+        });
+        self.of.push(place as u64);
+        self.parameters.push(parameter);
+    }
+}
+
 /// How gradients are clipped by their norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClipNorm {
@@ -90,18 +111,12 @@ impl DistributedOptimizer {
         autograd: &Arc<Autograd>,
         modules: Vec<(Parameters, Optimization)>,
     ) -> Result<DistributedOptimizer> {
-        // Of each owner and optimization one, which takes the step of all modules that they have in common.
-        let mut of_owners: Vec<(Rank, Optimization, Vec<RRef>)> = Vec::new();
+        let mut by_owner: BTreeMap<Rank, OfOwner> = BTreeMap::new();
         let (mut replicas, mut shards, mut pulled) = (Vec::new(), Vec::new(), Vec::new());
         for (parameters, optimization) in modules {
             match parameters {
                 Parameters::Remote(rrefs) => rrefs.into_iter().for_each(|parameter| {
-                    let owner = parameter.owner();
-                    let same = of_owners.iter_mut().find(|(of, by, _)| *of == owner && *by == optimization);
-                    match same {
-                        Some((.., parameters)) => parameters.push(parameter),
-                        None => of_owners.push((owner, optimization.clone(), vec![parameter])),
-                    }
+                    by_owner.entry(parameter.owner()).or_default().add(&optimization, parameter);
                 }),
                 Parameters::Replica(local) => {
                     let optimizer =
@@ -118,10 +133,10 @@ impl DistributedOptimizer {
                 }
             }
         }
-        let create = |(owner, optimization, parameters)| {
-            autograd.call(owner, Create { options: Json(optimization), parameters }, None)
+        let create = |(owner, OfOwner { optimizations, of, parameters })| {
+            autograd.call(owner, Create { options: Json(optimizations), of, parameters }, None)
         };
-        let calls: Vec<_> = of_owners.into_iter().map(create).collect();
+        let calls: Vec<_> = by_owner.into_iter().map(create).collect();
         let optimize = |(shard, optimization): &(RRef, Optimization)| {
             let call = shard::Optimize { shard: shard.clone(), options: Json(optimization.clone()) };
             autograd.call(shard.owner(), call, None)
@@ -198,11 +213,11 @@ impl DistributedOptimizer {
             backward,
         };
         let StepTerms { samples, lr_factor, .. } = terms.unwrap_or(StepTerms::from(0));
-        let sent = SentTerms { samples, lr_factor, clip_factor: None };
+        let sent = SentTerms { step: self.steps, samples, lr_factor, clip_factor: None };
         // A step that is skipped has nothing to measure, but where others measure with it.
         let sent = match self.clip.filter(|clip| clip.rounds || terms.is_some()) {
             None => Sent::Steps(owners.step(sent)),
-            Some(clip) => Sent::Measures(clip, owners.measure(sent)),
+            Some(clip) => Sent::Measures(clip, sent, owners.measure(sent)),
         };
         Stepping { sent, owners, replicas: &mut self.replicas, pulled: &mut self.pulled, terms }
     }
@@ -309,7 +324,7 @@ impl Owners<'_> {
 enum Sent {
     Steps(Vec<PendingReply<Stepped>>),
     /// The first halves of steps that clip.
-    Measures(ClipNorm, Vec<PendingReply<MeasuredStep>>),
+    Measures(ClipNorm, SentTerms, Vec<PendingReply<MeasuredStep>>),
 }
 
 /// A step that the owners are taking.
@@ -370,33 +385,35 @@ impl Stepping<'_> {
         given: Option<(&'g BTreeMap<String, Tensor>, StepTerms)>,
         mut not_finite: Option<String>,
     ) -> Result<Halves<'g>> {
-        let (clip, measures) = match std::mem::replace(&mut self.sent, Sent::Steps(Vec::new())) {
+        let (clip, terms, measures) = match std::mem::replace(&mut self.sent, Sent::Steps(Vec::new())) {
             Sent::Steps(calls) => return Ok(Halves { calls, given, pushed: None, not_finite }),
-            Sent::Measures(clip, measures) => (clip, measures),
+            Sent::Measures(clip, terms, measures) => (clip, terms, measures),
         };
-        let mut squares = 0.0;
+        let mut squares = Vec::new();
         let mut of_ranges = Vec::new();
         for exchange in self.pulled.iter_mut().filter(|_| clip.rounds) {
-            of_ranges.extend(exchange.measure(given)?);
+            of_ranges.extend(exchange.measure(terms.step, given)?);
         }
         if let Some((gradients, _)) = given {
             for replica in self.replicas.iter() {
                 let names = &replica.local.watched_names;
-                squares += norm::squares(names.iter().filter_map(|name| gradients.get(name)))?;
+                squares.push(norm::squares(names.iter().filter_map(|name| gradients.get(name)))?);
             }
             for exchange in self.pulled.iter().filter(|_| !clip.rounds) {
-                squares += exchange.squares(gradients)?;
+                squares.push(exchange.squares(gradients)?);
             }
         }
         for measured in measures.into_iter().chain(of_ranges) {
             let MeasuredStep { squares: of_owner, not_finite: wrong } = measured.wait()?;
-            squares += of_owner;
+            let are_sums = of_owner.iter().all(|squares| squares.is_finite() && *squares >= 0.0);
+            ensure!(are_sums, "{of_owner:?} came for sums of squares");
+            squares.extend(of_owner);
             not_finite = not_finite.or(wrong);
         }
         let factor = norm::factor(clip.max_norm, squares);
-        let StepTerms { samples, lr_factor, .. } = self.terms.unwrap_or(StepTerms::from(0));
-        let calls = self.owners.step(SentTerms { samples, lr_factor, clip_factor: Some(factor) });
-        let pushed = clip.rounds.then(|| self.pulled.iter().map(|own| own.step_measured(factor)).collect());
+        let calls = self.owners.step(SentTerms { clip_factor: Some(factor), ..terms });
+        let push = |own: &Exchange| own.step_measured(terms.step, factor);
+        let pushed = clip.rounds.then(|| self.pulled.iter().map(push).collect());
         let given = given.map(|(gradients, terms)| (gradients, StepTerms { clip_factor: factor, ..terms }));
         Ok(Halves { calls, given, pushed, not_finite })
     }

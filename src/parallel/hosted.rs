@@ -202,23 +202,26 @@ impl HostedModule {
         &self,
         context: &ContextState,
         trainer: Rank,
+        step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
+        self.computed(context.take_computing());
         let _span = span(Activity::Step);
         // Without rounds the second half gathers them again.
         let read = if self.updates.has_rounds() { self.take_read(context) } else { self.peek_read(context) };
         let (_, given, not_finite) = self.contribution(context, terms, read)?;
-        let squares = self.updates.measure(trainer, given).await;
-        Ok(Measured { squares: squares.with_context(|| format!("module `{}`", self.name))?, not_finite })
+        let squares = self.updates.measure(trainer, step, given).await;
+        let squares = squares.with_context(|| format!("module `{}`", self.name))?;
+        Ok(Measured { squares: vec![squares], not_finite })
     }
 
     /// The second half, in rounds: everyone's gradients are applied, times a factor.
     ///
     /// # Errors
     /// When they cannot be.
-    pub(crate) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+    pub(crate) fn step_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
         let _span = span(Activity::Step);
-        let applied = self.updates.step_measured(trainer, factor);
+        let applied = self.updates.step_measured(trainer, step, factor);
         let applied = applied.with_context(|| format!("module `{}`", self.name))?;
         self.counters.add(&applied);
         Ok(applied)

@@ -19,7 +19,7 @@ mod mean;
 mod micro_batch;
 mod module_handle;
 mod module_server;
-mod norm;
+pub(crate) mod norm;
 mod pull_push;
 mod registry;
 mod remote_module;
@@ -103,8 +103,8 @@ pub struct Applied {
 /// What the first half of a step that clips has found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
-    /// The sum of the squares of what would be applied.
-    pub squares: f64,
+    /// Of each module the sum of the squares of what would be applied.
+    pub squares: Vec<f64>,
     /// As [`Applied::not_finite`].
     pub not_finite: Option<String>,
 }
@@ -112,7 +112,8 @@ pub(crate) struct Measured {
 impl Measured {
     /// With what was found of another part of the step.
     pub(crate) fn and(self, other: Measured) -> Measured {
-        Measured { squares: self.squares + other.squares, not_finite: self.not_finite.or(other.not_finite) }
+        let squares = [self.squares, other.squares].concat();
+        Measured { squares, not_finite: self.not_finite.or(other.not_finite) }
     }
 }
 

@@ -15,8 +15,7 @@ use super::calls::optimizer::{Create, Created, Measure, MeasuredStep, SentTerms,
 use super::hosted::{HostedModule, Hosting};
 use super::registry::Registry;
 use super::state::Stateful;
-use super::{Applied, Measured};
-use super::{Groups, StepTerms, WAIT_FOR_TRAINERS};
+use super::{Applied, Groups, Measured, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, ContextState, Scope};
 use crate::model::Mode;
 use crate::rpc::{Bits, Json, Mesh, Methods, RRef};
@@ -163,16 +162,20 @@ async fn leave(scope: Scope, module::Leave { module }: module::Leave) -> Result<
 }
 
 async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
-    let Create { options: Json(spec), parameters } = call;
-    let mut given: BTreeMap<String, (Arc<HostedModule>, Vec<usize>)> = BTreeMap::new();
-    for parameter in parameters {
+    let Create { options: Json(options), of, parameters } = call;
+    let (numbers, count) = (of.len(), parameters.len());
+    ensure!(numbers == count, "optimizers of {numbers} parameters came, and {count} parameters");
+    let mut given: BTreeMap<String, (Arc<HostedModule>, u64, Vec<usize>)> = BTreeMap::new();
+    for (parameter, of) in parameters.into_iter().zip(of) {
         let parameter = parameter.local::<StepPart>().await?;
         let module = &parameter.module;
-        let entry = given.entry(module.name().into()).or_insert_with(|| (module.clone(), Vec::new()));
-        entry.1.push(parameter.index);
+        let entry = given.entry(module.name().into()).or_insert_with(|| (module.clone(), of, Vec::new()));
+        ensure!(entry.1 == of, "the parameters of module `{}` were given to two optimizers", module.name());
+        entry.2.push(parameter.index);
     }
+    // In the order of their names: where several ranks host them, all take their steps in this order.
     let mut modules = Vec::new();
-    for (name, (module, mut indices)) in given {
+    for (name, (module, of, mut indices)) in given {
         indices.sort_unstable();
         indices.dedup();
         let (came, all) = (indices.len(), module.step_parts());
@@ -181,7 +184,8 @@ async fn create_optimizer(scope: Scope, call: Create) -> Result<Created> {
                 "{came} of the {all} parameters of module `{name}` were given: one optimizer updates all of them"
             );
         }
-        module.set_optimizer(&spec)?;
+        let optimization = usize::try_from(of).ok().and_then(|of| options.get(of));
+        module.set_optimizer(optimization.with_context(|| format!("{} optimizers came", options.len()))?)?;
         modules.push(module);
     }
     Ok(Created { optimizer: scope.mesh.objects().insert(Arc::new(HostedOptimizer { modules })) })
@@ -197,11 +201,12 @@ pub(super) trait Steppable: Send + Sync + 'static {
         &self,
         context: &ContextState,
         trainer: Rank,
+        step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured>;
 
     /// The second half, in rounds.
-    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied>;
+    fn take_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied>;
 
     fn has_rounds(&self) -> bool;
 
@@ -222,19 +227,20 @@ impl Steppable for HostedOptimizer {
         &self,
         context: &ContextState,
         trainer: Rank,
+        step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
         let mut measured = Measured::default();
         for module in &self.modules {
-            measured = measured.and(module.measure(context, trainer, terms).await?);
+            measured = measured.and(module.measure(context, trainer, step, terms).await?);
         }
         Ok(measured)
     }
 
-    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+    fn take_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
         let mut applied = Applied::default();
         for module in &self.modules {
-            applied = applied.and(module.step_measured(trainer, factor)?);
+            applied = applied.and(module.step_measured(trainer, step, factor)?);
         }
         Ok(applied)
     }
@@ -257,10 +263,10 @@ pub(super) async fn step<T: Steppable>(
 ) -> Result<Stepped> {
     let stepped = stepped.local::<T>().await?;
     let taking = async {
-        let SentTerms { samples, lr_factor, clip_factor } = sent;
+        let SentTerms { step, samples, lr_factor, clip_factor } = sent;
         let terms = StepTerms::checked(samples, lr_factor, clip_factor.unwrap_or(1.0))?;
         match clip_factor {
-            Some(factor) if stepped.has_rounds() => stepped.take_measured(scope.from, factor),
+            Some(factor) if stepped.has_rounds() => stepped.take_measured(scope.from, step, factor),
             _ => {
                 let context = settled(&scope, backward).await?;
                 stepped.take(context, scope.from, backward.map(|_| terms)).await
@@ -286,7 +292,7 @@ pub(super) async fn measure<T: Steppable>(
     let measuring = async {
         let context = settled(&scope, backward).await?;
         let terms = StepTerms::checked(sent.samples, sent.lr_factor, 1.0)?;
-        measured.measure(context, scope.from, backward.map(|_| terms)).await
+        measured.measure(context, scope.from, sent.step, backward.map(|_| terms)).await
     };
     let found = measuring.await;
     if let Err(error) = &found {

@@ -2,9 +2,9 @@
 //! numbers of torch's `clip_grad_norm_`: the norm is over all parameters of the job, wherever they lie.
 //!
 //! A step that clips takes two exchanges in the place of one. In the first each owner settles what it would apply, which in
-//! a round is the mean over the trainers, and tells the sum of its squares; the trainer adds these up, with those of what it
+//! a round is the mean over the trainers, and tells the sum of its squares, module by module; the trainer adds these up, with those of what it
 //! updates itself, and the second one has the owners apply it, times the factor that comes of it. All trainers of a round
-//! add the same numbers in the same order, so that they say the same.
+//! add the same numbers, and in one order, so that they say the same.
 
 use anyhow::Result;
 use tch::Tensor;
@@ -13,7 +13,7 @@ use tch::Tensor;
 ///
 /// # Errors
 /// What libtorch refuses.
-pub(super) fn squares<'a>(gradients: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
+pub(crate) fn squares<'a>(gradients: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut sum = 0.0;
     for gradient in gradients {
         // Rows may stand there twice.
@@ -26,16 +26,18 @@ pub(super) fn squares<'a>(gradients: impl IntoIterator<Item = &'a Tensor>) -> Re
     Ok(sum)
 }
 
-/// What gradients are multiplied by, from the sum of the squares of all.
-pub(super) fn factor(max_norm: f64, squares: f64) -> f64 {
-    (max_norm / (squares.sqrt() + 1e-6)).min(1.0)
+/// What gradients are multiplied by, from the sums of the squares of all parts, in any order.
+pub(crate) fn factor(max_norm: f64, mut squares: Vec<f64>) -> f64 {
+    squares.sort_by(f64::total_cmp);
+    let norm = squares.into_iter().sum::<f64>().sqrt();
+    (max_norm / (norm + 1e-6)).min(1.0)
 }
 
 /// All gradients times a factor.
 ///
 /// # Errors
 /// What libtorch refuses.
-pub(super) fn scaled(gradients: super::Gradients, factor: f64) -> Result<super::Gradients> {
+pub(crate) fn scaled(gradients: super::Gradients, factor: f64) -> Result<super::Gradients> {
     let scale = |gradient: Option<Tensor>| gradient.map(|gradient| gradient.f_mul_scalar(factor)).transpose();
     Ok(gradients.into_iter().map(scale).collect::<Result<_, _>>()?)
 }

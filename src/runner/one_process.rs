@@ -13,7 +13,7 @@ use super::threads;
 use crate::job::{Source, Training};
 use crate::model::{Mode, Module};
 use crate::optimizers::Optimizer;
-use crate::parallel::leaf;
+use crate::parallel::{leaf, norm};
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
 
@@ -26,6 +26,9 @@ pub struct OneProcess {
     targets: Vec<usize>,
     optimizers: Vec<Optimizer>,
     loss: Loss,
+    clip_norm: Option<f64>,
+    /// What the schedule multiplies the learning rates by.
+    lr_factor: f64,
 }
 
 impl OneProcess {
@@ -46,7 +49,8 @@ impl OneProcess {
         }
         let sources = job.modules.iter().map(|spec| spec.sources.clone()).collect();
         let (ends, targets) = (job.loss.from.clone(), job.loss.targets.clone());
-        Ok(OneProcess { modules, sources, ends, targets, optimizers, loss })
+        let clip_norm = job.clip_norm;
+        Ok(OneProcess { modules, sources, ends, targets, optimizers, loss, clip_norm, lr_factor: 1.0 })
     }
 
     /// Forward, loss, backward, update. Returns the loss.
@@ -75,10 +79,15 @@ impl OneProcess {
         let loss = computed.loss.f_double_value(&[])?;
         let seed = computed.loss.f_ones_like()?;
         let all: Vec<Tensor> = leaves.iter().flatten().map(Tensor::shallow_clone).collect();
-        let mut gradients = c10d::engine::grad(&[computed.loss], &all, &[seed], false)?.into_iter();
+        let mut gradients = c10d::engine::grad(&[computed.loss], &all, &[seed], false)?;
+        if let Some(max_norm) = self.clip_norm {
+            let factor = norm::factor(max_norm, vec![norm::squares(gradients.iter().flatten())?]);
+            gradients = norm::scaled(gradients, factor)?;
+        }
+        let mut gradients = gradients.into_iter();
         for ((_, parameters), optimizer) in self.modules.iter().zip(&mut self.optimizers) {
             let own: Vec<Option<Tensor>> = gradients.by_ref().take(parameters.len()).collect();
-            optimizer.step(parameters, &own, 1.0)?;
+            optimizer.step(parameters, &own, self.lr_factor)?;
         }
         Ok(loss)
     }
@@ -105,7 +114,10 @@ pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64)
     let host = Host::apart(&job.plugin_limits)?;
     let mut all = OneProcess::new(job, &host, devices)?;
     threads::share_cores(1, job.macs());
-    walk(job, root, &host, steps, |batch| all.step(&batch.data, batch.step))
+    walk(job, root, &host, steps, |batch, lr_factor| {
+        all.lr_factor = lr_factor;
+        all.step(&batch.data, batch.step)
+    })
 }
 
 /// Fetches the first trainer's batches and does nothing with them. `steps` = 0: all.
@@ -113,28 +125,30 @@ pub fn measure(job: &Training, root: &Path, devices: &[tch::Device], steps: u64)
 /// # Errors
 /// When the data fails.
 pub fn measure_data(job: &Training, root: &Path, steps: u64) -> Result<TrainerReport> {
-    walk(job, root, &Host::apart(&job.plugin_limits)?, steps, |_| Ok(0.0))
+    walk(job, root, &Host::apart(&job.plugin_limits)?, steps, |_, _| Ok(0.0))
 }
 
-/// `step` gives the loss of a batch of the first trainer's.
+/// `step` gives the loss of a batch of the first trainer's, at the learning rate times a factor.
 fn walk(
     job: &Training,
     root: &Path,
     host: &Host,
     steps: u64,
-    mut step: impl FnMut(Batch<Samples>) -> Result<f64>,
+    mut step: impl FnMut(Batch<Samples>, f64) -> Result<f64>,
 ) -> Result<TrainerReport> {
     let split = Split::open(host, job, root).context("the training data")?;
     let mut job = job.clone();
     job.train.steps = if steps == 0 { job.train.steps } else { steps };
     job.train.trainers.ranks.truncate(1);
     let schedule = Schedule::for_training(&job, split.samples(), 0)?;
+    let total_steps = schedule.total_steps();
     let mut throughput = Throughput::start(Instant::now());
     let mut loss = f64::NAN;
     for batch in split.fetch(&job, root, schedule)? {
         let batch = batch.context("the training data")?;
         let (samples, waited) = (batch.data.count, batch.waited);
-        loss = step(batch)?;
+        let lr_factor = job.lr_factor(batch.step, total_steps);
+        loss = step(batch, lr_factor)?;
         throughput.step(Instant::now(), samples, waited);
     }
     Ok(throughput.report(Instant::now(), Rank(0), loss))

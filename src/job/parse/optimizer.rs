@@ -21,27 +21,13 @@ pub(super) struct Read {
 
 pub(super) fn read(root: &Table<'_>) -> Option<Read> {
     let section = optimizers::section(root);
-    let (common, schedule) = (optimizers::read(&section), optimizers::read_schedule(&section));
+    let (common, schedule) = (optimizers::read_common(&section), optimizers::read_schedule(&section));
     let clip_norm = section.read(&CLIP_NORM);
-    let own: Option<_> =
-        own_tables(root).into_iter().map(|(name, table)| Some((name, own(&table)?))).collect();
+    let own: Option<_> = own_tables(root)
+        .into_iter()
+        .map(|(name, table)| Some((name, optimizers::read_own(&table)?)))
+        .collect();
     Some(Read { common: common?, schedule: schedule?, clip_norm: clip_norm?, own: own? })
-}
-
-/// One that a module has for itself.
-fn own(table: &Table<'_>) -> Option<Optimization> {
-    let optimization = optimizers::read(table);
-    let mut sound = true;
-    for (item, hint) in [
-        (table.item(&SCHEDULE), "write it in [optimizer]: all learning rates follow it"),
-        (table.item(&CLIP_NORM), "write it in [optimizer]: the norm is that of all parameters"),
-    ] {
-        if let Some(item) = item {
-            item.reader().report(item.error_without_value("is not for a single module").hint(hint));
-            sound = false;
-        }
-    }
-    optimization.filter(|_| sound)
 }
 
 fn own_tables<'a>(root: &Table<'a>) -> Vec<(String, Table<'a>)> {
@@ -56,10 +42,12 @@ fn own_tables<'a>(root: &Table<'a>) -> Vec<(String, Table<'a>)> {
 pub(super) fn check(root: &Table<'_>, training: &Training) {
     let section = optimizers::section(root);
     let steps = training.train.steps;
-    if let (Some(item), Some((problem, hint))) =
-        (section.item(&SCHEDULE).filter(|_| steps > 0), training.schedule_beyond(steps))
-    {
-        item.reader().report(item.error_without_value(problem).hint(hint));
+    if let Some(item) = section.item(&SCHEDULE) {
+        let beyond = training.schedule_beyond(steps).filter(|_| steps > 0);
+        let problem = beyond.or_else(|| reads_lr_once(training));
+        if let Some((problem, hint)) = problem {
+            item.reader().report(item.error_without_value(problem).hint(hint));
+        }
     }
     if let Some(item) = section.item(&CLIP_NORM) {
         check_clipping(&item, training);
@@ -72,13 +60,23 @@ pub(super) fn check(root: &Table<'_>, training: &Training) {
     }
 }
 
+/// Rprop takes its first steps' sizes from the learning rate, and finds the others by itself.
+fn reads_lr_once(training: &Training) -> Option<(String, String)> {
+    let mut modules = training.modules.iter();
+    let module = modules.find(|module| training.written_optimization(module).spec.name() == "rprop")?;
+    let name = module.written_name();
+    let problem = format!("has no part in `modules.{name}`: rprop reads `lr` before its first step only");
+    Some((problem, "leave the schedule out, or use another optimizer".into()))
+}
+
 /// What is clipped has to be known before any of it is applied.
 fn check_clipping(item: &Item<'_>, training: &Training) {
     let rounds = training.train.consistency == Consistency::Bsp;
     if training.has_replicas() && !rounds {
+        let problem = "clips each trainer's gradients by a norm of its own, and replicas, which are to stay equal, would differ";
         item.wrong(
-            "is of each trainer's own gradients where steps are not rounds, and the replicas of several trainers would part",
-            "write consistency = \"bsp\" in [train]",
+            problem,
+            "write consistency = \"bsp\" in [train]: then the norm is that of all trainers' gradients",
         );
     }
     if training.train.local_steps > 1 {
@@ -94,7 +92,8 @@ fn check_clipping(item: &Item<'_>, training: &Training) {
     }
 }
 
-/// A pattern that no parameter has is a mistake. Those of TorchScript come out when it is loaded.
+/// A pattern that no parameter has is a mistake. Which parameters TorchScript has is not known here: beside it patterns are not
+/// looked at.
 fn check_groups<'a>(
     table: &Table<'_>,
     optimization: &Optimization,
@@ -119,7 +118,7 @@ fn check_groups<'a>(
                         format!("the {} parameters are `{first}` to `{last}`", names.len())
                     }
                 };
-                let problem = format!("`match` = \"{pattern}\" is not the name of any parameter");
+                let problem = format!("has a pattern that no parameter matches: \"{pattern}\"");
                 item.reader().report(item.error_without_value(problem).hint(hint));
             }
         }

@@ -16,7 +16,7 @@ impl Shape for Constant {
         None
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -19,7 +19,7 @@ impl Shape for Cosine {
         own_steps(self.steps)
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

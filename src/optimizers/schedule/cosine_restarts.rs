@@ -12,8 +12,9 @@ curve! {
     }
 }
 
-const FIRST_STEPS: Key<Integer> =
-    key("first_steps", integer(1..=MOST_STEPS)).example("1000").doc("Steps of the first wave; torch's `T_0`.");
+const FIRST_STEPS: Key<Integer> = key("first_steps", integer(1..=MOST_STEPS))
+    .example("1000")
+    .doc("Steps of the first wave; torch's `T_0`.");
 const MULTIPLIER: Key<Integer> = key("multiplier", integer(1..=1000))
     .default("1")
     .doc("How many times as long each wave is as the one before it; torch's `T_mult`.");
@@ -37,7 +38,7 @@ impl Shape for CosineRestarts {
         Some(Needed { key: FIRST_STEPS.name(), steps: self.first_steps as u64 })
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -25,7 +25,7 @@ impl Shape for InverseSqrt {
         None
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -24,7 +24,7 @@ impl Shape for Linear {
         own_steps(self.steps)
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

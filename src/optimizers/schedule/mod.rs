@@ -4,7 +4,7 @@
 //! the step knows the rate. One file for each curve says everything of it: its options as keys of a job and its formula;
 //! one line below adds it. In front of any curve there may be a warm-up.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::config::{
     AnyKey, ByHand, Integer, Item, Key, Kind, Number, Optional, Str, Table, Variant, above, at_least,
@@ -13,15 +13,15 @@ use crate::config::{
 use crate::human::counted;
 
 /// A learning rate that changes: the optimizer's, times a factor.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LrSchedule {
     #[serde(flatten)]
     curve: Curve,
     /// Steps in which the rate grows to the optimizer's; in front of the curve.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     warmup_steps: Option<u64>,
     /// The same as a share of all steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<f64>,
     /// The factor of the first step, with a warm-up.
     warmup_from: f64,
@@ -32,17 +32,14 @@ trait Shape {
     /// What the learning rate is multiplied by in step `step`, counted from 0, of `steps`.
     fn factor(&self, step: u64, steps: u64) -> f64;
 
-    /// The number of the last step at which it says that something happens, or of those that it is stretched over.
+    /// The steps that it has to have for all that it says to happen.
     fn needs_steps(&self) -> Option<Needed>;
 
-    /// Whether a warm-up may come before it.
-    ///
-    /// # Errors
-    /// Why not: what stands behind "a warm-up".
-    fn takes_warmup(&self) -> Result<(), &'static str>;
+    /// Why no warm-up may come before it, if so: what stands behind the key of the warm-up.
+    fn refuses_warmup(&self) -> Option<&'static str>;
 }
 
-/// Steps that a schedule counts on, and the key that says so.
+/// How many steps a curve needs at least, and the key that says so.
 struct Needed {
     key: &'static str,
     steps: u64,
@@ -55,9 +52,9 @@ macro_rules! curve {
         pub struct $name:ident { $($option:ident: $type:ty = $key:expr,)* }
     ) => {
         #[doc = $doc]
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
         pub struct $name {
-            $(#[serde(default, skip_serializing_if = "crate::optimizers::schedule::Unsaid::is_unsaid")] $option: $type,)*
+            $(#[serde(skip_serializing_if = "crate::optimizers::schedule::Unsaid::is_unsaid")] $option: $type,)*
         }
 
         impl $name {
@@ -98,7 +95,7 @@ macro_rules! curves {
         $(mod $file;)*
         $(use $file::$Type;)*
 
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(tag = "type", rename_all = "snake_case")]
         enum Curve {
             $($Type($Type),)*
@@ -167,9 +164,9 @@ const fn above_zero_below_one() -> Number {
 /// Those of a trainer, as in `train.steps`.
 const MOST_STEPS: i64 = 1 << 48;
 
-const STEPS: Key<Optional<Integer>> = key("steps", integer(1..=MOST_STEPS))
-    .optional()
-    .doc("Steps that the curve takes, behind the warm-up; without it all that a trainer has.");
+const STEPS: Key<Optional<Integer>> = key("steps", integer(1..=MOST_STEPS)).optional().doc(
+    "Steps that the curve takes, behind the warm-up, and then it stays; without it all that a trainer has.",
+);
 const END_FACTOR: Key<Number> = key("end_factor", at_least(0.0))
     .default("0.0")
     .doc("What `lr` is multiplied by at the end; torch's `eta_min` by its share of `lr`.");
@@ -200,8 +197,8 @@ pub(super) fn read(item: &Item<'_>) -> Option<LrSchedule> {
         share.wrong("and warmup_steps both say how long the warm-up is", "leave one of them out");
         return None;
     }
-    if let (Err(why), Some(warmup)) = (schedule.curve.shape().takes_warmup(), written.iter().flatten().next())
-    {
+    let refused = schedule.curve.shape().refuses_warmup();
+    if let (Some(why), Some(warmup)) = (refused, written.iter().flatten().next()) {
         warmup.wrong(why, "leave it out");
         return None;
     }
@@ -227,14 +224,22 @@ impl LrSchedule {
         let warmup = self.warmup_of(steps);
         let Some(left) = steps.checked_sub(warmup).filter(|left| *left > 0) else {
             let problem = format!("warms up for {}, and a trainer takes {steps}", counted(warmup, "step"));
-            return Some((problem, format!("warm up for less than {}", counted(steps, "step"))));
+            let hint = match steps {
+                1 => "leave the warm-up out".to_owned(),
+                steps => format!("warm up for less than {}", counted(steps, "step")),
+            };
+            return Some((problem, hint));
         };
         let Needed { key, steps: needed } =
             self.curve.shape().needs_steps().filter(|needed| needed.steps > left)?;
         let behind = if warmup > 0 { format!(" behind the {warmup} of its warm-up") } else { String::new() };
-        let problem =
-            format!("has {key} up to step {needed}{behind}, and a trainer takes {}", counted(steps, "step"));
-        Some((problem, format!("use at most {left}, or train for longer")))
+        let (needed, taken) = (counted(needed, "step"), counted(steps, "step"));
+        let problem = format!("needs at least {needed} (`{key}`){behind}, and a trainer takes {taken}");
+        let hint = match left {
+            1 => format!("change `{key}` so that 1 step is enough, or train for longer"),
+            left => format!("change `{key}` so that {left} steps are enough, or train for longer"),
+        };
+        Some((problem, hint))
     }
 
     fn warmup_of(&self, steps: u64) -> u64 {

@@ -11,8 +11,9 @@ curve! {
     }
 }
 
-const MILESTONES: Key<List<Integer>> =
-    key("milestones", list(integer(1..=MOST_STEPS))).example("[1000, 2000]").doc("The steps at which the rate changes.");
+const MILESTONES: Key<List<Integer>> = key("milestones", list(integer(1..=MOST_STEPS)))
+    .example("[1000, 2000]")
+    .doc("The steps at which the rate changes.");
 const STEP_GAMMA: Key<Number> = GAMMA.default("0.1");
 
 impl Shape for MultiStep {
@@ -23,10 +24,10 @@ impl Shape for MultiStep {
 
     fn needs_steps(&self) -> Option<Needed> {
         let last = self.milestones.iter().max()?;
-        Some(Needed { key: MILESTONES.name(), steps: *last as u64 })
+        Some(Needed { key: MILESTONES.name(), steps: *last as u64 + 1 })
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

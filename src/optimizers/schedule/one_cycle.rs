@@ -14,8 +14,9 @@ curve! {
     }
 }
 
-const RISING: Key<Number> =
-    key("rising", above_zero_below_one()).default("0.3").doc("Which share of the steps goes up; torch's `pct_start`.");
+const RISING: Key<Number> = key("rising", above_zero_below_one())
+    .default("0.3")
+    .doc("Which share of the steps goes up; torch's `pct_start`.");
 const START_FACTOR: Key<Number> = key("start_factor", between(0.0, 1.0))
     .default("0.04")
     .doc("What `lr` is multiplied by at the beginning; 1 over torch's `div_factor`.");
@@ -39,7 +40,7 @@ impl Shape for OneCycle {
         own_steps(self.steps)
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Err("comes with a curve that has its own: `rising` says how long it is")
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        Some("comes with a curve that has its own: `rising` says how long it is")
     }
 }

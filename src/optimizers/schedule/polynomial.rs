@@ -22,7 +22,7 @@ impl Shape for Polynomial {
         own_steps(self.steps)
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -11,8 +11,9 @@ curve! {
     }
 }
 
-const EVERY: Key<Integer> =
-    key("every", integer(1..=MOST_STEPS)).example("1000").doc("Steps from one change to the next; torch's `step_size`.");
+const EVERY: Key<Integer> = key("every", integer(1..=MOST_STEPS))
+    .example("1000")
+    .doc("Steps from one change to the next; torch's `step_size`.");
 const STEP_GAMMA: Key<Number> = GAMMA.default("0.1");
 
 impl Shape for Step {
@@ -21,10 +22,10 @@ impl Shape for Step {
     }
 
     fn needs_steps(&self) -> Option<Needed> {
-        Some(Needed { key: EVERY.name(), steps: self.every as u64 })
+        Some(Needed { key: EVERY.name(), steps: self.every as u64 + 1 })
     }
 
-    fn takes_warmup(&self) -> Result<(), &'static str> {
-        Ok(())
+    fn refuses_warmup(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -6,7 +6,9 @@ use crate::rpc::{Field, Json, RRef, Value, body, call};
 call! {
     /// One optimizer over all parameters of some modules.
     pub(in crate::parallel) struct Create = "optimizer.create" -> Created {
-        options: Json<Optimization>,
+        options: Json<Vec<Optimization>>,
+        /// For each parameter the place of its module's among them.
+        of: Vec<u64>,
         ..parameters: RRef,
     }
 }
@@ -40,6 +42,8 @@ body! {
 /// On what terms the caller takes its step.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::parallel) struct SentTerms {
+    /// Its number among the caller's.
+    pub step: u64,
     /// The size of the batch.
     pub samples: u64,
     /// What the learning rate is multiplied by.
@@ -50,15 +54,21 @@ pub(in crate::parallel) struct SentTerms {
 
 impl Field for SentTerms {
     fn into_value(self) -> Value {
-        let SentTerms { samples, lr_factor, clip_factor } = self;
-        Value::List(vec![samples.into_value(), lr_factor.into_value(), clip_factor.into_value()])
+        let SentTerms { step, samples, lr_factor, clip_factor } = self;
+        Value::List(vec![
+            step.into_value(),
+            samples.into_value(),
+            lr_factor.into_value(),
+            clip_factor.into_value(),
+        ])
     }
 
     fn from_value(value: Value) -> Result<SentTerms, String> {
-        let parts = <[Value; 3]>::try_from(Vec::<Value>::from_value(value)?);
-        let [samples, lr_factor, clip_factor] =
-            parts.map_err(|parts| format!("expected three terms of a step, found {}", parts.len()))?;
+        let parts = <[Value; 4]>::try_from(Vec::<Value>::from_value(value)?);
+        let [step, samples, lr_factor, clip_factor] =
+            parts.map_err(|parts| format!("expected four terms of a step, found {}", parts.len()))?;
         Ok(SentTerms {
+            step: Field::from_value(step)?,
             samples: Field::from_value(samples)?,
             lr_factor: Field::from_value(lr_factor)?,
             clip_factor: Field::from_value(clip_factor)?,
@@ -78,8 +88,8 @@ call! {
 
 body! {
     pub(in crate::parallel) struct MeasuredStep {
-        /// The sum of the squares of the gradients: of a round, of their mean.
-        squares: f64,
+        /// Of each part the sum of the squares of its gradients: of a round, of their mean.
+        squares: Vec<f64>,
         not_finite: Option<String>,
     }
 }

@@ -55,6 +55,8 @@ call! {
     /// The first half of a push that clips, in rounds.
     pub(in crate::parallel) struct Measure = "range.measure" -> MeasuredStep {
         range: RRef,
+        /// Its number among the caller's.
+        step: u64,
         /// As in `range.push`.
         samples: Option<u64>,
         lr_factor: f64,
@@ -69,6 +71,8 @@ call! {
         range: RRef,
         /// The one that the caller has.
         version: u64,
+        /// As in `range.measure`.
+        step: u64,
         clip_factor: f64,
     }
 }

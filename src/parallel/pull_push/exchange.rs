@@ -175,6 +175,7 @@ impl Exchange {
     /// As [`Exchange::step`].
     pub(in crate::parallel) fn measure(
         &mut self,
+        step: u64,
         given: Option<(&BTreeMap<String, Tensor>, StepTerms)>,
     ) -> Result<Vec<PendingReply<MeasuredStep>>> {
         let lr_factor = given.map_or(1.0, |(_, terms)| terms.lr_factor);
@@ -182,6 +183,7 @@ impl Exchange {
         let gradients = given.map(|(gradients, _)| self.here.gradients(gradients)).unwrap_or_default();
         self.send(&gradients, samples, |range, _, marks, parts| range::Measure {
             range,
+            step,
             samples,
             lr_factor,
             marks,
@@ -190,10 +192,10 @@ impl Exchange {
     }
 
     /// The second half.
-    pub(in crate::parallel) fn step_measured(&self, clip_factor: f64) -> Pushing {
+    pub(in crate::parallel) fn step_measured(&self, step: u64, clip_factor: f64) -> Pushing {
         let push = |server: &Server| {
             let (range, version) = (server.range.clone(), server.version);
-            let push = range::PushMeasured { range, version, clip_factor };
+            let push = range::PushMeasured { range, version, step, clip_factor };
             self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS)
         };
         Pushing(self.servers.iter().map(push).collect())

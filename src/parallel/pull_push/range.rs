@@ -208,10 +208,15 @@ impl ServerRange {
     ///
     /// # Errors
     /// When what came is not a gradient of the segments, or cannot be averaged.
-    pub(super) async fn measure(&self, trainer: Rank, push: Option<PushedGradients>) -> Result<f64> {
+    pub(super) async fn measure(
+        &self,
+        trainer: Rank,
+        step: u64,
+        push: Option<PushedGradients>,
+    ) -> Result<f64> {
         let terms = push.as_ref().map(|push| push.terms);
         let gradients = push.map(|push| self.gradients(push)).transpose()?;
-        let squares = self.updates.measure(trainer, terms.zip(gradients)).await;
+        let squares = self.updates.measure(trainer, step, terms.zip(gradients)).await;
         squares.with_context(|| format!("module `{}`", self.module))
     }
 
@@ -223,9 +228,10 @@ impl ServerRange {
         &self,
         trainer: Rank,
         used: u64,
+        step: u64,
         factor: f64,
     ) -> Result<(Applied, Update)> {
-        let applied = self.updates.step_measured(trainer, factor);
+        let applied = self.updates.step_measured(trainer, step, factor);
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.counters.add(&applied);
         self.turn(trainer).await?;

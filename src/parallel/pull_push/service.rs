@@ -103,17 +103,17 @@ fn given(
 }
 
 async fn measure(scope: Scope, measure: Measure) -> Result<MeasuredStep> {
-    let Measure { range, samples, lr_factor, marks: Marks(marks), parts } = measure;
+    let Measure { range, step, samples, lr_factor, marks: Marks(marks), parts } = measure;
     let given = given(samples, lr_factor, marks, parts)?;
-    let squares = range.local::<ServerRange>().await?.measure(scope.from, given).await?;
-    Ok(MeasuredStep { squares, not_finite: None })
+    let squares = range.local::<ServerRange>().await?.measure(scope.from, step, given).await?;
+    Ok(MeasuredStep { squares: vec![squares], not_finite: None })
 }
 
 async fn push_measured(scope: Scope, push: PushMeasured) -> Result<Pushed> {
-    let PushMeasured { range, version, clip_factor } = push;
+    let PushMeasured { range, version, step, clip_factor } = push;
     let factor = StepTerms::checked(0, 1.0, clip_factor)?.clip_factor;
     let range = range.local::<ServerRange>().await?;
-    let (applied, update) = range.push_measured(scope.from, version, factor).await?;
+    let (applied, update) = range.push_measured(scope.from, version, step, factor).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 

@@ -210,21 +210,24 @@ impl Shard {
         &self,
         context: &ContextState,
         trainer: Rank,
+        step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
         let _span = span(Activity::Step);
         let (_, given, not_finite) = self.contribution(context, terms)?;
-        let squares = self.updates.measure(trainer, given).await;
-        Ok(Measured { squares: squares.with_context(|| in_module(&self.module))?, not_finite })
+        let squares = self.updates.measure(trainer, step, given).await;
+        let squares = squares.with_context(|| in_module(&self.module))?;
+        Ok(Measured { squares: vec![squares], not_finite })
     }
 
     /// As [`HostedModule::step_measured`](crate::parallel::HostedModule::step_measured).
     ///
     /// # Errors
     /// When the gradients cannot be applied.
-    pub(crate) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+    pub(crate) fn step_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
         let _span = span(Activity::Step);
-        let applied = self.updates.step_measured(trainer, factor).with_context(|| in_module(&self.module))?;
+        let applied =
+            self.updates.step_measured(trainer, step, factor).with_context(|| in_module(&self.module))?;
         self.counters.add(&applied);
         Ok(applied)
     }

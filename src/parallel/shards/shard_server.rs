@@ -95,13 +95,14 @@ impl Steppable for Shard {
         &self,
         context: &ContextState,
         trainer: Rank,
+        step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
-        Shard::measure(self, context, trainer, terms).await
+        Shard::measure(self, context, trainer, step, terms).await
     }
 
-    fn take_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
-        self.step_measured(trainer, factor)
+    fn take_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
+        self.step_measured(trainer, step, factor)
     }
 
     fn has_rounds(&self) -> bool {

@@ -21,7 +21,7 @@ mod ssp;
 use anyhow::{Result, bail};
 
 use self::lanes::Lanes;
-use self::ordered::Ordered;
+use self::ordered::{Ordered, finite};
 use self::pace::{Pace, Verdict};
 use super::Applied;
 use super::state::StepCounters;
@@ -219,30 +219,36 @@ impl<U: Updated> Updates<U> {
         }
     }
 
-    /// The sum of the squares of what a step brings (`None`: nothing); in rounds, of the round's mean, which is not applied
+    /// The sum of the squares of what a trainer's step of this number brings (`None`: nothing); in rounds, of the round's mean, which is not applied
     /// before [`step_measured`](Updates::step_measured).
     ///
     /// # Errors
-    /// When it, or the round, cannot be averaged.
-    pub(super) async fn measure(&self, trainer: Rank, given: Option<U::Contribution>) -> Result<f64> {
+    /// When it, or the round, cannot be averaged; when it is not finite.
+    pub(super) async fn measure(
+        &self,
+        trainer: Rank,
+        step: u64,
+        given: Option<U::Contribution>,
+    ) -> Result<f64> {
         match &self.state {
             State::Ordered { ordered, rounds: true } => {
-                ordered.measure_round(&self.averager, trainer, given).await
+                ordered.measure_round(&self.averager, trainer, step, given).await
             }
             State::Ordered { rounds: false, .. } | State::Unordered(_) => {
                 let mean = given.map(|given| U::average(&self.averager, vec![given])).transpose()?.flatten();
-                mean.map_or(Ok(0.0), |mean| self.read(trainer, |updated| updated.squares(&mean)).1)
+                mean.map_or(Ok(0.0), |mean| finite(self.read(trainer, |updated| updated.squares(&mean)).1?))
             }
         }
     }
 
-    /// Applies the round that `trainer` has measured, its gradients times a factor that is the same for all trainers.
+    /// Applies the round that `trainer` has measured by its step of this number, its gradients times a factor that is the
+    /// same for all trainers.
     ///
     /// # Errors
-    /// It cannot be applied, or was not measured.
-    pub(super) fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+    /// It cannot be applied, or was not measured; another trainer has said another factor.
+    pub(super) fn step_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
         match &self.state {
-            State::Ordered { ordered, rounds: true } => ordered.step_measured(trainer, factor),
+            State::Ordered { ordered, rounds: true } => ordered.step_measured(trainer, step, factor),
             State::Ordered { rounds: false, .. } | State::Unordered(_) => bail!("there are no rounds here"),
         }
     }

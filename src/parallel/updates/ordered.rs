@@ -1,4 +1,10 @@
 //! Updates one after the other, each of one step or of a round of all trainers' steps.
+//!
+//! Where gradients are clipped by their norm, a round is measured first and applied afterwards:
+//!
+//! - `UO-1` All trainers of a round measure it, or none does.
+//! - `UO-2` A measured round is applied with one factor, by the first trainer that says it. Each of its trainers says it once,
+//!   for the step that it has measured, and none may say another than the first.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -25,7 +31,7 @@ struct State<U: Updated> {
     updates: u64,
     pace: Pace,
     round: Round<U::Contribution>,
-    /// The round that has been measured last, until it is applied.
+    /// The round that has been measured last.
     measured: Option<Measured<U::Mean>>,
     /// Why a trainer's step was not taken. It takes no more.
     failed: BTreeMap<Rank, String>,
@@ -33,9 +39,22 @@ struct State<U: Updated> {
 
 /// A round whose mean waits for the factor that it is applied with.
 struct Measured<M> {
+    number: u64,
     trainers: Vec<Rank>,
-    /// `None`: there is nothing to apply.
+    /// `None`: there is nothing to apply, or it has been.
     mean: Option<M>,
+    squares: f64,
+    /// What it has been applied with.
+    factor: Option<f64>,
+    /// The trainers that have not said the factor yet, and the steps that they have measured.
+    left: BTreeMap<Rank, u64>,
+}
+
+/// A round that all trainers have given to.
+struct Complete<G> {
+    given: BTreeMap<Rank, Option<G>>,
+    /// As [`Round::steps`].
+    steps: BTreeMap<Rank, u64>,
 }
 
 /// The round that is being gathered.
@@ -46,24 +65,16 @@ struct Round<G> {
     given: BTreeMap<Rank, Option<G>>,
     /// How many rounds were applied: all before this one, or all but one.
     applied: u64,
-    /// What the sum of the squares of the last measured one is, and its number.
-    squares: Option<(u64, f64)>,
-    /// Its mean is to be measured before it is applied.
-    measures: bool,
+    /// Where it is measured before it is applied, the step of each trainer that has given, by the trainer's own count.
+    steps: BTreeMap<Rank, u64>,
     /// Why an earlier round could not be applied. Nothing goes on after that.
     failed: Option<String>,
 }
 
 impl<U: Updated> Ordered<U> {
     pub fn new(updated: U, pace: Pace) -> Ordered<U> {
-        let round = Round {
-            number: 0,
-            given: BTreeMap::new(),
-            applied: 0,
-            squares: None,
-            measures: false,
-            failed: None,
-        };
+        let round =
+            Round { number: 0, given: BTreeMap::new(), applied: 0, steps: BTreeMap::new(), failed: None };
         let state = State { updated, updates: 0, pace, round, measured: None, failed: BTreeMap::new() };
         Ordered { state: Mutex::new(state), changed: watch::Sender::new(0) }
     }
@@ -127,7 +138,7 @@ impl<U: Updated> Ordered<U> {
         given: Option<U::Contribution>,
     ) -> Result<Applied> {
         let mut changes = self.changed.subscribe();
-        let mine = self.lock().gather(trainer, given, false)?;
+        let mine = self.lock().gather(trainer, given, None)?;
         // What goes wrong is kept in the round, for all who wait for it.
         let _ = self.close_round(averager);
         loop {
@@ -144,37 +155,54 @@ impl<U: Updated> Ordered<U> {
         }
     }
 
-    /// Takes part in a round without applying it, and gives the sum of the squares of its mean when all have.
+    /// Takes part in a round by the trainer's step of this number, without applying it, and gives the sum of the squares of
+    /// its mean when all have.
     pub async fn measure_round(
         &self,
         averager: &U::Averager,
         trainer: Rank,
+        step: u64,
         given: Option<U::Contribution>,
     ) -> Result<f64> {
         let mut changes = self.changed.subscribe();
-        let mine = self.lock().gather(trainer, given, true)?;
+        let mine = self.lock().gather(trainer, given, Some(step))?;
         // What goes wrong is kept in the round, for all who wait for it.
         let _ = self.close_round(averager);
         loop {
-            match &self.lock().round {
-                Round { failed: Some(reason), .. } => bail!("round {mine} could not be averaged: {reason}"),
-                Round { squares: Some((number, squares)), .. } if *number == mine => return Ok(*squares),
-                Round { .. } => {}
+            {
+                let state = self.lock();
+                if let Some(reason) = &state.round.failed {
+                    bail!("round {mine} could not be averaged: {reason}");
+                }
+                if let Some(measured) = state.measured.as_ref().filter(|measured| measured.number == mine) {
+                    return Ok(measured.squares);
+                }
+                ensure!(state.round.applied <= mine, "round {mine} is over");
             }
             changes.changed().await.context("the module is gone")?;
         }
     }
 
-    /// The first who comes applies the round; for the others it has been done.
-    pub fn step_measured(&self, trainer: Rank, factor: f64) -> Result<Applied> {
+    /// Applies the round that the trainer has measured by its step of this number, its gradients times `factor` (UO-2).
+    pub fn step_measured(&self, trainer: Rank, step: u64, factor: f64) -> Result<Applied> {
         let mut state = self.lock();
         if let Some(reason) = &state.round.failed {
             bail!("the round could not be applied: {reason}");
         }
-        let Some(Measured { trainers, mean }) = state.measured.take() else {
-            ensure!(state.pace.finished(trainer).is_some(), "rank {trainer} takes no part in the rounds");
+        let measured = state.measured.as_mut().filter(|measured| measured.left.get(&trainer) == Some(&step));
+        let measured = measured
+            .with_context(|| format!("rank {trainer} has not measured step {step}, or has applied it"))?;
+        measured.left.remove(&trainer);
+        if let Some(before) = measured.factor {
+            // Processors of another kind may find another last bit.
+            ensure!(
+                (before - factor).abs() <= 1e-6 * before,
+                "rank {trainer} multiplies the gradients of a round by {factor}, and another rank by {before}"
+            );
             return Ok(Applied::default());
-        };
+        }
+        measured.factor = Some(factor);
+        let (mean, trainers) = (measured.mean.take(), std::mem::take(&mut measured.trainers));
         let applied = mean.map_or(Ok(()), |mean| state.apply(U::scaled(mean, factor)?));
         state.finish_round(trainers, &applied);
         drop(state);
@@ -188,15 +216,15 @@ impl<U: Updated> Ordered<U> {
         self.close_round(averager)
     }
 
-    /// Applies the round that has been gathered, if it is complete (O-4).
+    /// Applies the round that has been gathered, or measures it, if it is complete (O-4).
     fn close_round(&self, averager: &U::Averager) -> Result<()> {
-        let Some((round, measures)) = self.lock().take_complete_round() else { return Ok(()) };
-        let trainers: Vec<Rank> = round.keys().copied().collect();
+        let Some(Complete { given, steps }) = self.lock().take_complete_round() else { return Ok(()) };
+        let trainers: Vec<Rank> = given.keys().copied().collect();
         // In the order of the ranks (O-2).
-        let mean = U::average(averager, round.into_values().flatten().collect());
+        let mean = U::average(averager, given.into_values().flatten().collect());
         let mut state = self.lock();
         let outcome = match mean {
-            Ok(mean) if measures => state.measure(trainers, mean),
+            Ok(mean) if !steps.is_empty() => state.measure(trainers, steps, mean),
             mean => {
                 let applied = mean.and_then(|mean| mean.map_or(Ok(()), |mean| state.apply(mean)));
                 state.finish_round(trainers, &applied);
@@ -244,12 +272,18 @@ impl<U: Updated> State<U> {
         }
     }
 
-    fn measure(&mut self, trainers: Vec<Rank>, mean: Option<U::Mean>) -> Result<()> {
-        match mean.as_ref().map_or(Ok(0.0), |mean| self.updated.squares(mean)) {
+    fn measure(
+        &mut self,
+        trainers: Vec<Rank>,
+        steps: BTreeMap<Rank, u64>,
+        mean: Option<U::Mean>,
+    ) -> Result<()> {
+        let squares = mean.as_ref().map_or(Ok(0.0), |mean| finite(self.updated.squares(mean)?));
+        match squares {
             Ok(squares) => {
                 // The one that has just been taken.
-                self.round.squares = Some((self.round.number - 1, squares));
-                self.measured = Some(Measured { trainers, mean });
+                let number = self.round.number - 1;
+                self.measured = Some(Measured { number, trainers, mean, squares, factor: None, left: steps });
                 Ok(())
             }
             Err(error) => {
@@ -259,30 +293,40 @@ impl<U: Updated> State<U> {
         }
     }
 
-    /// Gives the number of the round.
-    fn gather(&mut self, trainer: Rank, given: Option<U::Contribution>, measures: bool) -> Result<u64> {
+    /// Gives the number of the round. `step`: it is to be measured, by the trainer's step of this number.
+    fn gather(&mut self, trainer: Rank, given: Option<U::Contribution>, step: Option<u64>) -> Result<u64> {
         let is_trainer = self.pace.finished(trainer).is_some();
         ensure!(is_trainer, "rank {trainer} takes no part in the rounds of the trainers");
-        self.round.measures = measures;
-        let Round { number, given: gathered, .. } = &mut self.round;
+        let Round { number, given: gathered, steps, .. } = &mut self.round;
+        // UO-1
+        let as_others = gathered.is_empty() || step.is_none() == steps.is_empty();
+        ensure!(
+            as_others,
+            "rank {trainer} clips its gradients otherwise than the other trainers of round {number}"
+        );
         if gathered.insert(trainer, given).is_some() {
             bail!("rank {trainer} gave its gradients twice in round {number}");
         }
+        steps.extend(step.map(|step| (trainer, step)));
         Ok(*number)
     }
 
-    /// And whether it is to be measured.
-    #[expect(clippy::type_complexity, reason = "said once")]
-    fn take_complete_round(&mut self) -> Option<(BTreeMap<Rank, Option<U::Contribution>>, bool)> {
-        let Round { number, given, applied, failed, measures, .. } = &mut self.round;
+    fn take_complete_round(&mut self) -> Option<Complete<U::Contribution>> {
+        let Round { number, given, applied, failed, steps } = &mut self.round;
         let complete = self.pace.is_round_complete(|rank| given.contains_key(&rank));
         // One at a time: the mean of a round is made of what the one before it left.
         if given.is_empty() || !complete || *applied < *number || failed.is_some() {
             return None;
         }
         *number += 1;
-        Some((std::mem::take(given), *measures))
+        Some(Complete { given: std::mem::take(given), steps: std::mem::take(steps) })
     }
+}
+
+/// The mean of finite gradients may be beyond what float32 has.
+pub(super) fn finite(squares: f64) -> Result<f64> {
+    ensure!(squares.is_finite(), "the norm of the gradients is not finite\n  hint: lower optimizer.lr");
+    Ok(squares)
 }
 
 #[cfg(test)]
@@ -390,6 +434,92 @@ mod tests {
             round.join().unwrap().unwrap();
         });
         assert_eq!(ordered.with(|count| count.0), 7);
+    }
+
+    /// Polls a measure, which is to wait for the other trainers.
+    fn begun<'a>(
+        ordered: &'a Ordered<Count>,
+        gate: &'a Gate,
+        (trainer, step): (u32, u64),
+        given: u64,
+    ) -> impl Future<Output = Result<f64>> + 'a {
+        ordered.measure_round(gate, Rank(trainer), step, Some(given))
+    }
+
+    fn error<T>(result: Result<T>) -> String {
+        result.err().expect("refused").to_string()
+    }
+
+    /// UO-2
+    #[test]
+    fn a_measured_round_is_applied_once_with_one_factor() {
+        let (ordered, gate) = (ordered(&[Rank(1), Rank(2)]), Gate::default());
+        let mut first = pin!(begun(&ordered, &gate, (1, 1), 10));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(
+            error(ordered.step_measured(Rank(1), 1, 0.5)).contains("has not measured step 1"),
+            "too early"
+        );
+        let Poll::Ready(Ok(squares)) = poll(begun(&ordered, &gate, (2, 1), 20)) else { panic!("complete") };
+        assert_eq!(squares, 900.0);
+        assert!(matches!(first.poll(&mut context), Poll::Ready(Ok(900.0))));
+        assert!(error(ordered.step_measured(Rank(3), 1, 0.5)).contains("rank 3 has not measured"));
+        assert!(error(ordered.step_measured(Rank(1), 2, 0.5)).contains("has not measured step 2"));
+        assert_eq!(ordered.with(|count| count.0), 0, "nothing is applied yet");
+        ordered.step_measured(Rank(2), 1, 0.5).unwrap();
+        assert_eq!(ordered.with(|count| count.0), 15);
+        assert!(error(ordered.step_measured(Rank(2), 1, 0.5)).contains("or has applied it"), "twice");
+        assert!(error(ordered.step_measured(Rank(1), 1, 0.25)).contains("by 0.25, and another rank by 0.5"));
+        assert_eq!(ordered.with(|count| count.0), 15);
+    }
+
+    #[test]
+    fn a_trainer_that_leaves_completes_the_measure_of_the_others() {
+        let (ordered, gate) = (ordered(&[Rank(1), Rank(2)]), Gate::default());
+        let mut waiting = pin!(begun(&ordered, &gate, (1, 7), 10));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        ordered.leave(&gate, Rank(2)).unwrap();
+        assert!(matches!(waiting.poll(&mut context), Poll::Ready(Ok(100.0))));
+        ordered.step_measured(Rank(1), 7, 1.0).unwrap();
+        assert_eq!(ordered.with(|count| count.0), 10);
+        let Poll::Ready(Ok(_)) = poll(begun(&ordered, &gate, (1, 8), 10)) else { panic!("the next one") };
+    }
+
+    /// UO-1
+    #[test]
+    fn a_round_is_measured_by_all_or_by_none() {
+        for first_measures in [true, false] {
+            let (ordered, gate) = (ordered(&[Rank(1), Rank(2)]), Gate::default());
+            let mut measures = pin!(begun(&ordered, &gate, (1, 1), 10));
+            let mut applies = pin!(ordered.step_in_round(&gate, Rank(2), Some(7)));
+            let mut context = Context::from_waker(Waker::noop());
+            let refused = match first_measures {
+                true => {
+                    assert!(measures.as_mut().poll(&mut context).is_pending());
+                    applies.poll(&mut context).map(error)
+                }
+                false => {
+                    assert!(applies.as_mut().poll(&mut context).is_pending());
+                    measures.poll(&mut context).map(error)
+                }
+            };
+            let Poll::Ready(refused) = refused else { panic!("refused at once") };
+            assert!(refused.contains("clips its gradients otherwise"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_round_that_cannot_be_averaged_ends_the_measure_of_all() {
+        let (ordered, gate) = (ordered(&[Rank(1), Rank(2)]), Gate::default());
+        let mut waiting = pin!(begun(&ordered, &gate, (1, 1), 0));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        for measured in [poll(begun(&ordered, &gate, (2, 1), 5)), waiting.poll(&mut context)] {
+            let Poll::Ready(measured) = measured else { panic!("it goes on waiting") };
+            assert!(error(measured).contains("nothing was given"));
+        }
     }
 
     #[test]

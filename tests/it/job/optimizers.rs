@@ -21,7 +21,7 @@ fn a_group_says_only_what_differs() {
 fn mistakes_in_groups_are_told() {
     let with = |groups: &str| replaced("lr = 0.1", &format!("lr = 0.1\ngroups = {groups}"));
     insta::assert_snapshot!(with("[{ match = [\"*.bais\"], lr = 0.2 }]"), @r#"
-    error: job `x.toml`: `optimizer.groups[0]` `match` = "*.bais" is not the name of any parameter
+    error: job `x.toml`: `optimizer.groups[0]` has a pattern that no parameter matches: "*.bais"
       from: x.toml, line 26
       hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
     "#);
@@ -66,19 +66,19 @@ fn mistakes_in_the_optimizer_of_a_module_are_told() {
     insta::assert_snapshot!(with("{ type = \"adam\", momentum = 0.9 }"), @r#"
     error: job `x.toml`: unknown key `modules.net.optimizer.momentum`
       from: option --set modules.net.optimizer={ type = "adam", momentum = 0.9 }
-      hint: known keys: type, schedule, clip_norm, groups, lr, betas, eps, weight_decay, amsgrad, maximize
+      hint: known keys: type, groups, lr, betas, eps, weight_decay, amsgrad, maximize
     "#);
     insta::assert_snapshot!(with("{ lr = 0.1 }"), @r#"
     error: job `x.toml`: `modules.net.optimizer.type` is missing
       hint: for example type = "sgd"
     "#);
     insta::assert_snapshot!(with("{ type = \"sgd\", schedule = { type = \"cosine\" } }"), @r#"
-    error: job `x.toml`: `modules.net.optimizer.schedule` is not for a single module
+    error: job `x.toml`: `modules.net.optimizer.schedule` = { type = "cosine" } is an option that this version does not have
       from: option --set modules.net.optimizer={ type = "sgd", schedule = { type = "cosine" } }
-      hint: write it in [optimizer]: all learning rates follow it
+      hint: write it in [optimizer]: the learning rates of all modules follow it
     "#);
     insta::assert_snapshot!(with("{ type = \"sgd\", groups = [{ match = [\"fc1.*\"] }] }"), @r#"
-    error: job `x.toml`: `modules.net.optimizer.groups[0]` `match` = "fc1.*" is not the name of any parameter
+    error: job `x.toml`: `modules.net.optimizer.groups[0]` has a pattern that no parameter matches: "fc1.*"
       from: option --set modules.net.optimizer={ type = "sgd", groups = [{ match = ["fc1.*"] }] }
       hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
     "#);
@@ -86,7 +86,7 @@ fn mistakes_in_the_optimizer_of_a_module_are_told() {
     insta::assert_snapshot!(
         set(&["modules.net.optimizer={ type = \"adam\" }", "optimizer.groups=[{ match = [\"*\"], lr = 1 }]"]),
         @r#"
-    error: job `x.toml`: `optimizer.groups[0]` `match` = "*" is not the name of any parameter
+    error: job `x.toml`: `optimizer.groups[0]` has a pattern that no parameter matches: "*"
       from: option --set optimizer.groups=[{ match = ["*"], lr = 1 }]
       hint: no module is updated by this optimizer
     "#
@@ -102,7 +102,7 @@ fn mistakes_in_clipping_are_told() {
       hint: use a number above 0
     ");
     insta::assert_snapshot!(set(&["modules.net.optimizer={ type = \"sgd\", clip_norm = 1 }"]), @r#"
-    error: job `x.toml`: `modules.net.optimizer.clip_norm` is not for a single module
+    error: job `x.toml`: `modules.net.optimizer.clip_norm` = 1 is an option that this version does not have
       from: option --set modules.net.optimizer={ type = "sgd", clip_norm = 1 }
       hint: write it in [optimizer]: the norm is that of all parameters
     "#);
@@ -119,8 +119,8 @@ fn mistakes_in_clipping_are_told() {
     let hybrid = SOUND.replace("[data]", "[modules.head]\nplace = \"trainer\"\nlayers = [\"relu\"]\n[data]");
     let hybrid = hybrid.replace("epochs = 2", "epochs = 2\nforward = [\"net\", \"head\"]");
     insta::assert_snapshot!(said(load(&hybrid, &[], &["optimizer.clip_norm=1.0"])), @r#"
-    error: job `x.toml`: `optimizer.clip_norm` = 1.0 is of each trainer's own gradients where steps are not rounds, and the replicas of several trainers would part
+    error: job `x.toml`: `optimizer.clip_norm` = 1.0 clips each trainer's gradients by a norm of its own, and replicas, which are to stay equal, would differ
       from: option --set optimizer.clip_norm=1.0
-      hint: write consistency = "bsp" in [train]
+      hint: write consistency = "bsp" in [train]: then the norm is that of all trainers' gradients
     "#);
 }

@@ -76,14 +76,14 @@ fn a_schedule_that_is_longer_than_the_job_is_refused() {
         said(load(SOUND, &[], &["train.steps=100", &schedule]))
     };
     insta::assert_snapshot!(with("{ type = \"multi_step\", milestones = [50, 150] }"), @r#"
-    error: job `x.toml`: `optimizer.schedule` has milestones up to step 150, and a trainer takes 100 steps
+    error: job `x.toml`: `optimizer.schedule` needs at least 151 steps (`milestones`), and a trainer takes 100 steps
       from: option --set optimizer.schedule={ type = "multi_step", milestones = [50, 150] }
-      hint: use at most 100, or train for longer
+      hint: change `milestones` so that 100 steps are enough, or train for longer
     "#);
     insta::assert_snapshot!(with("{ type = \"cosine\", warmup_steps = 30, steps = 80 }"), @r#"
-    error: job `x.toml`: `optimizer.schedule` has steps up to step 80 behind the 30 of its warm-up, and a trainer takes 100 steps
+    error: job `x.toml`: `optimizer.schedule` needs at least 80 steps (`steps`) behind the 30 of its warm-up, and a trainer takes 100 steps
       from: option --set optimizer.schedule={ type = "cosine", warmup_steps = 30, steps = 80 }
-      hint: use at most 70, or train for longer
+      hint: change `steps` so that 70 steps are enough, or train for longer
     "#);
     insta::assert_snapshot!(with("{ type = \"constant\", warmup_steps = 100 }"), @r#"
     error: job `x.toml`: `optimizer.schedule` warms up for 100 steps, and a trainer takes 100
@@ -91,8 +91,8 @@ fn a_schedule_that_is_longer_than_the_job_is_refused() {
       hint: warm up for less than 100 steps
     "#);
     insta::assert_snapshot!(set(&["optimizer.type=rprop", "optimizer.schedule={ type = \"cosine\" }"]), @r#"
-    error: job `x.toml`: `optimizer.type` = "rprop" reads `lr` before its first step only
-      from: option --set optimizer.type=rprop
-      hint: leave `schedule` out, or use another optimizer
+    error: job `x.toml`: `optimizer.schedule` has no part in `modules.net`: rprop reads `lr` before its first step only
+      from: option --set optimizer.schedule={ type = "cosine" }
+      hint: leave the schedule out, or use another optimizer
     "#);
 }

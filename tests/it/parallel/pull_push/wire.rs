@@ -245,11 +245,13 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
         mesh.call(Rank(0), method, Message::new(values)).wait().map(|message| message.values)
     };
     let range = || -> RRef { call("range.get", vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
-    let push = |used: i64, marks: &[u8], parts: Vec<Tensor>| {
-        let head = vec![range().into(), used.into(), Value::Int(8), Value::Bytes(marks.to_vec())];
+    let push_at = |lr_factor: f64, used: i64, marks: &[u8], parts: Vec<Tensor>| {
+        let samples = Value::Int(8);
+        let head = vec![range().into(), used.into(), samples, lr_factor.into(), Value::Bytes(marks.to_vec())];
         let parts = parts.into_iter().map(Value::from);
         call("range.push", head.into_iter().chain(parts).collect()).map(drop).map_err(anyhow::Error::from)
     };
+    let push = |used: i64, marks: &[u8], parts: Vec<Tensor>| push_at(1.0, used, marks, parts);
     let kept = |counts: i32, offset: i16, value: f32| {
         let (offsets, values) = ([offset; 13], [value; 13]);
         vec![Tensor::from_slice(&[counts]), Tensor::from_slice(&offsets), Tensor::from_slice(&values)]
@@ -266,6 +268,16 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
         push(-5, &[1], kept(13, 0, 1.0)),
         "`range.push` on rank 0: the request of rank 2: `version`: expected an integer of at least 0, found -5",
     );
+    for factor in [f64::NAN, f64::INFINITY, -1.0] {
+        assert_says(push_at(factor, 0, &[1], kept(13, 0, 1.0)), "a learning rate is not multiplied by");
+        let half = vec![range().into(), Value::Int(0), Value::Int(1), factor.into()];
+        assert_says(
+            call("range.push_measured", half).map(drop).map_err(Into::into),
+            "gradients are not multiplied by",
+        );
+    }
+    let half = vec![range().into(), Value::Int(0), Value::Int(1), 0.5.into()];
+    assert_says(call("range.push_measured", half).map(drop).map_err(Into::into), "there are no rounds here");
     let other = call("range.optimizer", vec![range().into(), "{\"type\":\"sgd\"}".into()]).map(drop);
     assert_says(other.map_err(Into::into), "the request of rank 2: `options`: missing field");
     trainer.1.refresh().unwrap();

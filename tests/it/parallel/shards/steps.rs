@@ -183,9 +183,20 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
         said("shard.rows", vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
             .contains("ids are int64 [n]")
     );
-    let momentum = r#"{"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}"#;
+    let momentum = r#"{"spec": {"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}, "groups": []}"#;
     assert!(
         said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")
+    );
+    let terms = |lr_factor: f64, clip_factor: Value| {
+        vec![Value::Nil, Value::List(vec![Value::Int(1), Value::Int(8), lr_factor.into(), clip_factor])]
+    };
+    assert!(
+        said("shard.step", terms(f64::NAN, Value::Nil)).contains("a learning rate is not multiplied by NaN")
+    );
+    assert!(said("shard.step", terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5"));
+    assert!(
+        said("shard.step", vec![Value::Nil, Value::List(vec![])])
+            .contains("expected four terms of a step, found 0")
     );
     drop(module);
     world.end();
