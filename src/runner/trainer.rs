@@ -96,6 +96,7 @@ impl Trainer<'_> {
                 StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers, lr_factor)?;
             anyhow::Ok((batch, samples))
         });
+        let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
         while let Some((batch, samples)) = next {
             next = batches.next().transpose()?;
@@ -111,8 +112,7 @@ impl Trainer<'_> {
                 true => BadJob(error).into(),
                 false => error,
             })?;
-            let lr = self.job.common_optimization().spec.lr() * samples.lr_factor;
-            course.stepped(&batch, samples.count, lr, stepped, self.reporter)?;
+            course.stepped(&batch, samples.count, lr * samples.lr_factor, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
                 course.end_epoch(batch.step)?;
