@@ -21,7 +21,7 @@ use crate::autograd::{Autograd, Backward, Context};
 use crate::model::Module;
 use crate::optimizers::{Optimization, Optimizer};
 use crate::profile::{Activity, span};
-use crate::rpc::{Json, PendingReply, RRef};
+use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
 /// A module's parameters, as an optimizer takes them, by the kind of its [`ModuleHandle`](super::ModuleHandle).
@@ -292,29 +292,36 @@ struct Owners<'a> {
 }
 
 impl Owners<'_> {
-    /// To all of them at once.
     fn step(&self, terms: SentTerms) -> Vec<PendingReply<Stepped>> {
-        let &Owners { autograd, context, backward, .. } = self;
-        let modules = self.optimizers.iter().map(|optimizer| {
-            let step = Step { optimizer: optimizer.clone(), backward, terms };
-            autograd.call_within(optimizer.owner(), step, Some(context), WAIT_FOR_TRAINERS)
-        });
-        let shards = self.shards.iter().map(|shard| {
-            let step = shard::Step { shard: shard.clone(), backward, terms };
-            autograd.call_within(shard.owner(), step, Some(context), WAIT_FOR_TRAINERS)
-        });
-        modules.chain(shards).collect()
+        let backward = self.backward;
+        self.call(
+            |optimizer| Step { optimizer, backward, terms },
+            |shard| shard::Step { shard, backward, terms },
+        )
     }
 
     fn measure(&self, terms: SentTerms) -> Vec<PendingReply<MeasuredStep>> {
-        let &Owners { autograd, context, backward, .. } = self;
+        let backward = self.backward;
+        self.call(
+            |optimizer| Measure { optimizer, backward, terms },
+            |shard| shard::Measure { shard, backward, terms },
+        )
+    }
+
+    /// To all of them at once.
+    fn call<M: Call, S: Call<Reply = M::Reply>>(
+        &self,
+        of_modules: impl Fn(RRef) -> M,
+        of_shard: impl Fn(RRef) -> S,
+    ) -> Vec<PendingReply<M::Reply>> {
+        let &Owners { autograd, context, .. } = self;
         let modules = self.optimizers.iter().map(|optimizer| {
-            let measure = Measure { optimizer: optimizer.clone(), backward, terms };
-            autograd.call_within(optimizer.owner(), measure, Some(context), WAIT_FOR_TRAINERS)
+            let call = of_modules(optimizer.clone());
+            autograd.call_within(optimizer.owner(), call, Some(context), WAIT_FOR_TRAINERS)
         });
         let shards = self.shards.iter().map(|shard| {
-            let measure = shard::Measure { shard: shard.clone(), backward, terms };
-            autograd.call_within(shard.owner(), measure, Some(context), WAIT_FOR_TRAINERS)
+            let call = of_shard(shard.clone());
+            autograd.call_within(shard.owner(), call, Some(context), WAIT_FOR_TRAINERS)
         });
         modules.chain(shards).collect()
     }

@@ -273,11 +273,7 @@ pub(super) async fn step<T: Steppable>(
             }
         }
     };
-    let taken = taking.await;
-    if let Err(error) = &taken {
-        stepped.give_up(scope.from, &format!("{error:#}"));
-    }
-    let Applied { staleness, not_finite } = taken?;
+    let Applied { staleness, not_finite } = or_given_up(&*stepped, scope.from, taking.await)?;
     Ok(Stepped { staleness, not_finite })
 }
 
@@ -294,12 +290,13 @@ pub(super) async fn measure<T: Steppable>(
         let terms = StepTerms::checked(sent.samples, sent.lr_factor, 1.0)?;
         measured.measure(context, scope.from, sent.step, backward.map(|_| terms)).await
     };
-    let found = measuring.await;
-    if let Err(error) = &found {
-        measured.give_up(scope.from, &format!("{error:#}"));
-    }
-    let Measured { squares, not_finite } = found?;
+    let Measured { squares, not_finite } = or_given_up(&*measured, scope.from, measuring.await)?;
     Ok(MeasuredStep { squares, not_finite })
+}
+
+/// What has become of a step of `trainer`; where it cannot be taken, what has been sent after it fails, too.
+fn or_given_up<T: Steppable, O>(stepped: &T, trainer: Rank, taken: Result<O>) -> Result<O> {
+    taken.inspect_err(|error| stepped.give_up(trainer, &format!("{error:#}")))
 }
 
 /// The context of a step, when its backward is over.
