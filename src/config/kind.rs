@@ -31,8 +31,8 @@ pub enum Kind {
     Any,
     /// Nothing that a file may say.
     Never,
-    /// One of several tables, as the word at their key `type` says.
-    Variants(&'static str, fn() -> Vec<Variant>),
+    /// One of several tables, as the word at their key `type` says: what they are called, the keys of all, and each.
+    Variants(&'static str, &'static [&'static dyn AnyKey], fn() -> Vec<Variant>),
     /// What is described under this name, such as a layer.
     Named(&'static str),
 }
@@ -73,7 +73,7 @@ impl Kind {
             Kind::Map(of) => format!("a table of names of your own: each {}", of.words()),
             Kind::Any => "any value".into(),
             Kind::Never => "nothing in a file".into(),
-            Kind::Variants(name, _) | Kind::Named(name) => format!("a {name}"),
+            Kind::Variants(name, ..) | Kind::Named(name) => format!("a {name}"),
         }
     }
 }

@@ -55,7 +55,7 @@ fn of(kind: &Kind) -> Json {
         Kind::Map(entry) => json!({ "type": "object", "additionalProperties": of(entry) }),
         Kind::Any => json!({}),
         Kind::Never => json!({ "not": {} }),
-        Kind::Variants(name, _) | Kind::Named(name) => reference(name),
+        Kind::Variants(name, ..) | Kind::Named(name) => reference(name),
     }
 }
 

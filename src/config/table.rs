@@ -58,7 +58,9 @@ impl<'a> Reader<'a> {
     fn sections_with<'n>(&self, name: &'n str) -> impl Iterator<Item = &'static str> + use<'n> {
         let knows = move |section: &&&dyn AnyKey| match section.kind() {
             Ok(Kind::Table(keys)) => has(keys, name),
-            Ok(Kind::Variants(_, variants)) => variants().iter().any(|variant| has(variant.keys, name)),
+            Ok(Kind::Variants(_, common, variants)) => {
+                has(common, name) || variants().iter().any(|variant| has(variant.keys, name))
+            }
             Ok(_) | Err(_) => false,
         };
         self.keys.iter().filter(knows).map(|section| section.name())

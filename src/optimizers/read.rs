@@ -10,9 +10,10 @@ use crate::config::{
 };
 
 /// The section of a job.
-pub const OPTIMIZER: Key<ByHand> = key("optimizer", by_hand(|| Kind::Variants("optimizer", variants)))
-    .needed_at_times("{ type = \"sgd\" }")
-    .doc("How parameters are updated.");
+pub const OPTIMIZER: Key<ByHand> =
+    key("optimizer", by_hand(|| Kind::Variants("optimizer", COMMON, variants)))
+        .needed_at_times("{ type = \"sgd\" }")
+        .doc("How parameters are updated.");
 /// Names the optimizer.
 pub const TYPE: Key<Str> = key("type", string()).example("\"sgd\"").doc("Which optimizer.");
 /// Parameters with options of their own.

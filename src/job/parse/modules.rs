@@ -32,7 +32,7 @@ pub(super) const LAYERS: Key<By<Vec<Layer>>> =
         .needed_at_times("[{ type = \"linear\", in_features = 784, out_features = 10 }]")
         .doc("What a sample passes, in this order. A layer that needs no arguments may be just its type.");
 pub(super) const OPTIMIZER: Key<Optional<ByHand>> =
-    key("optimizer", by_hand(|| Kind::Variants("optimizer", optimizers::variants)))
+    key("optimizer", by_hand(|| Kind::Variants("optimizer", optimizers::OWN, optimizers::variants)))
         .optional()
         .doc("What updates this module, if not what `[optimizer]` says.");
 const DEVICES: Key<Optional<ByHand>> = key("devices", by_hand(devices_kind))

@@ -43,13 +43,10 @@ fn is_known(path: &str) -> bool {
                 // A name of the user's own, and what a plug-in knows of it.
                 _ => return true,
             },
-            Kind::Variants(_, variants) => match steps.next() {
-                None | Some("type") => return true,
-                Some(option) => {
-                    let mut keys = variants().into_iter().flat_map(|variant| variant.keys);
-                    return keys.any(|key| key.name() == option);
-                }
-            },
+            Kind::Variants(_, common, variants) => {
+                let of_any = variants().into_iter().flat_map(|variant| variant.keys).chain(common);
+                return steps.next().is_none_or(|option| of_any.into_iter().any(|key| key.name() == option));
+            }
             _ => return steps.next().is_none(),
         }
     }

@@ -141,9 +141,10 @@ struct CurveEntry {
 }
 
 /// In a job's optimizer.
-pub const SCHEDULE: Key<Optional<ByHand>> = key("schedule", by_hand(|| Kind::Variants("schedule", variants)))
-    .optional()
-    .doc("How the learning rate changes, by steps of the trainer.");
+pub const SCHEDULE: Key<Optional<ByHand>> =
+    key("schedule", by_hand(|| Kind::Variants("schedule", COMMON, variants)))
+        .optional()
+        .doc("How the learning rate changes, by steps of the trainer.");
 const TYPE: Key<Str> = key("type", string()).example("\"cosine\"").doc("Which curve.");
 const WARMUP_STEPS: Key<Optional<Integer>> = key("warmup_steps", integer(1..=MOST_STEPS))
     .optional()
