@@ -86,6 +86,8 @@ impl Module {
         }
         match &self.body {
             Body::Layers { nodes, .. } => {
+                let all = self.has_fixed_in_layers().then(|| self.with_fixed(params));
+                let params = all.as_deref().unwrap_or(params);
                 let (output, seen) = self.through_layers(nodes, params, inputs, mode)?;
                 Ok((vec![output], seen))
             }

@@ -21,10 +21,12 @@ pub struct Module {
     pub(super) name: String,
     pub(super) body: Body,
     parameters: Vec<ParameterInfo>,
-    /// Parameters that are not trained: TorchScript has such.
+    /// Parameters that are not trained: the job freezes them, or TorchScript has such.
     fixed_names: Vec<String>,
-    /// Written by nobody but a file of weights, before the first forward.
+    /// Written before the first forward only.
     fixed: Mutex<Vec<Tensor>>,
+    /// Of the parameters of layers, in the order of the nodes, which ones are fixed. Empty: none is.
+    is_fixed: Vec<bool>,
     buffer_names: Vec<String>,
     /// Those that are in no `state_dict`.
     non_persistent: Vec<String>,
@@ -94,6 +96,7 @@ impl Module {
                     parameters: loaded.parameters,
                     fixed_names,
                     fixed: Mutex::new(fixed),
+                    is_fixed: Vec::new(),
                     buffer_names,
                     non_persistent: script.non_persistent.clone(),
                     buffers: Mutex::new(buffers),
@@ -128,12 +131,18 @@ impl Module {
         let first = |(_, buffer, device): &(String, Buffer, tch::Device)| buffer.make()?.f_to(*device);
         let buffers = plan.buffers.iter().map(first).collect::<Result<_, TchError>>().map_err(failed)?;
         let parameter = |(name, shape, device)| ParameterInfo { name, shape, kind: Kind::Float, device };
+        let parameters = plan.parameters.into_iter().map(parameter).collect::<Vec<_>>();
+        let is_fixed: Vec<bool> = parameters.iter().map(|info| spec.is_frozen(&info.name)).collect();
+        let (fixed, trained) = apart(&is_fixed, parameters);
+        let zeros = |info: &ParameterInfo| Tensor::f_zeros(&info.shape, (info.kind, info.device));
+        let zeros = fixed.iter().map(zeros).collect::<Result<_, TchError>>().map_err(failed)?;
         Ok(Module {
             name: module.clone(),
             body: Body::Layers { nodes, split },
-            parameters: plan.parameters.into_iter().map(parameter).collect(),
-            fixed_names: Vec::new(),
-            fixed: Mutex::default(),
+            parameters: trained,
+            is_fixed: if fixed.is_empty() { Vec::new() } else { is_fixed },
+            fixed_names: fixed.into_iter().map(|info| info.name).collect(),
+            fixed: Mutex::new(zeros),
             buffer_names: plan.buffers.into_iter().map(|(name, ..)| name).collect(),
             non_persistent: Vec::new(),
             buffers: Mutex::new(buffers),
@@ -182,7 +191,7 @@ impl Module {
         }
     }
 
-    /// The parameters that training starts from, made anew on each call and always the same: those of the job's file of
+    /// The parameters that training starts from, without those that it does not change, made anew on each call and always the same: those of the job's file of
     /// weights, of the TorchScript, or drawn from the module's seed, as PyTorch draws them after
     /// `torch.manual_seed(seed)`; a stage has its part of those of the whole module. None requires a gradient. A file of weights also sets the buffers that it has.
     ///
@@ -196,14 +205,28 @@ impl Module {
             Body::Layers { nodes, .. } => nodes,
             Body::Script { script, .. } => return script.initial_parameters(&self.name),
         };
-        let mut tensors = Vec::with_capacity(self.parameters.len());
+        let mut tensors = Vec::with_capacity(self.parameters.len() + self.fixed_names.len());
         let draw = || {
             init::pass_over(&self.earlier)?;
             initialise(nodes, &mut tensors)
         };
         rng::seeded(self.seed, || no_grad(draw))
             .map_err(|error| self.buffer_error("the initial parameters", &error))?;
-        Ok(tensors)
+        let (fixed, trained) = apart(&self.is_fixed, tensors);
+        *self.lock_fixed() = fixed;
+        Ok(trained)
+    }
+
+    /// The parameters of all layers, in their order, of those that are trained.
+    pub(super) fn with_fixed(&self, trained: &[Tensor]) -> Vec<Tensor> {
+        let (mut trained, fixed) = (trained.iter(), self.share_fixed());
+        let mut fixed = fixed.iter();
+        let of = |is_fixed: &bool| if *is_fixed { fixed.next() } else { trained.next() };
+        self.is_fixed.iter().filter_map(of).map(Tensor::shallow_clone).collect()
+    }
+
+    pub(super) fn has_fixed_in_layers(&self) -> bool {
+        !self.is_fixed.is_empty()
     }
 
     /// Names and tensors as PyTorch's `state_dict` has them: `params`, then what the module keeps (copies), then the
@@ -249,9 +272,12 @@ impl Module {
 
     /// Parameters that no optimizer changes, for whoever makes those of several copies equal once.
     pub fn share_fixed(&self) -> Vec<Tensor> {
+        self.lock_fixed().iter().map(Tensor::shallow_clone).collect()
+    }
+
+    fn lock_fixed(&self) -> MutexGuard<'_, Vec<Tensor>> {
         // Nothing is done under the lock that could panic half-way.
-        let fixed = self.fixed.lock().unwrap_or_else(PoisonError::into_inner);
-        fixed.iter().map(Tensor::shallow_clone).collect()
+        self.fixed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Further names of parameters and buffers, each with the name under which it is one of them.
@@ -276,6 +302,15 @@ impl Module {
     pub(super) fn buffer_error(&self, what: &str, error: &TchError) -> ModelError {
         ModelError::Build { module: self.name.clone(), what: what.into(), message: torch_message(error) }
     }
+}
+
+/// Those that are fixed, and the others; all are others where nothing is said.
+fn apart<T>(is_fixed: &[bool], all: Vec<T>) -> (Vec<T>, Vec<T>) {
+    let (mut fixed, mut trained) = (Vec::new(), Vec::new());
+    for (at, one) in all.into_iter().enumerate() {
+        if is_fixed.get(at).copied().unwrap_or(false) { fixed.push(one) } else { trained.push(one) }
+    }
+    (fixed, trained)
 }
 
 fn others_names(stage: &Stage) -> Vec<String> {

@@ -18,6 +18,7 @@ use super::{Mode, ModelError, ParameterInfo};
 use crate::human::counted;
 use crate::job::{ModuleSpec, NamedOutput, TorchScript, suggest};
 use crate::layers::{InputDtype, Signal, masks::MaskSource, rng};
+use crate::optimizers::matches;
 
 /// A loaded module, and what each of its slots is here.
 #[derive(Debug)]
@@ -52,7 +53,14 @@ pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> R
     forward_fits(file, &loaded, spec.inputs.len(), script.outputs.len())?;
     state_fits(file, &loaded)?;
     buffers_named(file, &loaded, &script.non_persistent)?;
-    dtypes_fit(file, loaded.slots())?;
+    let frozen = |number: usize| {
+        let names = loaded.slots().iter().filter(|slot| slot.first == number);
+        names.into_iter().any(|slot| spec.is_frozen(&slot.name))
+    };
+    patterns_match(file, spec, loaded.slots())?;
+    let trains = |number: usize, slot: &Slot| slot.is_parameter && slot.requires_grad && !frozen(number);
+    let trained = loaded.slots().iter().enumerate().filter(|(number, slot)| trains(*number, slot));
+    dtypes_fit(file, trained.map(|(_, slot)| slot))?;
     let named = |number: usize, slot: &Slot| {
         let tensor = loaded.tensor(number).map_err(|error| no_copy(&spec.name, &error))?;
         Ok::<_, ModelError>((slot.name.clone(), tensor))
@@ -65,7 +73,7 @@ pub(super) fn load(spec: &ModuleSpec, script: &TorchScript, device: Device) -> R
                 tied.push((slot.name.clone(), loaded.slots()[slot.first].name.clone()));
                 roles[slot.first]
             }
-            (true, true) if slot.requires_grad => {
+            (true, true) if trains(number, slot) => {
                 parameters.push(ParameterInfo {
                     name: slot.name.clone(),
                     shape: slot.shape.clone(),
@@ -390,8 +398,21 @@ fn buffers_named(file: &Path, script: &Script, names: &[String]) -> Result<(), M
     Err(ModelError::Script { file: file.into(), problem, hint: suggest(wrong, "buffers", buffers()) })
 }
 
-fn dtypes_fit(file: &Path, slots: &[Slot]) -> Result<(), ModelError> {
-    let trained = slots.iter().filter(|slot| slot.is_parameter && slot.requires_grad);
+/// Each pattern of what is frozen is to have a parameter.
+fn patterns_match(file: &Path, spec: &ModuleSpec, slots: &[Slot]) -> Result<(), ModelError> {
+    let names = slots.iter().filter(|slot| slot.is_parameter);
+    let names: Vec<String> = names.map(|slot| spec.whole_parameter_name(&slot.name)).collect();
+    let unmatched = |pattern: &&String| !names.iter().any(|name| matches(pattern, name));
+    let Some(pattern) = spec.freeze.iter().find(unmatched) else { return Ok(()) };
+    let problem = format!("none of its parameters matches \"{pattern}\", a pattern of `freeze`");
+    let hint = match names.first() {
+        None => "it has no parameters: leave `freeze` out".into(),
+        Some(first) => format!("the first of its {} parameters is `{first}`", names.len()),
+    };
+    Err(ModelError::Script { file: file.into(), problem, hint })
+}
+
+fn dtypes_fit<'a>(file: &Path, trained: impl Iterator<Item = &'a Slot>) -> Result<(), ModelError> {
     let wrong: Vec<String> = trained
         .filter(|slot| !matches!(slot.kind, Kind::Float | Kind::Double))
         .map(|slot| format!("`{}` of {}", slot.name, torch_name(slot.kind)))

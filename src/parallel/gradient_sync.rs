@@ -98,6 +98,8 @@ impl GradientSync {
             Average::Ddp if group.size() == 1 && options.hook == job::Hook::None => {
                 afterwards(AllReduce::BuiltIn)?
             }
+            // Nothing to average, but running statistics may be kept equal.
+            Average::Ddp if all_leaves.is_empty() => afterwards(AllReduce::BuiltIn)?,
             Average::Ddp => By::Reducers(runs.iter().map(reducer).collect::<Result<_>>()?),
         };
         let broadcast_buffers = options.broadcast_buffers && !all_buffers.is_empty() && group.size() > 1;
@@ -147,7 +149,7 @@ impl GradientSync {
             first.note(of_module);
             of_modules = others;
         }
-        if self.group.size() == 1 {
+        if self.group.size() == 1 || self.leaves.is_empty() {
             return Ok(());
         }
         let mut flat = flatten(&self.leaves, &own)?;

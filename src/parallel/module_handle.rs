@@ -38,7 +38,7 @@ impl ModuleHandle {
         Ok(match self {
             ModuleHandle::Remote(module) => Parameters::Remote(module.parameters()?),
             ModuleHandle::Replica(replica) => Parameters::Replica(replica.parameters()),
-            ModuleHandle::Sharded(table) => Parameters::Sharded(table.shards().to_vec()),
+            ModuleHandle::Sharded(table) => Parameters::Sharded(table.updated().to_vec()),
             ModuleHandle::Pulled(pulled) => pulled.parameters()?,
         })
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use super::try_script::{self, Untried};
 use crate::job::size::BYTES_PER_PARAMETER;
 use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, TorchScript, Training, weights};
-use crate::layers;
 use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
 
@@ -123,7 +122,7 @@ fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untr
 fn untrainable(training: &Training, sizes: &BTreeMap<PathBuf, ModuleSize>) -> Vec<JobError> {
     let trains = |module: &ModuleSpec| match module.torchscript() {
         Some(script) => sizes.get(&script.file).is_none_or(|size| size.parameters > 0),
-        None => module.layers().iter().any(|layer| layers::size::parameters(&layer.op) > 0),
+        None => module.trains(),
     };
     if training.modules.iter().any(trains) {
         return Vec::new();
@@ -131,7 +130,8 @@ fn untrainable(training: &Training, sizes: &BTreeMap<PathBuf, ModuleSize>) -> Ve
     let error = |(module, script): (&ModuleSpec, &TorchScript)| {
         let key = key(module, "torchscript", &script.file);
         JobError::new(format!("{key}: nothing in it can be trained: it has no parameter that requires a gradient"))
-            .hint("torch.jit.freeze and quantisation make constants of parameters: save torch.jit.script(module) itself")
+            .hint("torch.jit.freeze and quantisation make constants of parameters: save torch.jit.script(module) itself, and leave \
+                   `freeze` out where something is to be learnt")
     };
     scripts(training).map(error).collect()
 }

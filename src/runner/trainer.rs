@@ -202,8 +202,9 @@ impl Trainer<'_> {
                     ModuleHandle::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?))
                 }
                 Placement::Caller => {
-                    let (filter, local_steps) = (job.pull_push.filter, job.train.local_steps);
-                    let pulled = Pulled::build(self.autograd, spec, self.devices, filter, local_steps)?;
+                    let exchange = (job.pull_push.filter, job.train.local_steps);
+                    let seed = job.module_seed(position);
+                    let pulled = Pulled::build(self.autograd, spec, self.devices, seed, exchange)?;
                     ModuleHandle::Pulled(Box::new(pulled))
                 }
             });

@@ -11,6 +11,7 @@ graph_column_rows.safetensors and graph_bag_rows.safetensors have them, which te
 WRITE_FIRST_ROWS=1).
 """
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -35,6 +36,8 @@ COLUMN_ROWS = [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28
 
 # Models that are also trained with two optimizers, groups and a schedule.
 CLIP_NORM = 0.15
+# The modules of which one is, in each model that has one.
+FROZEN = ["tables", "user", "a", "both"]
 TUNED = ["dlrm", "columns", "towers", "diamond"]
 
 
@@ -251,6 +254,17 @@ def tuned(model):
     return optimizers, [scheduled(optimizer) for optimizer in optimizers], CLIP_NORM
 
 
+def frozen(model):
+    """Nothing of one module is trained, and no bias of the last. placements.rs says the same as a job."""
+    children = dict(model.named_children())
+    for value in children[next(name for name in children if name in FROZEN)].parameters():
+        value.requires_grad_(False)
+    for name, value in children[[*children][-1]].named_parameters():
+        value.requires_grad_(not name.endswith("bias"))
+    trained = [value for value in model.parameters() if value.requires_grad]
+    return [torch.optim.SGD(trained, lr=LR)], [], None
+
+
 def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     targets = targets if isinstance(targets, list) else [targets]
     optimizers, schedules, clip_norm = how(model)
@@ -283,6 +297,8 @@ def main():
         ways = {"": plain}
         if name in TUNED:
             ways["_tuned"] = tuned
+        if name in [*TUNED, "script"]:
+            ways["_frozen"] = frozen
         for way, how in ways.items():
             figures.update({f"{name}{way}/{key}": value for key, value in train(make(), *given, how=how).items()})
         rows = HERE / f"{rows}.safetensors"
@@ -294,7 +310,7 @@ def main():
                 figures.update({f"{name}_rows{way}/{key}": value for key, value in found.items()})
 
     trained("dlrm", Dlrm, "graph_rows", [ids, dense], dense)
-    for name, make in [("towers", Towers), ("diamond", Diamond), ("script", lambda: script)]:
+    for name, make in [("towers", Towers), ("diamond", Diamond), ("script", lambda: copy.deepcopy(script))]:
         trained(name, make, "", [ids, dense], dense)
     # The second target is a part of the numbers; the first one all of them, the other way round.
     halves = [dense.flip(1), dense[:, 2:]]

@@ -6,6 +6,7 @@
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
+mod freeze;
 mod graph;
 pub(super) mod modules;
 mod optimizer;
@@ -168,6 +169,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
+    freeze::check(root, training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }
@@ -260,7 +262,7 @@ fn check_tensors(root: &Table<'_>, modules: &[ModuleSpec]) {
 fn check_sparse(root: &Table<'_>, job: &Training) {
     each_layer(root, &job.modules, |item, module, layer| {
         // Of a table that is cut only rows travel anyway.
-        if !layer.op.has_sparse_gradient() || module.is_cut() {
+        if !layer.op.has_sparse_gradient() || module.is_cut() || module.trained(layer) == 0 {
             return;
         }
         let optimization = job.written_optimization(module);

@@ -8,7 +8,7 @@ use super::super::validated::{Devices, MadeOf, ModuleSpec};
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
 use super::takes::{self, Takes};
-use super::{shards, starts};
+use super::{freeze, shards, starts};
 use crate::config::{
     AnyKey, By, ByHand, Flag, Item, JobError, Key, Kind, Optional, Table, Words, by, by_hand, flag, key,
     suggest, words,
@@ -63,6 +63,7 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &starts::NON_PERSISTENT,
     &WEIGHTS,
     &OPTIMIZER,
+    &freeze::FREEZE,
     &places::STAGES,
     &DEVICES,
     &RECOMPUTE,
@@ -92,6 +93,7 @@ pub(super) struct Parsed<'a> {
     made_of: Option<MadeOf>,
     layers_item: Option<Item<'a>>,
     weights: Option<PathBuf>,
+    freeze: Vec<String>,
 }
 
 pub(super) fn read<'a>(
@@ -126,7 +128,8 @@ pub(super) fn read<'a>(
     let devices = t.item(&DEVICES).and_then(|item| devices(&item, made_of.as_ref())).unwrap_or(Devices::One);
     let recompute = t.read(&RECOMPUTE).unwrap_or(false);
     let weights = t.read(&WEIGHTS);
-    let sound = sound && weights.is_some();
+    let freeze = t.read(&freeze::FREEZE);
+    let sound = sound && weights.is_some() && freeze.is_some();
     let row_life = shards::row_life(&t, cut.flatten());
     let several = matches!(&made_of, Some(MadeOf::TorchScript(script)) if script.outputs.len() > 1);
     if let Some(item) = t.item(&RECOMPUTE).filter(|_| recompute && several) {
@@ -143,6 +146,7 @@ pub(super) fn read<'a>(
         made_of,
         layers_item,
         weights: weights.flatten(),
+        freeze: freeze.flatten().unwrap_or_default(),
     };
     sound.then_some(written)
 }
@@ -221,6 +225,7 @@ impl Parsed<'_> {
                 inputs: inputs.to_vec(),
                 made_of: made_of.clone(),
                 weights: self.weights.clone(),
+                freeze: self.freeze.clone(),
                 recompute: self.recompute,
                 row_life: self.row_life,
             };

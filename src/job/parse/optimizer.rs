@@ -103,8 +103,10 @@ fn check_groups<'a>(
     let mut names = Vec::new();
     for module in modules {
         let MadeOf::Layers(layers) = &module.made_of else { return };
-        let own = wanted_by_layers(layers).into_iter().filter(|tensor| tensor.required);
-        names.extend(own.map(|tensor| format!("{}.{}", module.written_name(), tensor.name)));
+        let own = wanted_by_layers(layers)
+            .into_iter()
+            .filter(|tensor| tensor.required && !module.is_frozen(&tensor.name));
+        names.extend(own.map(|tensor| module.whole_parameter_name(&tensor.name)));
     }
     for (nth, group) in optimization.groups.iter().enumerate() {
         for pattern in &group.patterns {

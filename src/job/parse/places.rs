@@ -164,6 +164,7 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
             inputs,
             made_of: MadeOf::Layers(layers.to_vec()),
             weights: whole.weights.clone(),
+            freeze: whole.freeze.clone(),
             recompute: whole.recompute,
             row_life: whole.row_life,
         }

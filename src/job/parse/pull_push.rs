@@ -4,7 +4,6 @@
 use super::super::validated::{Filter, ModuleSpec, Placement, PullPush, Train, unservable};
 use super::{cluster, train};
 use crate::config::{AnyKey, Item, Key, Number, Table, Words, above, key, words};
-use crate::layers;
 use crate::topology::Role;
 
 /// Where a module is computed.
@@ -101,10 +100,8 @@ pub(super) fn check_ranges(modules: &Table<'_>, specs: &[ModuleSpec]) {
         let Some(module) = specs.iter().find(pulled).filter(|module| module.torchscript().is_none()) else {
             continue;
         };
-        let parameters = module
-            .layers()
-            .iter()
-            .fold(0, |sum: u64, layer| sum.saturating_add(layers::size::parameters(&layer.op)));
+        let parameters =
+            module.layers().iter().fold(0, |sum: u64, layer| sum.saturating_add(module.trained(layer)));
         if let Some((problem, hint)) = unservable(module, parameters) {
             item.reader().report(item.error_without_value(problem).hint(hint));
         }

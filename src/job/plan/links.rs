@@ -15,13 +15,15 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
     let samples = job.train.batch_size.saturating_mul(u64::from(job.train.accumulate));
     let remote = |module: usize| modules[module].placement == Placement::Remote;
     let place = |module: usize| if remote(module) { modules[module].role.as_str() } else { trainers };
+    let reached = job.reached_by_gradients();
     let mut ways = Ways { links: Vec::new(), samples };
     let mut at_trainer = BTreeSet::new();
     let to_trainer =
         |ways: &mut Ways, at_trainer: &mut BTreeSet<(usize, usize)>, module: usize, output: usize| {
             if remote(module) && at_trainer.insert((module, output)) {
                 let wire = &modules[module].outputs[output];
-                ways.add(place(module), trainers, format!("output of {}", wire.name), &wire.signal, true);
+                let what = format!("output of {}", wire.name);
+                ways.add(place(module), trainers, what, &wire.signal, reached[module]);
             }
         };
     for (at, module) in modules.iter().enumerate() {
@@ -32,10 +34,11 @@ pub(super) fn links(job: &Training, modules: &[ModulePlan]) -> Vec<Link> {
                 continue;
             };
             if job.is_nested(before) {
-                ways.add(place(before), place(at), format!("output of {}", wire.name), &wire.signal, true);
+                let what = format!("output of {}", wire.name);
+                ways.add(place(before), place(at), what, &wire.signal, reached[before]);
             } else {
                 to_trainer(&mut ways, &mut at_trainer, before, output);
-                ways.add(trainers, place(at), input_of(module, wire), &wire.signal, true);
+                ways.add(trainers, place(at), input_of(module, wire), &wire.signal, reached[before]);
             }
         }
     }
@@ -70,7 +73,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// Data need no gradient; what a module gave does.
+    /// Data need no gradient; what a module gave does, where it or one before it trains.
     fn add(&mut self, from: &str, to: &str, what: String, signal: &Signal, has_gradient: bool) {
         if from == to {
             return;
@@ -96,7 +99,9 @@ fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64
     let name = &module.name;
     add(links, trainers, &module.role, format!("ids of {name}"), ids.saturating_mul(8));
     add(links, &module.role, trainers, format!("rows of {name}"), bytes);
-    add(links, trainers, &module.role, format!("gradient of the rows of {name}"), bytes);
+    if module.trained_parameters != Some(0) {
+        add(links, trainers, &module.role, format!("gradient of the rows of {name}"), bytes);
+    }
 }
 
 /// What one of `n` replicas sends in an all-reduce of its gradients, which is `2 (n - 1) / n` of them whatever the
@@ -104,7 +109,11 @@ fn rows(links: &mut Vec<Link>, trainers: &str, module: &ModulePlan, samples: u64
 fn exchange(links: &mut Vec<Link>, module: &ModulePlan) {
     let replicas = module.ranks.len() as u64;
     // How large TorchScript is comes out when somebody has loaded it.
-    if let Some(bytes) = module.parameter_bytes.filter(|_| replicas > 1) {
+    let trained_bytes = match module.torchscript {
+        Some(_) => module.parameter_bytes,
+        None => module.trained_parameters.map(|count| count.saturating_mul(BYTES_PER_PARAMETER)),
+    };
+    if let Some(bytes) = trained_bytes.filter(|bytes| replicas > 1 && *bytes > 0) {
         let bytes = bytes.saturating_mul(2).saturating_mul(replicas - 1) / replicas;
         let what = format!("gradients of {}, all-reduced", module.name);
         add(links, &module.role, &module.role, what, bytes);

@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
 use super::shards::RowLife;
-use super::size::ModuleSize;
+use super::size::{BYTES_PER_PARAMETER, ModuleSize};
 use super::split;
 use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use crate::layers::{self, Signal};
@@ -86,6 +86,8 @@ pub struct ModulePlan {
     /// None of TorchScript that nobody has loaded.
     pub parameters: Option<u64>,
     pub parameter_bytes: Option<u64>,
+    /// Those that train.
+    pub trained_parameters: Option<u64>,
     pub layers: Vec<LayerPlan>,
     pub torchscript: Option<PathBuf>,
     /// What it starts from, if a file says so.
@@ -119,6 +121,8 @@ pub struct LayerPlan {
     pub output: Signal,
     pub parameters: u64,
     pub parameter_bytes: u64,
+    /// Of the parameters, those that train.
+    pub trained_parameters: u64,
     #[serde(serialize_with = "as_text")]
     pub device: Device,
 }
@@ -237,6 +241,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
             output: output.clone(),
             parameters: layers::size::parameters(&layer.op),
             parameter_bytes: layers::size::parameter_bytes(&layer.op),
+            trained_parameters: module.trained(layer),
             device: device(*part, gpus),
         })
         .collect();
@@ -246,6 +251,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
     };
     let parameters = known(|layer| layer.parameters, |script| script.parameters);
     let parameter_bytes = known(|layer| layer.parameter_bytes, |script| script.parameter_bytes);
+    let trained_parameters = known(|layer| layer.trained_parameters, |script| script.parameters);
     ModulePlan {
         name: module.name.clone(),
         role: module.place.name.clone(),
@@ -256,11 +262,12 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
         outputs: graph::outputs(module),
         parameters,
         parameter_bytes,
+        trained_parameters,
         torchscript: module.torchscript().map(|script| script.file.clone()),
         weights: module.weights.clone(),
         devices: device_plans(gpus, job, module, &layers, script),
         shards: shards::shard_plans(job, module),
-        ranges: ranges::range_plans(job, module, parameters),
+        ranges: ranges::range_plans(job, module, trained_parameters),
         layers,
     }
 }
@@ -280,20 +287,23 @@ fn device_plans(
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
     let tensors = if updated { job.written_optimization(module).tensors_per_parameter() } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
-    let mut add = |device: Device, parameters: u64, parameter_bytes: u64, buffer_bytes: u64| {
-        let empty =
-            DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };
-        let on = plans.entry(device).or_insert(empty);
-        on.parameters = on.parameters.saturating_add(parameters);
-        on.parameter_bytes = on.parameter_bytes.saturating_add(parameter_bytes);
-        on.buffer_bytes = on.buffer_bytes.saturating_add(buffer_bytes);
-        on.optimizer_bytes = on.optimizer_bytes.saturating_add(parameter_bytes.saturating_mul(tensors));
-    };
+    let mut add =
+        |device: Device, parameters: u64, (parameter_bytes, trained_bytes): (u64, u64), buffer_bytes: u64| {
+            let empty =
+                DevicePlan { device, parameters: 0, parameter_bytes: 0, buffer_bytes: 0, optimizer_bytes: 0 };
+            let on = plans.entry(device).or_insert(empty);
+            on.parameters = on.parameters.saturating_add(parameters);
+            on.parameter_bytes = on.parameter_bytes.saturating_add(parameter_bytes);
+            on.buffer_bytes = on.buffer_bytes.saturating_add(buffer_bytes);
+            on.optimizer_bytes = on.optimizer_bytes.saturating_add(trained_bytes.saturating_mul(tensors));
+        };
     for (layer, plan) in module.layers().iter().zip(layers) {
-        add(plan.device, plan.parameters, plan.parameter_bytes, layers::size::buffer_bytes(&layer.op));
+        let trained_bytes = plan.trained_parameters.saturating_mul(BYTES_PER_PARAMETER);
+        let bytes = (plan.parameter_bytes, trained_bytes);
+        add(plan.device, plan.parameters, bytes, layers::size::buffer_bytes(&layer.op));
     }
     if let Some(ModuleSize { parameters, parameter_bytes, buffer_bytes }) = script {
-        add(device(0, gpus), parameters, parameter_bytes, buffer_bytes);
+        add(device(0, gpus), parameters, (parameter_bytes, parameter_bytes), buffer_bytes);
     }
     plans.into_values().collect()
 }

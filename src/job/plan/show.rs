@@ -114,6 +114,13 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
     let shown =
         |wires: &[Wire]| wires.iter().map(|wire| wire.signal.to_string()).collect::<Vec<_>>().join(" and ");
     let (inputs, outputs) = (shown(inputs), shown(outputs));
+    let frozen = match module.parameters.zip(module.trained_parameters) {
+        Some((all, 0)) if all > 0 => ", frozen".to_owned(),
+        Some((all, trained)) if trained < all => {
+            format!(", {} of its parameters frozen", thousands(all - trained))
+        }
+        _ => String::new(),
+    };
     let on = match module.placement {
         Placement::Remote if ranks.len() > 1 => format!("on each {role} (ranks {})", rank_range(ranks)),
         Placement::Remote => format!("on {role} (rank {})", rank_range(ranks)),
@@ -129,7 +136,7 @@ fn show_module(f: &mut fmt::Formatter<'_>, module: &ModulePlan) -> fmt::Result {
         }
         Placement::Caller => format!("at the trainers, its parameters on {role} ({})", counted_range(ranks)),
     };
-    writeln!(f, "\n\nmodule {name} {on}, {inputs} to {outputs}")?;
+    writeln!(f, "\n\nmodule {name} {on}, {inputs} to {outputs}{frozen}")?;
     match &module.torchscript {
         Some(file) => show_script(f, file, &module.devices)?,
         None => show_layers(f, module)?,

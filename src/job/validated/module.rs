@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::super::shards::{Cut, RowLife};
 use super::Source;
-use crate::layers::{self, Layer, Signal};
+use crate::layers::{self, Layer, Signal, each_tensor};
+use crate::optimizers::matches;
 use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +27,8 @@ pub struct ModuleSpec {
     /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
     /// current folder.
     pub weights: Option<PathBuf>,
+    /// Patterns of the parameters that are not trained, as [`is_frozen`](ModuleSpec::is_frozen) looks for them.
+    pub freeze: Vec<String>,
     /// Between forward and backward only the input is kept; the backward begins with another forward.
     pub recompute: bool,
     /// Of a table that is cut by hash.
@@ -115,6 +118,40 @@ impl ModuleSpec {
         match &self.made_of {
             MadeOf::Layers(_) => None,
             MadeOf::TorchScript(script) => Some(script),
+        }
+    }
+
+    /// A parameter behind the module's own name, as patterns see it.
+    pub fn whole_parameter_name(&self, parameter: &str) -> String {
+        format!("{}.{parameter}", self.written_name())
+    }
+
+    /// Does the parameter stay as it starts?
+    pub fn is_frozen(&self, parameter: &str) -> bool {
+        let whole = || self.whole_parameter_name(parameter);
+        !self.freeze.is_empty() && self.freeze.iter().any(|pattern| matches(pattern, &whole()))
+    }
+
+    /// Values that train, of one of its layers.
+    pub fn trained(&self, layer: &Layer) -> u64 {
+        if self.freeze.is_empty() {
+            return layers::size::parameters(&layer.op);
+        }
+        let mut values = 0u64;
+        each_tensor(std::slice::from_ref(layer), &mut |name, shape, is_parameter| {
+            if is_parameter && !self.is_frozen(&name) {
+                let own = shape.iter().fold(1, |product: u64, size| product.saturating_mul(*size as u64));
+                values = values.saturating_add(own);
+            }
+        });
+        values
+    }
+
+    /// Has it parameters that train? What is in TorchScript nobody knows yet.
+    pub fn trains(&self) -> bool {
+        match &self.made_of {
+            MadeOf::Layers(layers) => layers.iter().any(|layer| self.trained(layer) > 0),
+            MadeOf::TorchScript(_) => !self.freeze.iter().any(|pattern| pattern == "*"),
         }
     }
 

@@ -70,8 +70,9 @@ pub fn unservable(module: &ModuleSpec, parameters: u64) -> Option<(String, Strin
     let (role, servers) = (&module.place.name, module.place.ranks.len());
     if parameters < servers as u64 {
         let count = counted(servers as u64, "rank");
-        let hint = "use fewer servers; a module without parameters needs no run = \"caller\"".into();
-        return Some((format!("has {parameters} parameters for the {count} of role `{role}`"), hint));
+        let hint = "use fewer servers; a module that trains nothing needs no run = \"caller\": place it on the role that trains";
+        let problem = format!("has {parameters} parameters to train for the {count} of role `{role}`");
+        return Some((problem, hint.into()));
     }
     let largest = ranges(parameters, servers).into_iter().map(|range| range.end - range.start).max()?;
     (largest > MOST).then(|| {

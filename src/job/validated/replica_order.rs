@@ -35,7 +35,16 @@ impl Training {
         };
         let replicas = (0..self.modules.len()).filter(is_averaged);
         match self.replicas.average {
-            Average::Ddp => self.by_pieces(replicas),
+            Average::Ddp => {
+                // Of those that are frozen only running statistics are kept equal.
+                let (trained, frozen): (Vec<_>, Vec<_>) = replicas.partition(|&at| self.modules[at].trains());
+                let mut runs = self.by_pieces(trained.into_iter())?;
+                match runs.first_mut() {
+                    Some(first) => first.extend(frozen),
+                    None => runs.push(frozen),
+                }
+                Ok(runs)
+            }
             Average::AllReduce | Average::Ring => Ok(vec![replicas.collect()]),
         }
     }

@@ -205,6 +205,16 @@ impl Training {
         self.modules.iter().any(ModuleSpec::is_replicated)
     }
 
+    /// Of each module, whether gradients come to it: it trains, or one before it does.
+    pub fn reached_by_gradients(&self) -> Vec<bool> {
+        let mut reached: Vec<bool> = Vec::new();
+        for module in &self.modules {
+            let before = module.sources.iter().filter_map(Source::module).any(|before| reached[before]);
+            reached.push(module.trains() || before);
+        }
+        reached
+    }
+
     /// Is there a module that is placed so?
     pub fn has(&self, placement: Placement) -> bool {
         self.modules.iter().any(|module| module.placement == placement)

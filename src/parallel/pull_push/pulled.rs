@@ -27,11 +27,11 @@ impl Pulled {
         autograd: &Arc<Autograd>,
         spec: &ModuleSpec,
         devices: &[tch::Device],
-        filter: Filter,
-        local_steps: u32,
+        seed: u64,
+        (filter, local_steps): (Filter, u32),
     ) -> Result<Pulled> {
-        // What its parameters start from does not matter: the first pull comes before the first step.
-        let copy = Replica::build(spec, devices, 0)?;
+        // The first pull comes before the first step: what it starts from matters where it is not trained.
+        let copy = Replica::build(spec, devices, seed)?;
         let servers = spec.place.ranks.clone();
         Ok(Pulled { copy, autograd: autograd.clone(), servers, filter, local_steps })
     }

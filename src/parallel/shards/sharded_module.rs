@@ -26,6 +26,8 @@ pub struct ShardedModule {
     cut: Cut,
     /// The parts, in the order of their ranks.
     shards: Vec<RRef>,
+    /// Its rows stay as they are: look-ups record nothing, and no step comes.
+    frozen: bool,
     /// The layer, run over the rows of a batch as if they were the whole table.
     module: Arc<Module>,
 }
@@ -70,12 +72,20 @@ impl ShardedModule {
         let shards = shards.collect::<Result<Vec<_>>>()?;
         let over_rows = with_layer(spec, rows.over_rows.clone());
         let module = Arc::new(Module::build(&over_rows, &[Device::Cpu], 0)?);
-        Ok(ShardedModule { autograd: autograd.clone(), name: spec.name.clone(), rows, cut, shards, module })
+        Ok(ShardedModule {
+            autograd: autograd.clone(),
+            name: spec.name.clone(),
+            rows,
+            cut,
+            shards,
+            frozen: !spec.trains(),
+            module,
+        })
     }
 
-    /// A reference to each part, for a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
-    pub fn shards(&self) -> &[RRef] {
-        &self.shards
+    /// A reference to each part that is updated, for a [`DistributedOptimizer`](crate::parallel::DistributedOptimizer).
+    pub fn updated(&self) -> &[RRef] {
+        if self.frozen { &[] } else { &self.shards }
     }
 
     /// Asks the owners for the rows of a batch, whose `inputs` are those of the layer, all at once and of all columns; they
@@ -84,7 +94,8 @@ impl ShardedModule {
     /// # Errors
     /// An id that the table does not have.
     pub fn look_up(&self, context: &Context, inputs: &[Tensor], after: u64) -> Result<LookingUp> {
-        self.ask(Some(context), inputs, after).with_context(|| format!("module `{}`", self.name))
+        self.ask(Some(context).filter(|_| !self.frozen), inputs, after)
+            .with_context(|| format!("module `{}`", self.name))
     }
 
     /// The layer's output for a batch, on the CPU, as a look-up gives it.
@@ -213,5 +224,11 @@ fn rows(calls: Vec<Asked>, dim: i64) -> Result<Vec<Tensor>> {
 /// The module, which has one layer, with another one, at the trainer.
 fn with_layer(spec: &ModuleSpec, op: LayerOp) -> ModuleSpec {
     let name = spec.layers().first().map(|layer| layer.name.clone()).unwrap_or_default();
-    ModuleSpec { devices: Devices::One, made_of: MadeOf::Layers(vec![Layer { name, op }]), ..spec.clone() }
+    ModuleSpec {
+        devices: Devices::One,
+        made_of: MadeOf::Layers(vec![Layer { name, op }]),
+        // Whether the rows are trained is their owners' affair.
+        freeze: Vec::new(),
+        ..spec.clone()
+    }
 }

@@ -424,6 +424,38 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
     tuned(&DIAMOND, &[Caller, Remote, Caller, RemoteReplicas]);
 }
 
+/// Nothing of one module is trained, and no bias of the last.
+#[test]
+fn frozen_modules_and_parameters_equal_one_process_under_every_placement() {
+    let frozen = |model: &Model, module: &str, places: &[Place], more: &[&str]| {
+        let (last, _) = model.modules.last().unwrap();
+        let own =
+            [format!("modules.{module}.freeze=true"), format!("modules.{last}.freeze=[\"{last}.*.bias\"]")];
+        let settings: Vec<&str> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        assert_is(model, "_frozen", places, &settings);
+    };
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Rows, Replicas],
+        [Caller, Rows, Caller],
+        [Remote, Replicas, Caller],
+        [Remote, With("bottom"), Stages],
+        [Replicas, RemoteReplicas, RemoteReplicas],
+    ] {
+        frozen(&DLRM, "tables", &places, &[]);
+    }
+    frozen(&COLUMNS, "tables", &[Replicas, Rows, Remote], &["pipeline.micro_batches=4"]);
+    frozen(&COLUMNS, "tables", &[Replicas, Replicas, Replicas], &[]);
+    frozen(&TOWERS, "user", &[Remote, Caller, RemoteReplicas], &[]);
+    frozen(&TOWERS, "user", &[Stages, Remote, With("item")], &[]);
+    frozen(&TOWERS, "user", &[Replicas, Replicas, Remote], &["replicas.average=all_reduce"]);
+    frozen(&DIAMOND, "a", &[Remote, Remote, Remote, Replicas], &[]);
+    frozen(&DIAMOND, "a", &[Replicas, Caller, Remote, Replicas], &["replicas.average=all_reduce"]);
+    frozen(&SCRIPT, "both", &[Remote, Replicas], &[]);
+    frozen(&SCRIPT, "both", &[Replicas, Remote], &[]);
+    frozen(&SCRIPT, "both", &[Replicas, Replicas], &[]);
+}
+
 /// Outputs meet their targets in the order in which the job names them, wherever they come from.
 #[test]
 fn a_loss_of_several_outputs_and_targets_equals_one_process_under_every_placement() {

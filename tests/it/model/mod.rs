@@ -29,6 +29,7 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         inputs: vec![Signal::new(input, InputDtype::Float32)],
         made_of: MadeOf::Layers(layers),
         weights: None,
+        freeze: Vec::new(),
         recompute: false,
         row_life: RowLife::FOR_EVER,
     }

@@ -67,7 +67,7 @@ impl World {
 
     fn try_trainer(&self, filter: Filter) -> (Pulled, anyhow::Result<DistributedOptimizer>) {
         let autograd = &self.autograds[TRAINER];
-        let pulled = Pulled::build(autograd, &spec(), &[tch::Device::Cpu], filter, 1).unwrap();
+        let pulled = Pulled::build(autograd, &spec(), &[tch::Device::Cpu], 0, (filter, 1)).unwrap();
         let parameters = pulled.parameters();
         let optimizer = parameters
             .and_then(|parameters| DistributedOptimizer::new(autograd, vec![(parameters, sgd(0.1).into())]));

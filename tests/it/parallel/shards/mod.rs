@@ -91,7 +91,7 @@ impl World {
     }
 
     fn optimizer(&self, trainer: u32, optimizer: &OptimizerSpec) -> DistributedOptimizer {
-        let parameters = Parameters::Sharded(self.module(trainer).shards().to_vec());
+        let parameters = Parameters::Sharded(self.module(trainer).updated().to_vec());
         let updated = vec![(parameters, optimizer.clone().into())];
         DistributedOptimizer::new(&self.autograds[trainer as usize], updated).unwrap()
     }

@@ -169,7 +169,7 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
     let world = World::start(&sharded("rows", 2, "[1]", &embedding(10)), Consistency::Async);
     let module = world.module(0);
     let said = |method: &'static str, values: Vec<Value>| {
-        let values = std::iter::once(module.shards()[0].clone().into()).chain(values).collect();
+        let values = std::iter::once(module.updated()[0].clone().into()).chain(values).collect();
         world.meshes[0].call(Rank(2), method, Message::new(values)).wait().unwrap_err().message
     };
     let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];

@@ -181,7 +181,7 @@ impl<'a> Trainer<'a> {
                 ModuleHandle::Sharded(Box::new(ShardedModule::get(autograd, spec).unwrap()))
             }
             Placement::Caller => ModuleHandle::Pulled(Box::new(
-                Pulled::build(autograd, spec, &CPU, training.pull_push.filter, 1).unwrap(),
+                Pulled::build(autograd, spec, &CPU, 0, (training.pull_push.filter, 1)).unwrap(),
             )),
         };
         let modules: Vec<ModuleHandle> = training.modules.iter().enumerate().map(handle).collect();
