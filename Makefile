@@ -37,7 +37,7 @@ setup:
 
 lint: setup
 	cargo fmt --all --check
-	rustfmt --edition 2024 --check src/optimizers/*.rs src/optimizers/schedule/*.rs src/layers/*.rs # modules of a macro, which cargo fmt does not see
+	rustfmt --edition 2024 --check src/optimizers/*.rs src/optimizers/schedule/*.rs src/layers/*.rs src/metrics/*.rs # modules of a macro, which cargo fmt does not see
 	scripts/deny
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet

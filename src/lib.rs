@@ -1,7 +1,7 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `human` < `config` < `layers`, `optimizers` < [`job`]
-//! < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
+//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `human` < `config` < `layers`, `optimizers` < `metrics`
+//! < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
 
 pub mod autograd;
 mod cache;
@@ -11,6 +11,7 @@ mod files;
 mod human;
 pub mod job;
 pub mod layers;
+pub mod metrics;
 pub mod model;
 pub mod optimizers;
 pub mod parallel;

@@ -9,6 +9,7 @@ use super::parse::{data, modules};
 use super::shipped::{DATASETS, LOSSES, Shipped};
 use crate::config::{AnyKey, Kind, Variant, reference, schema};
 use crate::layers::{self, LAYERS};
+use crate::metrics;
 use crate::optimizers;
 
 /// JSON Schema, draft 2020-12, of a job file.
@@ -30,21 +31,32 @@ pub fn schema() -> Json {
     ] {
         schema["properties"][section]["allOf"] = said;
     }
-    schema["$defs"] =
-        json!({ "layer": layer(), "optimizer": optimizer(), "schedule": schedule(), "group": group() });
+    schema["$defs"] = json!({
+        "layer": layer(),
+        "optimizer": optimizer(),
+        "schedule": schedule(),
+        "group": group(),
+        "metric": metric(),
+    });
     schema
 }
 
-/// A layer that needs no arguments may be just its type.
 fn layer() -> Json {
-    let variants = layers();
+    type_or_table(layers::TYPE.name(), &[&layers::TYPE, &layers::NAME], &layers())
+}
+
+fn metric() -> Json {
+    type_or_table(metrics::TYPE.name(), metrics::COMMON, &metrics::variants())
+}
+
+/// One that needs no arguments may be just its type.
+fn type_or_table(tag: &str, common: &[&dyn AnyKey], variants: &[Variant]) -> Json {
     let bare: Vec<&str> = variants
         .iter()
         .filter(|variant| schema::needs_nothing(variant))
         .map(|variant| variant.name)
         .collect();
-    let tables = schema::variants(layers::TYPE.name(), &[&layers::TYPE, &layers::NAME], &variants);
-    json!({ "anyOf": [{ "enum": bare }, tables] })
+    json!({ "anyOf": [{ "enum": bare }, schema::variants(tag, common, variants)] })
 }
 
 fn optimizer() -> Json {
@@ -85,6 +97,7 @@ pub fn reference() -> String {
     variants(&mut out, "Optimizers", OPTIMIZERS_SAY, optimizers::COMMON, &optimizers::variants());
     let (common, schedules) = optimizers::schedules();
     variants(&mut out, "Schedules", SCHEDULES_SAY, common, &schedules);
+    variants(&mut out, "Metrics", METRICS_SAY, metrics::COMMON, &metrics::variants());
     shipped(&mut out, "Datasets", DATASETS_SAY, DATASETS);
     shipped(&mut out, "Losses", LOSSES_SAY, LOSSES);
     format!("{}\n", out.trim_end())
@@ -107,6 +120,9 @@ const SCHEDULES_SAY: &str = "\
 In `schedule` of an optimizer, as `{ type = \"cosine\", warmup_steps = 100 }`. Each multiplies the optimizer's `lr` by a \
 factor that depends on how many steps a trainer has taken; the numbers are those of `torch.optim.lr_scheduler`, with the \
 warm-up a `LinearLR` before it in a `SequentialLR`.";
+const METRICS_SAY: &str = "\
+In `eval.metrics`, as `\"accuracy\"` or `{ type = \"top_k\", k = 5 }`. Each is of all test samples together, whatever their \
+batches; the figures are those of scikit-learn and torchmetrics. A NaN among the outputs makes it null.";
 const DATASETS_SAY: &str = "\
 The plug-ins for `data.plugin` that are inside the program. Their parameters stand in `[data.train]` and `[data.test]`.";
 const LOSSES_SAY: &str = "\

@@ -170,6 +170,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
     freeze::check(root, training);
+    train::check_metrics(&root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }

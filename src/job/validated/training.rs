@@ -9,6 +9,8 @@ use super::{
     Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
     Replicas, Source,
 };
+use crate::layers::Signal;
+use crate::metrics::MetricSpec;
 use crate::optimizers::{LrSchedule, Optimization};
 use crate::topology::{Rank, Role};
 
@@ -94,6 +96,8 @@ pub struct Eval {
     pub batch_size: u64,
     /// Also after every so many epochs; 0 = only at the end.
     pub every_epochs: u32,
+    /// Beside what the loss reports.
+    pub metrics: Vec<MetricSpec>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,6 +124,14 @@ impl Training {
             .filter(|(position, _)| module.host_of(*position) == rank)
             .map(|(_, &trainer)| trainer)
             .collect()
+    }
+
+    /// One sample of the first output that the loss takes, which metrics look at; None where it is not known.
+    pub fn first_output(&self) -> Option<Signal> {
+        match self.loss.from.first()? {
+            Source::Field(_) => None,
+            Source::Output { module, output } => self.modules[*module].outputs().into_iter().nth(*output),
+        }
     }
 
     /// Samples of one forward.

@@ -9,10 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
-const FLOORS: [&[&str]; 9] = [
+const FLOORS: [&[&str]; 10] = [
     &["topology", "cache", "files", "profile", "human"],
     &["config"],
     &["layers", "optimizers"],
+    &["metrics"],
     &["job"],
     &["rpc", "plugin", "model"],
     &["autograd"],
