@@ -3,7 +3,7 @@
 
 use figment::value::{Dict, Value};
 
-use super::parse::{cluster, collectives, data, modules, pipeline, pull_push, replicas, train};
+use super::parse::{cluster, collectives, data, eval, modules, pipeline, pull_push, replicas, train};
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, section, text};
 use crate::optimizers;
 
@@ -27,7 +27,7 @@ pub const DATA: Key<Keys> = section("data", data::KEYS).doc("Where the samples c
 pub const LOSS: Key<Keys> = section("loss", data::LOSS).doc("What is minimised.");
 pub const TRAIN: Key<Keys> =
     section("train", train::KEYS).doc("How long to train, and how the trainers' updates meet.");
-pub const EVAL: Key<Keys> = section("eval", train::EVAL).doc("When and how to measure on `data.test`.");
+pub const EVAL: Key<Keys> = section("eval", eval::KEYS).doc("When and how to measure on `data.test`.");
 pub const LOG: Key<Keys> = section("log", train::LOG).doc("What is told while training.");
 pub const PLUGINS: Key<Keys> = section("plugins", data::LIMITS).doc("What a plug-in may use.");
 

@@ -22,10 +22,12 @@ mod ranking;
 mod read;
 mod state;
 mod value;
+mod watch;
 
 pub use error::MetricError;
 pub use read::{COMMON, METRICS, TYPE, variants};
 pub use value::Value;
+pub use watch::{METRIC, MODE, Mode, Watched, watched, watched_or_name};
 
 use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
@@ -165,6 +167,14 @@ impl MetricSpec {
     pub fn check(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), (String, String)> {
         let fits = self.measure.measures().fits(output, target);
         fits.map_err(|Unfit { problem, hint }| (problem, hint))
+    }
+
+    /// Which of two figures is better; None: none is.
+    pub fn better(&self) -> Option<Mode> {
+        match self.measure.measures().name().as_str() {
+            "mse" | "mae" | "rmse" | "perplexity" => Some(Mode::Min),
+            _ => Some(Mode::Max),
+        }
     }
 
     pub fn start(&self) -> Metric {

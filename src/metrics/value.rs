@@ -1,5 +1,6 @@
 //! The figure that a metric comes to.
 
+use serde::de::{Deserialize, Deserializer};
 use serde::{Serialize, Serializer};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,5 +28,20 @@ impl Serialize for Value {
             Value::Number(_) => serializer.serialize_none(),
             Value::Counts(rows) => rows.serialize(serializer),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(Option<f64>),
+            Counts(Vec<Vec<i64>>),
+        }
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Number(number) => Value::Number(number.unwrap_or(f64::NAN)),
+            Written::Counts(rows) => Value::Counts(rows),
+        })
     }
 }

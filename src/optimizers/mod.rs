@@ -37,7 +37,7 @@ pub use read::{
 };
 pub use rows::{RowOptimizer, RowStep};
 pub use rule::{RowRule, Slot};
-pub use schedule::{LrSchedule, SCHEDULE};
+pub use schedule::{Falling, LrSchedule, SCHEDULE};
 pub use state::{NamedSlot, ParameterSlots};
 
 use serde::{Deserialize, Serialize};

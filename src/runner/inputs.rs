@@ -13,6 +13,7 @@ use super::samples::Split;
 use crate::job::shipped::{self, DATASETS};
 use crate::job::{DataRoot, Job, JobError, PluginRef, Source, Training};
 use crate::layers::InputDtype;
+use crate::metrics::MetricSpec;
 use crate::model::ModelError;
 use crate::plugin::{Host, Loss};
 use crate::rpc::{CallError, CallErrorKind};
@@ -152,7 +153,7 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
     };
     let train = keep("`data.train`", Split::open(&host, training, root).map(Some));
     let state = train.as_ref().and_then(|train| train.info().state.clone());
-    let test = keep("`data.test`", Split::open_test(&host, training, root, state));
+    let test = keep(TEST, Split::open_test(&host, training, root, state));
     let loss = host
         .load_ref(&training.loss.plugin)
         .and_then(|component| Loss::open(&component, &training.loss.params, training.plugin_limits));
@@ -163,17 +164,25 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
             return problems;
         }
     };
-    for (what, split) in [("`data.train`", train), ("`data.test`", test)] {
+    for (what, split) in [("`data.train`", train), (TEST, test)] {
         let Some(mut split) = split.filter(|_| has_libtorch) else { continue };
-        if let Err(error) = try_loss(training, &mut split, &mut loss) {
+        let metrics = if what == TEST { training.eval.metrics.as_slice() } else { &[] };
+        if let Err(error) = try_loss(training, &mut split, &mut loss, metrics) {
             problems.push(wrong(what, error));
         }
     }
     problems
 }
 
+const TEST: &str = "`data.test`";
+
 /// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere.
-fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss) -> Result<()> {
+fn try_loss(
+    training: &Training,
+    split: &mut Split,
+    loss: &mut Loss,
+    metrics: &[MetricSpec],
+) -> Result<()> {
     const FEW: u64 = 4;
     const MORE: u64 = 64;
     let most = MORE.min(training.train.batch_size).max(FEW);
@@ -197,5 +206,9 @@ fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss) -> Result<(
     let Some(outputs) = outputs else { return Ok(()) };
     let targets = samples.take(&training.loss.targets);
     loss.compute(&outputs, &targets, false).context("the loss of the first samples")?;
+    for metric in metrics {
+        let target = targets.first().context("metrics compare with a target, and the loss takes none")?;
+        metric.start().update(&outputs[0], target)?;
+    }
     Ok(())
 }

@@ -9,4 +9,4 @@ mod prefetch;
 mod schedule;
 
 pub use prefetch::{Batch, LoadError, Prefetcher};
-pub use schedule::{EpochOrder, Planned, Schedule, ScheduleError, ScheduleSpec};
+pub use schedule::{EpochOrder, Period, Planned, Schedule, ScheduleError, ScheduleSpec};

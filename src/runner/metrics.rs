@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::measured::Measured;
 use crate::human::{counted, seconds, thousands};
+use crate::metrics::Value;
 use crate::parallel::Traffic;
 use crate::topology::Rank;
 
@@ -49,6 +50,9 @@ pub struct EvalRecord {
     pub rank: Rank,
     #[serde(flatten)]
     pub result: EvalResult,
+    /// No validation before it was as good, by `eval.best`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub best: bool,
     /// Seconds since the training loop began, without evaluations.
     pub time_s: f64,
 }
@@ -242,8 +246,11 @@ pub struct Summary {
     /// The mean over the trainers' last steps.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
-    /// None: the job has no test data.
+    /// The last validation. None: the job has no test data.
     pub eval: Option<EvalResult>,
+    /// The best one, if the job says by which figure (`eval.best`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<EvalRecord>,
     /// From the command's start to the first training step.
     pub startup_seconds: f64,
     /// Of all trainers together, in a job with modules that they pull.
@@ -264,18 +271,19 @@ pub struct EvalResult {
     /// The mean over the samples.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
-    /// What the loss plug-in reports, each a mean over the samples; `accuracy` is from 0 to 1.
-    #[serde(flatten, deserialize_with = "nulls_are_nan")]
-    pub metrics: BTreeMap<String, f64>,
+    /// Those of `eval.metrics`, and what the loss plug-in reports, each a mean over the samples; `accuracy` is from 0 to 1.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, Value>,
 }
 
 impl EvalResult {
     /// Names that a plug-in's metrics cannot have here, beside which they stand in `metrics.jsonl` and `summary.json`.
-    pub const OWN: [&str; 8] = ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "time_s"];
+    pub const OWN: [&str; 9] =
+        ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "best", "time_s"];
 
     /// 0 to 1. None: the task has no classes.
     pub fn accuracy(&self) -> Option<f64> {
-        self.metrics.get("accuracy").copied()
+        self.metrics.get("accuracy").and_then(Value::number)
     }
 }
 
@@ -302,6 +310,7 @@ impl Summary {
             samples_per_s: trainers.iter().map(|trainer| trainer.samples_per_s).sum(),
             loss_final: losses.sum::<f64>() / trainers.len() as f64,
             eval,
+            best: None,
             startup_seconds,
             pull_push: pulled.map(|(_, traffic)| *traffic).reduce(|sum, next| sum + next),
             measured: Measured::default(),

@@ -4,14 +4,15 @@
 //! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
 
 pub mod agreement;
+mod best_model;
 pub mod builtin;
 pub mod call_times;
 mod calls;
 pub mod collective_times;
 mod collectives_demo;
+mod course;
 pub mod devices;
 mod driver;
-mod evaluate;
 pub mod fetch;
 mod ids;
 pub mod inputs;
@@ -45,3 +46,4 @@ mod trainer;
 mod training;
 pub mod try_data;
 mod try_script;
+mod validation;

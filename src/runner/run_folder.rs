@@ -26,12 +26,14 @@ pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
+/// Of the best validation, with `eval.best`.
+pub const MODEL_BEST: &str = "model-best.safetensors";
 pub const TRACE: &str = "trace.json";
 /// What the data to train on have settled for all others, as their plug-in has written it.
 pub const DATA_STATE: &str = "dataset.state";
 
 /// All that a run may leave in its folder.
-const FILES: [&str; 6] = [JOB, METRICS, SUMMARY, MODEL, TRACE, DATA_STATE];
+const FILES: [&str; 7] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, TRACE, DATA_STATE];
 
 /// Where run folders go when none is asked for.
 const ROOT: &str = "runs";

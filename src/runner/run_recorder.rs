@@ -9,15 +9,17 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::calls::{self, record::Keep, record::KeepDataState, record::Record, record::Report};
+use super::calls::{
+    self, record::Keep, record::KeepBest, record::KeepDataState, record::Record, record::Report,
+};
 use super::measured::{Measured, RankMeasured};
-use super::metrics::{EvalResult, MetricsLine, Summary, TrainerReport};
+use super::metrics::{EvalRecord, EvalResult, MetricsLine, Summary, TrainerReport};
 use super::model_files::{self, Tried};
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
 use crate::human::counted;
 use crate::job::{Job, ModuleSize, Training, plan};
-use crate::parallel::{StateSnapshot, Taken};
+use crate::parallel::{StateSnapshot, Taken, WAIT_FOR_TRAINERS};
 use crate::plugin::MOST_STATE;
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
 use crate::topology::Rank;
@@ -33,6 +35,8 @@ pub struct TrainerEnd {
     pub startup_seconds: f64,
     /// The evaluation, from the trainer that made it.
     pub eval: Option<EvalResult>,
+    /// The best validation, with `eval.best`.
+    pub best: Option<EvalRecord>,
 }
 
 /// The lines, and what has become of those that could not be written.
@@ -109,7 +113,8 @@ impl RunRecorder {
         let plan = plan(job, training, &self.scripts);
         let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
         let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
-        Summary { measured, warnings: self.lost_lines().into_iter().collect(), ..summary }
+        let best = ends.iter().find_map(|end| end.best.clone());
+        Summary { best, measured, warnings: self.lost_lines().into_iter().collect(), ..summary }
     }
 
     /// All metrics, if somebody has deleted their file.
@@ -201,6 +206,16 @@ impl RecordSender {
     pub fn keep(&self, module: &str, state: StateSnapshot) -> Result<()> {
         let keep = Keep { module: module.into(), state: state.into_taken() };
         Ok(self.mesh.request(COORDINATOR, keep).wait()?)
+    }
+
+    /// Has the coordinator keep the model of this moment, of which [`keep`](RecordSender::keep) has handed over this rank's part.
+    /// Returns when training may go on.
+    ///
+    /// # Errors
+    /// When the owners of the model's parts cannot be asked.
+    pub fn keep_best(&self) -> Result<()> {
+        let kept = self.mesh.request_within(COORDINATOR, KeepBest {}, WAIT_FOR_TRAINERS).wait();
+        Ok(kept.context("the model of the best validation")?)
     }
 
     /// Hands over what the data to train on have settled.

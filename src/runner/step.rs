@@ -85,26 +85,19 @@ pub struct StepSamples {
     /// What the losses' sum is divided by, so that gradients are those of the mean over all samples of the step: this
     /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
     pub divisor: f64,
-    /// What the learning rate is multiplied by.
-    pub lr_factor: f64,
 }
 
 impl StepSamples {
     /// # Errors
     /// When libtorch gives no views.
-    pub fn new(
-        samples: &Samples,
-        micro_batch: u64,
-        mean_over_trainers: Option<f64>,
-        lr_factor: f64,
-    ) -> Result<StepSamples> {
+    pub fn new(samples: &Samples, micro_batch: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
         let (weight, divisor) = match mean_over_trainers {
             // The loss is weighed already.
             Some(mean) => (1, mean),
             None => (samples.count, samples.count as f64),
         };
         let batches = samples.chunks(micro_batch)?;
-        Ok(StepSamples { batches, count: samples.count, weight, divisor, lr_factor })
+        Ok(StepSamples { batches, count: samples.count, weight, divisor })
     }
 }
 
@@ -138,7 +131,7 @@ impl Stepped {
 
 impl Stepper {
     /// Trains on the micro-batches that make one step. `number` counts this trainer's steps from 0; `next` is what the
-    /// step after it will see.
+    /// step after it will see, `lr_factor` what learning rates are multiplied by.
     ///
     /// # Errors
     /// When any part fails, on any rank; when the loss or a gradient is not finite and the job says to stop then.
@@ -146,6 +139,7 @@ impl Stepper {
         &mut self,
         number: u64,
         samples: &StepSamples,
+        lr_factor: f64,
         next: Option<&StepSamples>,
         want_metrics: bool,
     ) -> Result<Stepped> {
@@ -165,7 +159,7 @@ impl Stepper {
         let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
         // The forwards of the next step wait for this one. Where gradients are clipped its second half leaves later.
         let goes_ahead = walk.may_begin_ahead() && !self.optimizer.clips();
-        let terms = StepTerms { lr_factor: samples.lr_factor, ..StepTerms::from(samples.weight) };
+        let terms = StepTerms { lr_factor, ..StepTerms::from(samples.weight) };
         let stepping = self.optimizer.step(&context, &last, terms);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && goes_ahead) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());

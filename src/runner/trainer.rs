@@ -6,20 +6,19 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+use super::calls::validation::Verdict;
+use super::course::Course;
 use super::driver::{References, TrainRequests};
-use super::evaluate::evaluate;
 use super::inputs::BadJob;
-use super::loader::{Batch, Schedule};
+use super::loader::Schedule;
 use super::measured::Worked;
-use super::metrics::{
-    EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Throughput, TrainerReport,
-};
+use super::metrics::TrainerReport;
 use super::preflight::{self, Facts};
-use super::progress::{Reporter, TrainingProgress, Update};
-use super::run_recorder::{RecordSender, TrainerEnd};
-use super::samples::{Samples, Split};
+use super::progress::Reporter;
+use super::samples::Split;
 use super::skipped::Skipped;
-use super::step::{StepSamples, Stepped, Stepper};
+use super::step::{StepSamples, Stepper};
+use super::validation::{Meetings, Share, StandIn, Validations, evaluate, own_buffers};
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
 use crate::job::{Consistency, ModuleSpec, Placement, Training};
@@ -27,9 +26,8 @@ use crate::parallel::{
     ClipNorm, DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica,
     ShardedModule, Walk,
 };
-use crate::plugin::{DatasetState, Host, Loss, PluginError};
+use crate::plugin::{Host, Loss, PluginError};
 use crate::rpc::Mesh;
-use crate::topology::Rank;
 
 /// What a trainer needs of its rank.
 pub struct Trainer<'a> {
@@ -44,10 +42,12 @@ pub struct Trainer<'a> {
     pub reporter: &'a mut Reporter,
     /// When the command started.
     pub started: Instant,
+    /// Where trainers come together to judge the model.
+    pub meetings: &'a Meetings,
 }
 
 impl Trainer<'_> {
-    /// Trains to the end, waits for the other trainers, and tells the coordinator; the first trainer also evaluates. With
+    /// Trains to the end, judges the model together with the other trainers, and tells the coordinator. With
     /// `requests` it begins when the driver says so.
     ///
     /// # Errors
@@ -88,87 +88,101 @@ impl Trainer<'_> {
         if let Some(state) = course.data_state.as_ref().filter(|_| self.position() == 0) {
             course.recorder.keep_data_state(state)?;
         }
+        let mut validations = Validations::new(self.job, self.mesh, self.meetings, &schedule);
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
-            let lr_factor = self.job.lr_factor(batch.step, steps);
-            let samples =
-                StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers, lr_factor)?;
+            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
             anyhow::Ok((batch, samples))
         });
         let lr = self.job.common_optimization().spec.lr();
+        let mut verdict = Verdict::GO_ON;
         let mut next = batches.next().transpose()?;
-        while let Some((batch, samples)) = next {
+        while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
             next = batches.next().transpose()?;
             let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let logged = course.is_logged(batch.step);
-            let evaluates = ends_epoch && self.evaluates_after(batch.epoch + 1);
-            // What a step reads is not to be older than an evaluation takes.
-            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !evaluates);
-            let stepped = stepper.step(batch.step, &samples, coming, logged);
+            let validates = validations.is_due(batch.step + 1);
+            // What a step reads is not to be older than a validation takes.
+            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates);
+            let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
+            let stepped = stepper.step(batch.step, &samples, lr_factor, coming, logged);
             // A plug-in that fails in the very first step does not fit the data or the model.
             let stepped = stepped.map_err(|error| match batch.step == 0 && error.is::<PluginError>() {
                 true => BadJob(error).into(),
                 false => error,
             })?;
-            course.stepped(&batch, samples.count, lr * samples.lr_factor, stepped, self.reporter)?;
+            course.stepped(&batch, samples.count, lr * lr_factor, stepped, self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
                 course.end_epoch(batch.step)?;
             }
-            if evaluates {
-                self.evaluate_on_the_way(&host, &mut stepper, &mut course)?;
+            if validates {
+                stepper.optimizer.flush()?;
+                verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
+                course.throughput.resume(Instant::now());
             }
         }
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
         report.pulled = stepper.optimizer.traffic();
         report.skipped_steps = stepper.skipped.all();
-        stepper.skipped.judge(steps).with_context(|| format!("rank {}", self.mesh.rank()))?;
+        stepper.skipped.judge(course.step).with_context(|| format!("rank {}", self.mesh.rank()))?;
 
-        self.take_leave(&mut stepper, &course)?;
-        Ok(Trained { host, stepper, course, report })
+        self.take_leave(&stepper)?;
+        // Trainers with more data have more steps.
+        while validations.others_go_on() && !verdict.stop {
+            verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
+        }
+        if self.job.data.test.is_some() && !verdict.stop {
+            self.doing("waiting for the other trainers");
+            self.validate(&host, &mut stepper, &mut course, &mut validations)?;
+        }
+        self.keep_modules(&mut stepper, &course)?;
+        Ok(Trained { course, report })
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {
-        let Trained { host, mut stepper, mut course, report } = trained;
+        let Trained { course, report } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
-        let mut eval = None;
-        if self.position() == 0 {
-            eval = self.evaluate(&host, &mut stepper, &mut course)?;
-        }
-        let (startup_seconds, worked) = (course.startup_seconds, course.worked);
-        course.recorder.report(TrainerEnd { report: report.clone(), startup_seconds, eval })?;
         let (steps, time) = (counted(report.steps, "step"), seconds(report.train_seconds));
+        let worked = course.conclude(report)?;
         self.reporter.done(format!("{steps} in {time}"));
         Ok(worked)
     }
 
-    /// No owner waits for this trainer any more; and the coordinator hears of what the first trainer's modules have become. Of
-    /// replicas, which have the same parameters, it saves the first one's running statistics, as PyTorch's
-    /// DistributedDataParallel does; of modules whose parameters are on servers, the first trainer's.
-    fn take_leave(&self, stepper: &mut Stepper, course: &Course) -> Result<()> {
-        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            let state = match module {
-                ModuleHandle::Remote(module) => {
-                    module.leave()?;
-                    continue;
-                }
-                ModuleHandle::Sharded(table) => {
-                    table.leave()?;
-                    continue;
-                }
-                ModuleHandle::Replica(_) | ModuleHandle::Pulled(_) if self.position() != 0 => continue,
-                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
-                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
-            };
-            course.recorder.keep(&spec.name, state)?;
+    /// No owner waits for this trainer any more.
+    fn take_leave(&self, stepper: &Stepper) -> Result<()> {
+        for module in &stepper.modules {
+            match module {
+                ModuleHandle::Remote(module) => module.leave()?,
+                ModuleHandle::Sharded(table) => table.leave()?,
+                ModuleHandle::Replica(_) | ModuleHandle::Pulled(_) => {}
+            }
         }
         stepper.optimizer.leave()?;
         if let Some(comparison) = stepper.gradient_sync.as_ref().and_then(GradientSync::comparison) {
             tracing::info!("{comparison}");
+        }
+        Ok(())
+    }
+
+    /// The coordinator hears of what the first trainer's modules have become. Of replicas, which have the same parameters, it
+    /// saves the first one's running statistics, as PyTorch's DistributedDataParallel does; of modules whose parameters are on
+    /// servers, the first trainer's.
+    fn keep_modules(&self, stepper: &mut Stepper, course: &Course) -> Result<()> {
+        if self.position() != 0 {
+            return Ok(());
+        }
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
+            let state = match module {
+                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => continue,
+                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
+                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
+            };
+            course.recorder.keep(&spec.name, state)?;
         }
         Ok(())
     }
@@ -262,198 +276,38 @@ impl Trainer<'_> {
         Ok(Some(gradient_sync.context("the replicas")?))
     }
 
-    fn evaluates_after(&self, epochs: u32) -> bool {
-        let every = self.job.eval.every_epochs;
-        self.position() == 0 && every > 0 && epochs.is_multiple_of(every) && epochs < self.job.train.epochs
-    }
-
-    fn evaluate_on_the_way(&mut self, host: &Host, stepper: &mut Stepper, course: &mut Course) -> Result<()> {
-        if let Some(eval) = self.evaluate(host, stepper, course)? {
-            let accuracy =
-                eval.accuracy().map_or(String::new(), |share| format!(", accuracy {:.2} %", share * 100.0));
-            tracing::info!("after epoch {}: test loss {:.4}{accuracy}", course.epoch, eval.loss);
-        }
-        course.throughput.resume(Instant::now());
-        Ok(())
-    }
-
-    fn evaluate(
+    /// All trainers judge the model. Time is not counted as training from here on.
+    fn validate(
         &mut self,
         host: &Host,
         stepper: &mut Stepper,
         course: &mut Course,
-    ) -> Result<Option<EvalResult>> {
-        self.mesh.doing("evaluating");
+        validations: &mut Validations<'_>,
+    ) -> Result<Verdict> {
+        self.mesh.doing("validating");
         course.throughput.pause(Instant::now());
+        let first = validations.begin(own_buffers(stepper))?;
         stepper.optimizer.refresh()?;
+        let trainers = self.job.train.trainers.ranks.len() as u32;
+        let share = Share { trainer: self.position(), trainers };
+        let stand_in = StandIn::begin(stepper, self.job, self.autograd, share.trainer, &first)?;
         let state = course.data_state.clone();
-        let result = evaluate(host, self.job, self.root, state, stepper, self.reporter)?;
-        if let Some(result) = &result {
-            course.evaluated(result.clone())?;
-        }
-        Ok(result)
+        let counted = evaluate(host, self.job, self.root, state, stepper, share, self.reporter)?;
+        stand_in.end(stepper)?;
+        validations.end(self.job, counted, |rules, result| {
+            let (best, verdict) = rules.judge(&result)?;
+            if best {
+                self.keep_modules(stepper, course)?;
+                course.recorder.keep_best()?;
+            }
+            course.validated(result, best)?;
+            Ok(verdict)
+        })
     }
 }
 
 /// What the training loop leaves.
 struct Trained {
-    host: Host,
-    stepper: Stepper,
     course: Course,
     report: TrainerReport,
-}
-
-/// The training loop as it is measured and reported.
-struct Course {
-    steps: u64,
-    epochs: u32,
-    log_every: u64,
-    rank: Rank,
-    /// How many are done.
-    step: u64,
-    /// Counted from 1.
-    epoch: u32,
-    loss: f64,
-    throughput: Throughput,
-    recorder: RecordSender,
-    /// Since the last record.
-    staleness: Mean,
-    samples_per_s: f64,
-    startup_seconds: f64,
-    /// Of this epoch, sample by sample; shown at its end with `log.epochs`.
-    epoch_loss: Mean,
-    log_epochs: bool,
-    worked: Worked,
-    /// What the data to train on have settled for those to test on.
-    data_state: Option<DatasetState>,
-}
-
-#[derive(Default)]
-struct Mean {
-    sum: f64,
-    count: u64,
-}
-
-impl Course {
-    fn new(
-        job: &Training,
-        mesh: &Mesh,
-        steps: u64,
-        started: Instant,
-        data_state: Option<DatasetState>,
-    ) -> Course {
-        let now = Instant::now();
-        Course {
-            steps,
-            epochs: job.train.epochs,
-            log_every: job.log.every.max(1),
-            rank: mesh.rank(),
-            step: 0,
-            epoch: 1,
-            loss: f64::NAN,
-            throughput: Throughput::start(now),
-            recorder: RecordSender::new(mesh.clone()),
-            staleness: Mean::default(),
-            samples_per_s: 0.0,
-            startup_seconds: (now - started).as_secs_f64(),
-            epoch_loss: Mean::default(),
-            log_epochs: job.log.epochs,
-            worked: Worked::default(),
-            data_state,
-        }
-    }
-
-    /// With `step`, which counts from 0.
-    fn end_epoch(&mut self, step: u64) -> Result<()> {
-        let Mean { sum, count } = std::mem::take(&mut self.epoch_loss);
-        let loss = sum / count as f64;
-        if self.log_epochs {
-            tracing::info!("epoch {}: mean loss {loss:.4} over {count} samples", self.epoch);
-        }
-        self.recorder.record(MetricsLine::Epoch(EpochRecord {
-            step: step + 1,
-            epoch: self.epoch,
-            rank: self.rank,
-            loss,
-            samples: count,
-            time_s: self.throughput.elapsed_s(Instant::now()),
-        }))
-    }
-
-    fn evaluated(&mut self, result: EvalResult) -> Result<()> {
-        self.recorder.record(MetricsLine::Eval(EvalRecord {
-            step: self.step,
-            epoch: self.epoch,
-            rank: self.rank,
-            result,
-            time_s: self.throughput.elapsed_s(Instant::now()),
-        }))
-    }
-
-    /// `step` counts from 0; the first step is logged, every `log.every`-th, and the last.
-    fn is_logged(&self, step: u64) -> bool {
-        let number = step + 1;
-        number == 1 || number.is_multiple_of(self.log_every) || number == self.steps
-    }
-
-    fn stepped(
-        &mut self,
-        batch: &Batch<Samples>,
-        samples: u64,
-        lr: f64,
-        stepped: Stepped,
-        reporter: &mut Reporter,
-    ) -> Result<()> {
-        let now = Instant::now();
-        let &Batch { step, epoch, waited, .. } = batch;
-        self.throughput.step(now, samples, waited);
-        (self.step, self.epoch, self.loss) = (step + 1, epoch + 1, stepped.loss);
-        self.worked.passing += stepped.passed;
-        self.worked.computing += stepped.computed;
-        self.worked.peak_activations = self.worked.peak_activations.max(stepped.peak_activations);
-        self.staleness.sum += stepped.staleness as f64;
-        self.staleness.count += 1;
-        if !stepped.skipped {
-            self.epoch_loss.sum += stepped.loss * samples as f64;
-            self.epoch_loss.count += samples;
-        }
-        if self.is_logged(step) {
-            self.record(step, now, lr, stepped)?;
-        }
-        reporter.report(Update::Training(TrainingProgress {
-            step: step + 1,
-            steps: self.steps,
-            epoch: self.epoch,
-            epochs: self.epochs,
-            loss: self.loss,
-            samples_per_s: self.samples_per_s,
-            staleness: self.staleness.value(),
-            left_s: None,
-        }));
-        Ok(())
-    }
-
-    fn record(&mut self, step: u64, now: Instant, lr: f64, stepped: Stepped) -> Result<()> {
-        let interval = self.throughput.record(now);
-        self.samples_per_s = interval.samples_per_s;
-        let staleness = std::mem::take(&mut self.staleness).value();
-        self.recorder.record(MetricsLine::Step(StepRecord {
-            step: step + 1,
-            epoch: self.epoch,
-            rank: self.rank,
-            loss: stepped.loss,
-            lr,
-            samples_per_s: interval.samples_per_s,
-            data_wait_pct: interval.data_wait_pct,
-            staleness,
-            time_s: self.throughput.elapsed_s(now),
-            metrics: stepped.metrics,
-        }))
-    }
-}
-
-impl Mean {
-    fn value(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum / self.count as f64)
-    }
 }

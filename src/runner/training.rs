@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use super::best_model::BestModel;
 use super::driver::{self, TrainRequests};
 use super::measured::Worked;
 use super::metrics::Summary;
@@ -20,6 +21,7 @@ use super::spool::Spool;
 use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
+use super::validation::Meetings;
 use crate::autograd::Autograd;
 use crate::human::counted;
 use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
@@ -41,8 +43,16 @@ pub struct TrainingRank<'a> {
     /// A trainer's, in a job that another rank drives.
     requests: Option<Arc<TrainRequests>>,
     /// The coordinator's.
-    kept: Option<(RunFolder, Arc<RunRecorder>)>,
+    kept: Option<Kept>,
+    meetings: Meetings,
     traces: Arc<Traces>,
+}
+
+/// What the coordinator has of the run.
+struct Kept {
+    folder: RunFolder,
+    recorder: Arc<RunRecorder>,
+    best: Arc<BestModel>,
 }
 
 impl<'a> TrainingRank<'a> {
@@ -74,7 +84,9 @@ impl<'a> TrainingRank<'a> {
             recorder.register(methods);
             Preflight::register(world, methods);
             traces.register(methods);
-            Ok::<_, anyhow::Error>((folder, recorder))
+            let best = BestModel::new(training, &autograd, &recorder, &folder);
+            best.register(methods);
+            Ok::<_, anyhow::Error>(Kept { folder, recorder, best })
         };
         let kept = folder.map(keep).transpose()?;
         let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
@@ -82,6 +94,8 @@ impl<'a> TrainingRank<'a> {
         if let Some(requests) = &requests {
             requests.register(methods);
         }
+        let meetings = Meetings::new(&training.train.trainers.ranks);
+        meetings.register(methods);
         Ok(TrainingRank {
             job,
             training,
@@ -93,6 +107,7 @@ impl<'a> TrainingRank<'a> {
             devices,
             requests,
             kept,
+            meetings,
             traces,
         })
     }
@@ -142,7 +157,8 @@ impl<'a> TrainingRank<'a> {
         };
         let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
-            let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started };
+            let meetings = &self.meetings;
+            let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started, meetings };
             trainer.run(self.requests.as_deref())?
         } else if self.training.train.is_driver(self.rank) {
             driver::drive(self.training, &self.autograd, mesh, reporter)?;
@@ -160,7 +176,7 @@ impl<'a> TrainingRank<'a> {
         }
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
-        self.kept.as_ref().map(|(folder, recorder)| self.keep(mesh, folder, recorder)).transpose()
+        self.kept.as_ref().map(|kept| self.keep(mesh, kept)).transpose()
     }
 
     /// The calls of others do the work; this thread shows how it goes until the trainers are done.
@@ -209,7 +225,8 @@ impl<'a> TrainingRank<'a> {
 
     /// The coordinator's last duty: the model and the summary into the run folder, or where there is room. What went wrong
     /// beside that stands in the summary.
-    fn keep(&self, mesh: &Mesh, folder: &RunFolder, recorder: &RunRecorder) -> Result<Summary> {
+    fn keep(&self, mesh: &Mesh, kept: &Kept) -> Result<Summary> {
+        let Kept { folder, recorder, best } = kept;
         mesh.doing("writing the run folder");
         let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
         let (mut spool, mut odd) = (Spool::new(folder), Vec::new());
@@ -228,6 +245,7 @@ impl<'a> TrainingRank<'a> {
             spool.warnings.push(format!("{error:#}"));
         }
         let mut summary = recorder.summary(self.job, self.training);
+        summary.warnings.extend(best.finish().err().map(|error| format!("{error:#}")));
         summary.warnings.extend(not_finite(&odd));
         summary.warnings.append(&mut spool.warnings);
         let text = serde_json::to_string_pretty(&summary).context("the summary is not JSON")?;

@@ -6,6 +6,7 @@
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
+pub(super) mod eval;
 mod freeze;
 mod graph;
 pub(super) mod modules;
@@ -112,7 +113,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(&root.open(&keys::LOSS));
     let optimizer = optimizer::read(root);
-    let eval = train::read_eval(root.open(&keys::EVAL));
+    let eval = eval::read(&root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
@@ -152,7 +153,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     }
     let batches = [
         (root.section(&keys::TRAIN).item(&train::BATCH_SIZE)?, training.train.batch_size),
-        (root.section(&keys::EVAL).item(&train::EVAL_BATCH_SIZE)?, training.eval.batch_size),
+        (root.section(&keys::EVAL).item(&eval::BATCH_SIZE)?, training.eval.batch_size),
     ];
     for (item, batch) in batches {
         check_messages(&item, batch, &training.modules);
@@ -170,7 +171,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
     freeze::check(root, training);
-    train::check_metrics(&root.section(&keys::EVAL), training);
+    eval::check(root, &root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }

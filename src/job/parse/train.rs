@@ -1,13 +1,12 @@
-//! `[train]`, `[eval]` and `[log]`.
+//! `[train]` and `[log]`.
 
-use super::super::validated::{CONSISTENCIES, Consistency, Eval, Log, OnNan, Train, Training};
+use super::super::validated::{CONSISTENCIES, Consistency, Log, OnNan, Train, Training};
 use super::cluster;
 use crate::config::{
     AnyKey, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, Optional, Str, Table, Words, by_hand,
     flag, integer, key, list, string, suggest, words,
 };
 use crate::human::counted;
-use crate::metrics::METRICS;
 use crate::topology::Role;
 
 /// The section, with the names in `train.forward` before they are looked up.
@@ -82,14 +81,6 @@ pub static KEYS: &[&dyn AnyKey] = &[
     &FORWARD,
     &DRIVER,
 ];
-
-pub(super) const EVAL_BATCH_SIZE: Key<Integer> = key("batch_size", integer(1..=MOST_BATCH))
-    .default("128")
-    .doc("Samples of one batch: memory grows with it, as in training.");
-const EVERY_EPOCHS: Key<Integer> = key("every_epochs", integer(0..=1_000_000))
-    .default("0")
-    .doc("Also test after every so many epochs; 0: only at the end.");
-pub static EVAL: &[&dyn AnyKey] = &[&EVAL_BATCH_SIZE, &EVERY_EPOCHS, &METRICS];
 
 const EVERY: Key<Integer> = key("every", integer(1..=MOST_STEPS))
     .default("5")
@@ -267,23 +258,6 @@ pub(super) fn order(
         sound = false;
     }
     sound.then_some(names)
-}
-
-pub(super) fn read_eval(t: Table<'_>) -> Option<Eval> {
-    let (batch_size, every_epochs) = (t.read(&EVAL_BATCH_SIZE), t.read(&EVERY_EPOCHS));
-    let metrics = t.read(&METRICS);
-    Some(Eval { batch_size: batch_size? as u64, every_epochs: every_epochs? as u32, metrics: metrics? })
-}
-
-/// Whether metrics fit what the loss takes, as far as a job tells: only a dataset that is open knows its targets.
-pub(super) fn check_metrics(t: &Table<'_>, training: &Training) {
-    let Some(items) = t.item(&METRICS).and_then(|item| item.list()) else { return };
-    let output = training.first_output();
-    for (item, metric) in items.iter().zip(&training.eval.metrics) {
-        if let Err((problem, hint)) = metric.check(output.as_ref(), None) {
-            item.wrong(problem, hint);
-        }
-    }
 }
 
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {

@@ -157,9 +157,13 @@ impl ModuleSpec {
 
     /// Has it parameters or buffers? What is in TorchScript nobody knows yet.
     pub fn has_state(&self) -> bool {
-        let has = |layer: &Layer| {
-            layers::size::parameters(&layer.op) > 0 || layers::size::buffer_bytes(&layer.op) > 0
-        };
+        let has_parameters = |layer: &Layer| layers::size::parameters(&layer.op) > 0;
+        self.has_buffers() || self.layers().iter().any(has_parameters)
+    }
+
+    /// Has it buffers? What is in TorchScript nobody knows yet.
+    pub fn has_buffers(&self) -> bool {
+        let has = |layer: &Layer| layers::size::buffer_bytes(&layer.op) > 0;
         self.torchscript().is_some() || self.layers().iter().any(has)
     }
 

@@ -10,7 +10,7 @@ use super::{
     Replicas, Source,
 };
 use crate::layers::Signal;
-use crate::metrics::MetricSpec;
+use crate::metrics::{MetricSpec, Watched};
 use crate::optimizers::{LrSchedule, Optimization};
 use crate::topology::{Rank, Role};
 
@@ -94,10 +94,33 @@ pub enum OnNan {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Eval {
     pub batch_size: u64,
-    /// Also after every so many epochs; 0 = only at the end.
-    pub every_epochs: u32,
+    pub every: Every,
     /// Beside what the loss reports.
     pub metrics: Vec<MetricSpec>,
+    /// The figure by which the best model is kept.
+    pub best: Option<Watched>,
+    pub stop: Option<Stop>,
+}
+
+/// When the model is judged; at the end it always is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Every {
+    End,
+    Epochs(u64),
+    /// Of a trainer.
+    Steps(u64),
+}
+
+/// `eval.stop`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stop {
+    #[serde(flatten)]
+    pub watched: Watched,
+    /// So many validations one after another without a better figure end the training.
+    pub patience: u32,
+    /// What a figure has to be better by.
+    pub min_delta: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -82,7 +82,9 @@ impl Unsaid for f64 {}
 impl Unsaid for i64 {}
 impl Unsaid for bool {}
 impl Unsaid for Vec<i64> {}
-impl Unsaid for Option<i64> {
+impl Unsaid for String {}
+impl Unsaid for plateau::Threshold {}
+impl<T> Unsaid for Option<T> {
     fn is_unsaid(&self) -> bool {
         self.is_none()
     }
@@ -93,7 +95,7 @@ impl Unsaid for Option<i64> {
 macro_rules! curves {
     ($($file:ident::$Type:ident,)*) => {
         $(mod $file;)*
-        $(use $file::$Type;)*
+        $(pub use $file::$Type;)*
 
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(tag = "type", rename_all = "snake_case")]
@@ -129,7 +131,10 @@ curves! {
     polynomial::Polynomial,
     one_cycle::OneCycle,
     inverse_sqrt::InverseSqrt,
+    plateau::Plateau,
 }
+
+pub use plateau::Falling;
 
 /// What a job can say of a curve.
 struct CurveEntry {
@@ -241,6 +246,14 @@ impl LrSchedule {
             left => format!("change `{key}` so that {left} steps are enough, or train for longer"),
         };
         Some((problem, hint))
+    }
+
+    /// If it goes by a figure of validations.
+    pub fn plateau(&self) -> Option<&Plateau> {
+        match &self.curve {
+            Curve::Plateau(plateau) => Some(plateau),
+            _ => None,
+        }
     }
 
     fn warmup_of(&self, steps: u64) -> u64 {

@@ -7,3 +7,4 @@ pub(super) mod driver;
 pub(super) mod preflight;
 pub(super) mod record;
 pub(super) mod trace;
+pub(super) mod validation;

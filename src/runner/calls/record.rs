@@ -44,6 +44,11 @@ impl Body for Keep {
 }
 
 call! {
+    /// The model of this moment is the best so far. Comes behind the states of modules on the caller.
+    pub(in crate::runner) struct KeepBest = "run.keep_best" -> () {}
+}
+
+call! {
     /// What the data to train on have settled for all others, of type uint8 and one dimension.
     pub(in crate::runner) struct KeepDataState = "run.keep_data_state" -> () {
         state: Tensor,

@@ -226,7 +226,7 @@ impl EpochOrders {
     fn plan(&self, schedule: &Schedule, step: u64) -> Planned {
         let epoch = schedule.epoch_of(step);
         let order = self.order(schedule, epoch);
-        Planned { step, epoch, indices: order.batch(step % schedule.steps_per_epoch()) }
+        Planned { step, epoch, indices: order.batch(schedule.batch_of(step)) }
     }
 
     /// Computed under the lock: the other threads want the same permutation.
@@ -397,7 +397,7 @@ mod tests {
             }
             Ok(planned.indices.clone())
         });
-        let in_order = Schedule::for_evaluation(4, 1).unwrap();
+        let in_order = Schedule::for_evaluation(4, 1, 0, 1).unwrap();
         let limit = Duration::from_millis(50);
         let mut prefetcher =
             Prefetcher::start(in_order, vec![stuck], 1, "plug-in `x`".into(), limit).unwrap();

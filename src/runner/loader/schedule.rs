@@ -44,8 +44,28 @@ pub struct Schedule {
     spec: ScheduleSpec,
     /// Samples that each trainer takes in an epoch.
     taken: Vec<u64>,
+    /// Of the batches of an epoch every so many-th is this trainer's, from this one on.
+    first_batch: u64,
+    every: u64,
     steps_per_epoch: u64,
     total_steps: u64,
+}
+
+/// A number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    Steps(u64),
+    Epochs(u64),
+}
+
+impl Period {
+    /// At least one.
+    pub fn steps(self, steps_per_epoch: u64) -> u64 {
+        match self {
+            Period::Steps(steps) => steps.max(1),
+            Period::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch).max(1),
+        }
+    }
 }
 
 /// One batch, before it is fetched.
@@ -104,7 +124,7 @@ impl Schedule {
         let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
         let all = steps_per_epoch.saturating_mul(u64::from(spec.epochs));
         let total_steps = if spec.max_steps == 0 { all } else { all.min(spec.max_steps) };
-        Ok(Schedule { spec, taken, steps_per_epoch, total_steps })
+        Ok(Schedule { spec, taken, first_batch: 0, every: 1, steps_per_epoch, total_steps })
     }
 
     /// The training schedule of the job's `trainer`-th trainer. A batch of it holds all that a step accumulates.
@@ -127,12 +147,18 @@ impl Schedule {
         })
     }
 
-    /// All samples once, in the order of the data set.
+    /// All samples once, in the order of the data set, in batches that are dealt out to the trainers in turn: those of the
+    /// `trainer`-th, who may have none.
     ///
     /// # Errors
     /// As [`Schedule::new`].
-    pub fn for_evaluation(samples: u64, batch_size: u64) -> Result<Schedule, ScheduleError> {
-        Schedule::new(ScheduleSpec {
+    pub fn for_evaluation(
+        samples: u64,
+        batch_size: u64,
+        trainer: u32,
+        trainers: u32,
+    ) -> Result<Schedule, ScheduleError> {
+        let all = Schedule::new(ScheduleSpec {
             samples,
             trainer: 0,
             trainers: 1,
@@ -144,7 +170,35 @@ impl Schedule {
             epochs: 1,
             max_steps: 0,
             seed: 0,
-        })
+        })?;
+        let (first_batch, every) = (u64::from(trainer), u64::from(trainers.max(1)));
+        let own = (all.steps_per_epoch + every - 1).saturating_sub(first_batch) / every;
+        Ok(Schedule { first_batch, every, steps_per_epoch: own.max(1), total_steps: own, ..all })
+    }
+
+    /// The batch of `step` among those of its epoch, counted from 0.
+    pub fn batch_of(&self, step: u64) -> u64 {
+        self.first_batch + step % self.steps_per_epoch * self.every
+    }
+
+    /// Samples of this trainer's batches in an epoch.
+    pub fn samples_of_epoch(&self) -> u64 {
+        let (size, all) = (self.spec.batch_size, self.taken[self.spec.trainer as usize]);
+        let batches = (0..self.steps_per_epoch.min(self.total_steps)).map(|step| self.batch_of(step));
+        batches.map(|batch| all.saturating_sub(batch * size).min(size)).sum()
+    }
+
+    /// How often each trainer comes to `period` steps before its last step, of which this one: of all trainers the most.
+    /// `period` is in steps, or in epochs.
+    pub fn occasions(&self, period: Period) -> (u64, u64) {
+        let before_the_end = |taken: u64| {
+            let steps_per_epoch = taken.div_ceil(self.spec.batch_size);
+            let all = steps_per_epoch.saturating_mul(u64::from(self.spec.epochs));
+            let total = if self.spec.max_steps == 0 { all } else { all.min(self.spec.max_steps) };
+            total.saturating_sub(1) / period.steps(steps_per_epoch)
+        };
+        let own = before_the_end(self.taken[self.spec.trainer as usize]);
+        (own, self.taken.iter().map(|&taken| before_the_end(taken)).max().unwrap_or(own))
     }
 
     /// Steps of a full epoch.
@@ -197,7 +251,7 @@ impl Schedule {
                 Some((of, order)) if of == epoch => order,
                 _ => self.epoch(epoch),
             };
-            let indices = order.batch(step % self.steps_per_epoch);
+            let indices = order.batch(self.batch_of(step));
             current = Some((epoch, order));
             Planned { step, epoch, indices }
         })

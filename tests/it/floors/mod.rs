@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 10] = [
     &["topology", "cache", "files", "profile", "human"],
     &["config"],
-    &["layers", "optimizers"],
+    &["layers"],
     &["metrics"],
+    &["optimizers"],
     &["job"],
     &["rpc", "plugin", "model"],
     &["autograd"],

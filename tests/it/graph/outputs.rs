@@ -229,7 +229,7 @@ fn ran(case: &Case, folder: &Path) {
     let component = host.load_ref(&training.loss.plugin).unwrap();
     let mut loss = Loss::open(&component, &training.loss.params, training.plugin_limits).unwrap();
 
-    let schedule = Schedule::for_evaluation(split.samples(), training.eval.batch_size).unwrap();
+    let schedule = Schedule::for_evaluation(split.samples(), training.eval.batch_size, 0, 1).unwrap();
     let names = split.info().fields.iter().map(|field| field.name.clone()).collect::<Vec<_>>();
     let (mut outputs, mut sum) = (Vec::new(), 0.0);
     let mut fields: Vec<Vec<Tensor>> = training.fields.iter().map(|_| Vec::new()).collect();

@@ -54,7 +54,7 @@ fn trainers_that_each_see_all_data_see_it_in_orders_of_their_own() {
 
 #[test]
 fn without_shuffle_samples_keep_their_order() {
-    let schedule = Schedule::for_evaluation(5, 2).unwrap();
+    let schedule = Schedule::for_evaluation(5, 2, 0, 1).unwrap();
     let batches: Vec<Vec<u64>> = schedule.batches().map(|batch| batch.indices).collect();
     assert_eq!(batches, [vec![0, 1], vec![2, 3], vec![4]]);
 }

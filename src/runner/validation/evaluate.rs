@@ -1,0 +1,60 @@
+//! A trainer's part of the test data through the modules, with dropout off and nothing recorded.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::counted::{BatchFigures, Counted};
+use crate::job::Training;
+use crate::plugin::{DatasetState, Host};
+use crate::profile::beat;
+use crate::runner::inputs::BadJob;
+use crate::runner::loader::Schedule;
+use crate::runner::progress::{Reporter, Update};
+use crate::runner::samples::Split;
+use crate::runner::step::Stepper;
+
+/// Which of the trainers this is, counted from 0, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    pub trainer: u32,
+    pub trainers: u32,
+}
+
+/// What the batches are that fall to this trainer, of a job that has test data.
+///
+/// # Errors
+/// When the data cannot be read, a module's owner fails, or a metric does not take what the loss does.
+pub fn evaluate(
+    host: &Host,
+    job: &Training,
+    root: &Path,
+    state: Option<DatasetState>,
+    stepper: &mut Stepper,
+    share: Share,
+    reporter: &mut Reporter,
+) -> Result<Counted> {
+    let split = Split::open_test(host, job, root, state).context("the test data").map_err(BadJob)?;
+    let split = split.context("the job has no test data")?;
+    let samples = split.samples();
+    let schedule = Schedule::for_evaluation(samples, job.eval.batch_size, share.trainer, share.trainers)?;
+    let mut counted = Counted::new(job, samples);
+    let (mut done, total) = (0, schedule.samples_of_epoch());
+    for batch in split.fetch(job, root, schedule)? {
+        let samples = batch?.data;
+        let compared = samples.take(&stepper.targets);
+        let outputs = stepper.predict(&samples)?;
+        let computed = stepper.loss.compute(&outputs, &compared, true)?;
+        let figures = BatchFigures {
+            samples: samples.count,
+            targets: compared.first().map_or(0, |target| target.numel() as u64),
+            loss: computed.loss.f_double_value(&[])?,
+            reported: computed.metrics.into_iter().collect(),
+        };
+        counted.add(figures, &outputs[0], compared.first()).map_err(BadJob)?;
+        done += samples.count;
+        beat();
+        reporter.report(Update::Evaluating { done, total });
+    }
+    Ok(counted)
+}

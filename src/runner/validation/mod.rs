@@ -1,0 +1,172 @@
+//! Validation: the test data through the model, by all trainers together, and what follows from its figures.
+//!
+//! Each trainer comes to it at the same place of its own training: after so many of its steps or epochs, and at the end. They
+//! wait for each other ([`Meeting`]), each takes its part of the test data through the model ([`Counted`]), the first puts
+//! the parts together, decides ([`Rules`]), and tells the others.
+//!
+//! - `VA-1` Nobody takes a step while one of them validates: all look at one and the same model.
+//! - `VA-2` Trainers' copies are judged with the running statistics of the first one's, which are those that are saved.
+
+mod counted;
+mod evaluate;
+mod meeting;
+mod rules;
+mod stand_in;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use tch::{Tensor, no_grad};
+
+use super::calls::validation::{Buffers, Judge, Judged, Ready, Verdict};
+use super::loader::{Period, Schedule};
+use super::metrics::EvalResult;
+use crate::job::{Every, Training};
+use crate::parallel::WAIT_FOR_TRAINERS;
+use crate::rpc::{Json, Mesh, Methods};
+use crate::topology::Rank;
+use counted::Counted;
+pub use evaluate::{Share, evaluate};
+use meeting::{Arrival, Meeting};
+pub use rules::Rules;
+pub use stand_in::{StandIn, own_buffers};
+
+/// Where the first trainer answers the others.
+pub struct Meetings {
+    ready: Arc<Meeting<Ready>>,
+    judge: Arc<Meeting<Judge>>,
+}
+
+impl Meetings {
+    pub fn new(trainers: &[Rank]) -> Meetings {
+        let others = trainers.get(1..).unwrap_or_default();
+        Meetings { ready: Meeting::new(others), judge: Meeting::new(others) }
+    }
+
+    pub fn register(&self, methods: &mut Methods) {
+        self.ready.register(methods);
+        self.judge.register(methods);
+    }
+}
+
+/// A trainer's side, over all validations of a run.
+pub struct Validations<'a> {
+    mesh: &'a Mesh,
+    first: Rank,
+    meetings: &'a Meetings,
+    /// How many there were.
+    number: u64,
+    rules: Rules,
+    /// Steps of this trainer from one to the next. None: there is only that at the end.
+    period: Option<u64>,
+    /// The last step of this trainer, behind which comes that at the end.
+    end: u64,
+    /// So many more have trainers with more steps before the end.
+    others: u64,
+}
+
+impl<'a> Validations<'a> {
+    pub fn new(
+        job: &Training,
+        mesh: &'a Mesh,
+        meetings: &'a Meetings,
+        schedule: &Schedule,
+    ) -> Validations<'a> {
+        let every = match job.eval.every {
+            Every::End => None,
+            Every::Epochs(epochs) => Some(Period::Epochs(epochs)),
+            Every::Steps(steps) => Some(Period::Steps(steps)),
+        };
+        let every = every.filter(|_| job.data.test.is_some());
+        let (own, most) = every.map_or((0, 0), |every| schedule.occasions(every));
+        Validations {
+            mesh,
+            first: job.train.trainers.ranks[0],
+            meetings,
+            number: 0,
+            rules: Rules::new(job),
+            period: every.map(|every| every.steps(schedule.steps_per_epoch())),
+            end: schedule.total_steps(),
+            others: most - own,
+        }
+    }
+
+    /// Is the model judged after so many steps?
+    pub fn is_due(&self, steps: u64) -> bool {
+        steps < self.end && self.period.is_some_and(|period| steps.is_multiple_of(period))
+    }
+
+    /// Once for each validation in which this trainer takes part though it has ended.
+    pub fn others_go_on(&mut self) -> bool {
+        let more = self.others > 0;
+        self.others -= u64::from(more);
+        more
+    }
+
+    fn is_first(&self) -> bool {
+        self.mesh.rank() == self.first
+    }
+
+    /// Waits for all trainers. `own` is what this trainer's modules keep beside their parameters; gives what to judge with.
+    ///
+    /// # Errors
+    /// When a rank is lost, or a trainer is at another validation.
+    pub fn begin(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        self.number += 1;
+        let number = self.number;
+        if !self.is_first() {
+            let ready = self.mesh.request_within(self.first, Ready { number }, WAIT_FOR_TRAINERS);
+            return Ok(ready.wait()?.tensors);
+        }
+        let arrivals = self.meetings.ready.gather(self.mesh)?;
+        for arrival in &arrivals {
+            let Ready { number: theirs } = arrival.call;
+            ensure!(
+                theirs == number,
+                "rank {} is at validation {theirs}, and the first trainer at {number}",
+                arrival.from
+            );
+        }
+        let copies =
+            || own.iter().map(|tensor| Ok(no_grad(|| tensor.f_detach_copy())?)).collect::<Result<_>>();
+        for arrival in arrivals {
+            arrival.answer.send(Buffers { tensors: copies()? });
+        }
+        Ok(own)
+    }
+
+    /// What this trainer has counted becomes a part of the whole. The first trainer decides with `decide`; the others hear
+    /// what it has decided.
+    ///
+    /// # Errors
+    /// When a rank is lost, or has sent what does not fit.
+    pub fn end(
+        &mut self,
+        job: &Training,
+        counted: Counted,
+        decide: impl FnOnce(&mut Rules, EvalResult) -> Result<Verdict>,
+    ) -> Result<Verdict> {
+        let number = self.number;
+        if !self.is_first() {
+            let (about, batches, states) = counted.into_parts()?;
+            let judge = Judge { number, about: Json(about), batches, states };
+            let judged = self.mesh.request_within(self.first, judge, WAIT_FOR_TRAINERS).wait()?;
+            return Ok(judged.verdict.0);
+        }
+        let (mut others, mut waiting) = (Vec::new(), Vec::new());
+        for Arrival { from, call, answer } in self.meetings.judge.gather(self.mesh)? {
+            let Judge { number: theirs, about: Json(about), batches, states } = call;
+            ensure!(
+                theirs == number,
+                "rank {from} is at validation {theirs}, and the first trainer at {number}"
+            );
+            others.push((about, batches, states));
+            waiting.push(answer);
+        }
+        let verdict = decide(&mut self.rules, counted.together(job, others)?).context("the validation")?;
+        for answer in waiting {
+            answer.send(Judged { verdict: Json(verdict) });
+        }
+        Ok(verdict)
+    }
+}
