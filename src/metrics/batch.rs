@@ -87,6 +87,15 @@ pub(super) fn predictions(
     }
 }
 
+/// Classes of a batch against those of the batches before; none before the first.
+pub(super) fn same_classes(known: usize, came: i64) -> Result<(), Unfit> {
+    if known == 0 || known as i64 == came {
+        return Ok(());
+    }
+    let problem = format!("the output has {came} classes, and {known} in the batches before");
+    Err(Unfit::new(problem, "let the model give as many in each batch"))
+}
+
 /// Whether there is a NaN in it.
 pub(super) fn has_nan(tensor: &Tensor) -> Result<bool, TchError> {
     is_true(&tensor.f_isnan()?.f_any()?)

@@ -1,9 +1,9 @@
 //! A mean over all elements, and what follows from one: most metrics are that.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::error::Fault;
-use super::{Accumulate, Value, state};
+use super::{Accumulate, Value, batch, state};
 
 /// What a batch adds.
 pub(super) struct Terms {
@@ -64,4 +64,11 @@ impl<O: Send> Accumulate for Mean<O> {
     fn value(&self) -> Result<Value, Fault> {
         Ok(Value::Number((self.figure)(self.sum / self.count as f64)))
     }
+}
+
+/// The squared errors of a batch.
+pub(super) fn squares<O>(_: &O, output: &Tensor, target: &Tensor) -> Result<Terms, Fault> {
+    let (output, target) = batch::numbers(output, target)?;
+    let sum = output.f_sub(&target)?.f_square()?.f_sum(Kind::Double)?.f_double_value(&[])?;
+    Ok(Terms { sum, count: output.numel() as i64 })
 }

@@ -18,6 +18,7 @@ mod batch;
 mod error;
 mod layout;
 mod mean;
+mod per_class;
 mod ranking;
 mod read;
 mod state;
@@ -131,8 +132,18 @@ macro_rules! metrics {
 
 metrics! {
     accuracy::Accuracy,
+    top_k::TopK,
     auc::Auc,
+    average_precision::AveragePrecision,
+    f1::F1,
+    precision::Precision,
+    recall::Recall,
+    confusion_matrix::ConfusionMatrix,
+    perplexity::Perplexity,
+    mae::Mae,
     mse::Mse,
+    rmse::Rmse,
+    r2::R2,
 }
 
 /// What a job can say of a metric.

@@ -1,23 +1,12 @@
 //! The mean squared error: scikit-learn's `mean_squared_error`.
 
-use tch::{Kind, Tensor};
-
-use super::batch;
-use super::error::Fault;
 use super::layout::{Takes, Unfit};
-use super::mean::{Mean, Terms};
+use super::mean::{Mean, squares};
 use super::{Accumulate, Measures, Signal};
 
 metric! {
     /// The mean squared error, over all elements.
     pub struct Mse {}
-}
-
-/// Squared errors of a batch.
-pub(super) fn squares<O>(_: &O, output: &Tensor, target: &Tensor) -> Result<Terms, Fault> {
-    let (output, target) = batch::numbers(output, target)?;
-    let sum = output.f_sub(&target)?.f_square()?.f_sum(Kind::Double)?.f_double_value(&[])?;
-    Ok(Terms { sum, count: output.numel() as i64 })
 }
 
 impl Measures for Mse {

@@ -39,9 +39,7 @@ impl Ranking {
             let problem = format!("keeps the scores of at most {} targets, and there are more", self.most);
             return Err(Unfit::new(problem, "leave it out, or evaluate on fewer samples").into());
         }
-        if let Err(error) = extend(&mut self.positives, positives) {
-            return Err(error);
-        }
+        extend(&mut self.positives, positives)?;
         extend(&mut self.negatives, negatives).inspect_err(|_| {
             let kept = self.positives.len() - more;
             self.positives.truncate(kept);
@@ -62,12 +60,12 @@ fn extend(kept: &mut Vec<f32>, scores: &Tensor) -> Result<(), Fault> {
     Ok(())
 }
 
-/// By rising score; NaN where there is one.
+/// By rising score; None where one is NaN.
 fn sorted(scores: &[f32]) -> Option<Vec<f32>> {
-    let mut scores = scores.to_vec();
     if scores.iter().any(|score| score.is_nan()) {
         return None;
     }
+    let mut scores = scores.to_vec();
     scores.sort_unstable_by(f32::total_cmp);
     Some(scores)
 }
@@ -116,5 +114,24 @@ impl Accumulate for Ranking {
         };
         let all = Step { positives: positives.len() as u64, negatives: negatives.len() as u64 };
         Ok(Value::Number((self.figure)(all, &mut steps(positives, negatives))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_above_the_limit_are_refused_and_those_before_stay() {
+        let mut ranking = Ranking::new(-100, |all, _| (all.positives + all.negatives) as f64);
+        ranking.most = 4;
+        let (scores, targets) =
+            (Tensor::from_slice(&[0.5_f32, -0.5, 2.0]), Tensor::from_slice(&[1_i64, 0, 0]));
+        ranking.update(&scores, &targets).expect("three of four");
+        let error = ranking.update(&scores, &targets).expect_err("six of four");
+        insta::assert_snapshot!(error, @"");
+        let error = ranking.merge(ranking.state().expect("a state")).expect_err("six of four");
+        assert!(error.to_string().starts_with("keeps the scores"), "{error}");
+        assert_eq!(ranking.value().expect("a value"), Value::Number(3.0));
     }
 }
