@@ -212,8 +212,8 @@ impl DistributedOptimizer {
             context,
             backward,
         };
-        let StepTerms { samples, lr_factor, .. } = terms.unwrap_or(StepTerms::from(0));
-        let sent = SentTerms { step: self.steps, samples, lr_factor, clip_factor: None };
+        let StepTerms { weight, lr_factor, .. } = terms.unwrap_or(StepTerms::from(0));
+        let sent = SentTerms { step: self.steps, weight, lr_factor, clip_factor: None };
         // A step that is skipped has nothing to measure, but where others measure with it.
         let sent = match self.clip.filter(|clip| clip.rounds || terms.is_some()) {
             None => Sent::Steps(owners.step(sent)),

@@ -133,6 +133,20 @@ impl GradientSync {
         Ok(())
     }
 
+    /// The mean of a number of each rank. All of them call it.
+    ///
+    /// # Errors
+    /// When a rank is lost.
+    pub fn mean_over_ranks(&self, number: f64) -> Result<f64> {
+        if self.group.size() == 1 {
+            return Ok(number);
+        }
+        let device = self.leaves.first().map_or(Device::Cpu, Tensor::device);
+        let mut sum = Tensor::from_slice(&[number]).f_to_device(device)?;
+        self.group.all_reduce(&mut sum, ReduceOp::Sum).context("the weight of a step over the replicas")?;
+        Ok(sum.f_double_value(&[0])? / f64::from(self.group.size()))
+    }
+
     /// After the step's last backward: the context's gradients of the replicas are averages over all of them from now
     /// on. A parameter that one of them did not use counts as zero there; one that nobody used has none.
     ///

@@ -70,16 +70,20 @@ impl Hosts {
         self.parameters.iter().map(like).collect()
     }
 
-    /// The mean over the samples of all hosts; all of them call it. A parameter that some did not use counts as zero
+    /// The mean over all hosts by what each weighs; all of them call it. A parameter that some did not use counts as zero
     /// there; one that nobody used has no gradient.
-    fn average(&self, group: &ProcessGroup, samples: u64, own: &[Option<Tensor>]) -> Result<Gradients> {
+    fn average(&self, group: &ProcessGroup, weight: f64, own: &[Option<Tensor>]) -> Result<Gradients> {
         let like = self.like_parameters()?;
-        let weighed = flatten(&like, own)?.f_mul_scalar(samples as f64)?;
-        let weight = weighed.f_new_full([1], samples as f64, (weighed.kind(), weighed.device()))?;
-        let mut sum = Tensor::f_cat(&[weighed, weight], 0)?;
+        let flat = flatten(&like, own)?;
+        // What is used stays so where it weighs nothing.
+        let _ = flat.f_narrow(0, 0, flat.numel() as i64 - like.len() as i64)?.f_mul_scalar_(weight)?;
+        let weight = flat.f_new_full([1], weight, (flat.kind(), flat.device()))?;
+        let mut sum = Tensor::f_cat(&[flat, weight], 0)?;
         group.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
         let elements = sum.numel() as i64 - 1;
-        let mean = sum.f_narrow(0, 0, elements)?.f_div(&sum.f_select(0, elements)?)?;
+        let whole = sum.f_select(0, elements)?;
+        let divisor = whole.f_where_self(&whole.f_gt(0.0)?, &whole.f_ones_like()?)?;
+        let mean = sum.f_narrow(0, 0, elements)?.f_div(&divisor)?;
         unflatten(&like, &mean)
     }
 }
@@ -139,11 +143,11 @@ impl Updated for HostedParameters {
             return Ok(None);
         };
         let (given, seen): (Vec<_>, Vec<_>) =
-            given.into_iter().map(|given| ((given.terms.samples, given.gradients), given.seen)).unzip();
-        let samples = given.iter().map(|(samples, _)| samples).sum();
+            given.into_iter().map(|given| ((given.terms.weight, given.gradients), given.seen)).unzip();
+        let weight = given.iter().map(|(weight, _)| weight).sum();
         let mut gradients = mean_over_trainers(given)?;
         if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.parameters.is_empty()) {
-            gradients = hosts.average(group, samples, &gradients)?;
+            gradients = hosts.average(group, weight, &gradients)?;
         }
         if clip_factor != 1.0 {
             gradients = scaled(gradients, clip_factor)?;

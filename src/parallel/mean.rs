@@ -6,16 +6,16 @@ use tch::{Device, Kind, Tensor};
 use super::Gradients;
 use super::norm::scaled;
 
-/// The mean over the samples of all trainers, parameter by parameter, added in the order given. A parameter that some
+/// The mean over the trainers by what each weighs, parameter by parameter, added in the order given. A parameter that some
 /// did not use counts as zero there; one that nobody used has no gradient. One trainer's are left as they are.
-pub(super) fn mean_over_trainers(mut given: Vec<(u64, Gradients)>) -> Result<Gradients> {
+pub(super) fn mean_over_trainers(mut given: Vec<(f64, Gradients)>) -> Result<Gradients> {
     if given.len() == 1 {
         return Ok(given.remove(0).1);
     }
     let trainers = given.len() as f64;
-    let weights = weights(given.iter().map(|(samples, _)| *samples));
+    let weights = weights(given.iter().map(|(weight, _)| *weight));
     // Batches are nearly always of one size: then nothing is multiplied.
-    let weighed = |((_, gradients), weight): ((u64, Gradients), f64)| match weight {
+    let weighed = |((_, gradients), weight): ((f64, Gradients), f64)| match weight {
         1.0 => Ok(gradients),
         weight => scaled(gradients, weight),
     };
@@ -28,11 +28,12 @@ pub(super) fn mean_over_trainers(mut given: Vec<(u64, Gradients)>) -> Result<Gra
     Ok(mean.collect::<Result<_, _>>()?)
 }
 
-/// How much each trainer's batch counts in a round, from their samples: 1 for one of the mean size.
-pub(super) fn weights(samples: impl Iterator<Item = u64> + Clone) -> Vec<f64> {
-    let mean_size = samples.clone().sum::<u64>() as f64 / samples.clone().count() as f64;
-    let weight = |samples: u64| Some(samples as f64 / mean_size).filter(|weight| weight.is_finite());
-    samples.map(|samples| weight(samples).unwrap_or(1.0)).collect()
+/// How much each trainer's batch counts in a round, from their weights, such as their samples: 1 for one of the mean weight.
+pub(super) fn weights(given: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
+    let mean = given.clone().sum::<f64>() / given.clone().count() as f64;
+    // Where none weighs anything there is nothing to weigh.
+    let part = |weight: f64| Some(weight / mean).filter(|part| part.is_finite());
+    given.map(|weight| part(weight).unwrap_or(1.0)).collect()
 }
 
 /// Adds gradients of the same parameters; what they are made of is not written to, since it may share memory.
@@ -87,15 +88,25 @@ mod tests {
     fn a_round_averages_over_the_trainers_and_counts_what_is_missing_as_zero() {
         let mut second = numbers(&[3.0, 9.0]);
         second[1] = None;
-        let mean = mean_over_trainers(vec![(8, numbers(&[1.0, 4.0])), (8, second)]).unwrap();
+        let mean = mean_over_trainers(vec![(8.0, numbers(&[1.0, 4.0])), (8.0, second)]).unwrap();
         let values: Vec<f64> = mean.iter().map(|g| g.as_ref().unwrap().double_value(&[])).collect();
         assert_eq!(values, [2.0, 2.0]);
     }
 
     #[test]
     fn a_larger_batch_counts_for_more() {
-        let mean = mean_over_trainers(vec![(3, numbers(&[1.0])), (1, numbers(&[5.0]))]).unwrap();
+        let mean = mean_over_trainers(vec![(3.0, numbers(&[1.0])), (1.0, numbers(&[5.0]))]).unwrap();
         assert_eq!(mean[0].as_ref().unwrap().double_value(&[]), 2.0);
+    }
+
+    #[test]
+    fn trainers_that_weigh_nothing_give_what_they_have() {
+        let of = |weights: [f64; 2]| {
+            let given = vec![(weights[0], numbers(&[0.5])), (weights[1], numbers(&[0.0]))];
+            mean_over_trainers(given).unwrap()[0].as_ref().unwrap().double_value(&[])
+        };
+        assert_eq!(of([0.75, 0.0]), 0.5);
+        assert_eq!(of([0.0, 0.0]), 0.25);
     }
 
     #[test]
@@ -118,7 +129,7 @@ mod tests {
             let options = (Kind::Double, Device::Cpu);
             vec![Some(Tensor::sparse_coo_tensor_indices_size(&indices, &values, [5, 3], options, false))]
         };
-        let mean = mean_over_trainers(vec![(3, rows([0, 4], 1.0)), (1, rows([4, 2], 5.0))]).unwrap();
+        let mean = mean_over_trainers(vec![(3.0, rows([0, 4], 1.0)), (1.0, rows([4, 2], 5.0))]).unwrap();
         let mean = mean[0].as_ref().unwrap();
         assert!(mean.is_sparse());
         let column = mean.to_dense(None, false).select(1, 0);

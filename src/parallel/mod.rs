@@ -65,8 +65,8 @@ pub(crate) fn leaf(parameter: &tch::Tensor) -> Result<tch::Tensor, tch::TchError
 /// What a trainer says of its step, beside gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTerms {
-    /// What the loss was a mean over: a `bsp` round weighs its trainers by it.
-    pub samples: u64,
+    /// What the loss was divided by, the samples as a rule: a `bsp` round weighs its trainers by it.
+    pub weight: f64,
     /// What the schedule multiplies the learning rate by.
     pub lr_factor: f64,
     /// What clipping by the norm multiplies the gradients by.
@@ -75,19 +75,21 @@ pub struct StepTerms {
 
 impl StepTerms {
     /// As they came from another rank.
-    pub(crate) fn checked(samples: u64, lr_factor: f64, clip_factor: f64) -> anyhow::Result<StepTerms> {
+    pub(crate) fn checked(weight: f64, lr_factor: f64, clip_factor: f64) -> anyhow::Result<StepTerms> {
         for (what, factor) in [("a learning rate is", lr_factor), ("gradients are", clip_factor)] {
             let possible = factor.is_finite() && factor >= 0.0;
             anyhow::ensure!(possible, "{what} not multiplied by {factor}");
         }
-        Ok(StepTerms { samples, lr_factor, clip_factor })
+        let possible = weight.is_finite() && weight >= 0.0;
+        anyhow::ensure!(possible, "a step does not weigh {weight}");
+        Ok(StepTerms { weight, lr_factor, clip_factor })
     }
 }
 
 /// A step over so many samples, at the learning rate as the optimizer has it.
 impl From<u64> for StepTerms {
     fn from(samples: u64) -> StepTerms {
-        StepTerms { samples, lr_factor: 1.0, clip_factor: 1.0 }
+        StepTerms { weight: samples as f64, lr_factor: 1.0, clip_factor: 1.0 }
     }
 }
 

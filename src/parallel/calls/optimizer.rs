@@ -44,8 +44,8 @@ body! {
 pub(in crate::parallel) struct SentTerms {
     /// Its number among the caller's.
     pub step: u64,
-    /// The size of the batch.
-    pub samples: u64,
+    /// What the batch weighs, its samples as a rule.
+    pub weight: f64,
     /// What the learning rate is multiplied by.
     pub lr_factor: f64,
     /// What the gradients are multiplied by that were measured before; none: they were not.
@@ -54,10 +54,10 @@ pub(in crate::parallel) struct SentTerms {
 
 impl Field for SentTerms {
     fn into_value(self) -> Value {
-        let SentTerms { step, samples, lr_factor, clip_factor } = self;
+        let SentTerms { step, weight, lr_factor, clip_factor } = self;
         Value::List(vec![
             step.into_value(),
-            samples.into_value(),
+            weight.into_value(),
             lr_factor.into_value(),
             clip_factor.into_value(),
         ])
@@ -65,11 +65,11 @@ impl Field for SentTerms {
 
     fn from_value(value: Value) -> Result<SentTerms, String> {
         let parts = <[Value; 4]>::try_from(Vec::<Value>::from_value(value)?);
-        let [step, samples, lr_factor, clip_factor] =
+        let [step, weight, lr_factor, clip_factor] =
             parts.map_err(|parts| format!("expected four terms of a step, found {}", parts.len()))?;
         Ok(SentTerms {
             step: Field::from_value(step)?,
-            samples: Field::from_value(samples)?,
+            weight: Field::from_value(weight)?,
             lr_factor: Field::from_value(lr_factor)?,
             clip_factor: Field::from_value(clip_factor)?,
         })

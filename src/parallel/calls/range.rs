@@ -42,8 +42,8 @@ call! {
         range: RRef,
         /// The one that the caller has.
         version: u64,
-        /// The samples behind the gradients; none: a skipped step.
-        samples: Option<u64>,
+        /// What the gradients weigh, the samples as a rule; none: a skipped step.
+        weight: Option<f64>,
         /// What the learning rate is multiplied by.
         lr_factor: f64,
         marks: Marks,
@@ -58,7 +58,7 @@ call! {
         /// Its number among the caller's.
         step: u64,
         /// As in `range.push`.
-        samples: Option<u64>,
+        weight: Option<f64>,
         lr_factor: f64,
         marks: Marks,
         ..parts: Tensor,

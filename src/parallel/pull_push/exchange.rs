@@ -50,8 +50,8 @@ struct LocalSteps {
     taken: u32,
     /// Of the last one, which is the one that the servers take.
     lr_factor: f64,
-    /// The samples of the steps that were not skipped.
-    samples: Option<u64>,
+    /// What the steps weigh that were not skipped.
+    weight: Option<f64>,
     /// The sum of their gradients.
     sum: Gradients,
     /// What updates the copy meanwhile, where there is a meanwhile.
@@ -123,7 +123,7 @@ impl Exchange {
             every: local_steps,
             taken: 0,
             lr_factor: 1.0,
-            samples: None,
+            weight: None,
             sum: Vec::new(),
             optimizer: None,
         };
@@ -156,7 +156,7 @@ impl Exchange {
         let given = given.map(|(gradients, terms)| (self.here.gradients(gradients), terms));
         let local = &mut self.local;
         local.taken += 1;
-        if let Some((mut gradients, StepTerms { samples, lr_factor, clip_factor })) = given {
+        if let Some((mut gradients, StepTerms { weight, lr_factor, clip_factor })) = given {
             local.lr_factor = lr_factor;
             if clip_factor != 1.0 {
                 gradients = norm::scaled(gradients, clip_factor)?;
@@ -164,7 +164,7 @@ impl Exchange {
             if let Some(optimizer) = &mut local.optimizer {
                 optimizer.step(&self.here.tensors, &gradients, lr_factor)?;
             }
-            local.add(gradients, samples)?;
+            local.add(gradients, weight)?;
         }
         if local.taken < local.every { Ok(None) } else { self.push().map(Some) }
     }
@@ -179,12 +179,12 @@ impl Exchange {
         given: Option<(&BTreeMap<String, Tensor>, StepTerms)>,
     ) -> Result<Vec<PendingReply<MeasuredStep>>> {
         let lr_factor = given.map_or(1.0, |(_, terms)| terms.lr_factor);
-        let samples = given.map(|(_, terms)| terms.samples);
+        let weight = given.map(|(_, terms)| terms.weight);
         let gradients = given.map(|(gradients, _)| self.here.gradients(gradients)).unwrap_or_default();
-        self.send(&gradients, samples, |range, _, marks, parts| range::Measure {
+        self.send(&gradients, weight, |range, _, marks, parts| range::Measure {
             range,
             step,
-            samples,
+            weight,
             lr_factor,
             marks,
             parts,
@@ -269,12 +269,12 @@ impl Exchange {
     }
 
     fn push(&mut self) -> Result<Pushing> {
-        let (samples, sum) = self.local.take();
+        let (weight, sum) = self.local.take();
         let lr_factor = self.local.lr_factor;
-        let sent = self.send(&sum, samples, |range, version, marks, parts| Push {
+        let sent = self.send(&sum, weight, |range, version, marks, parts| Push {
             range,
             version,
-            samples,
+            weight,
             lr_factor,
             marks,
             parts,
@@ -286,7 +286,7 @@ impl Exchange {
     fn send<C: Call>(
         &mut self,
         gradients: &Gradients,
-        samples: Option<u64>,
+        weight: Option<f64>,
         call: impl Fn(RRef, u64, Marks, Vec<Tensor>) -> C,
     ) -> Result<Vec<PendingReply<C::Reply>>> {
         let mut sent = Vec::new();
@@ -294,7 +294,7 @@ impl Exchange {
             let (marks, encoded) = server
                 .outgoing(gradients, self.filter)
                 .with_context(|| format!("the gradients of module `{}`", self.here.name))?;
-            if samples.is_some() {
+            if weight.is_some() {
                 self.traffic.pushed_bytes += encoded.bytes();
                 self.traffic.full_bytes += Filter::None.bytes(server.values());
             }
@@ -415,8 +415,8 @@ impl Server {
 }
 
 impl LocalSteps {
-    fn add(&mut self, gradients: Gradients, samples: u64) -> Result<()> {
-        *self.samples.get_or_insert(0) += samples;
+    fn add(&mut self, gradients: Gradients, weight: f64) -> Result<()> {
+        *self.weight.get_or_insert(0.0) += weight;
         if self.sum.is_empty() {
             self.sum = gradients;
             return Ok(());
@@ -425,8 +425,8 @@ impl LocalSteps {
     }
 
     /// What there is to push; the next synchronisation begins.
-    fn take(&mut self) -> (Option<u64>, Gradients) {
+    fn take(&mut self) -> (Option<f64>, Gradients) {
         self.taken = 0;
-        (self.samples.take(), std::mem::take(&mut self.sum))
+        (self.weight.take(), std::mem::take(&mut self.sum))
     }
 }

@@ -301,7 +301,7 @@ impl Updated for Segments {
     fn average((): &(), given: Vec<Self::Contribution>) -> Result<Option<Self::Mean>> {
         let Some((StepTerms { lr_factor, .. }, _)) = given.first() else { return Ok(None) };
         let lr_factor = *lr_factor;
-        let given = given.into_iter().map(|(terms, gradients)| (terms.samples, gradients)).collect();
+        let given = given.into_iter().map(|(terms, gradients)| (terms.weight, gradients)).collect();
         Ok(Some((lr_factor, mean_over_trainers(given)?)))
     }
 

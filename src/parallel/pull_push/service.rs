@@ -85,33 +85,33 @@ async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
 }
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {
-    let Push { range, version, samples, lr_factor, marks: Marks(marks), parts } = push;
-    let given = given(samples, lr_factor, marks, parts)?;
+    let Push { range, version, weight, lr_factor, marks: Marks(marks), parts } = push;
+    let given = given(weight, lr_factor, marks, parts)?;
     let (applied, update) = range.local::<ServerRange>().await?.push(scope.from, version, given).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 
 /// `None`: the caller's step is skipped.
 fn given(
-    samples: Option<u64>,
+    weight: Option<f64>,
     lr_factor: f64,
     marks: Vec<bool>,
     parts: Vec<Tensor>,
 ) -> Result<Option<PushedGradients>> {
-    let terms = samples.map(|samples| StepTerms::checked(samples, lr_factor, 1.0)).transpose()?;
+    let terms = weight.map(|weight| StepTerms::checked(weight, lr_factor, 1.0)).transpose()?;
     Ok(terms.map(|terms| PushedGradients { terms, marks, parts }))
 }
 
 async fn measure(scope: Scope, measure: Measure) -> Result<MeasuredStep> {
-    let Measure { range, step, samples, lr_factor, marks: Marks(marks), parts } = measure;
-    let given = given(samples, lr_factor, marks, parts)?;
+    let Measure { range, step, weight, lr_factor, marks: Marks(marks), parts } = measure;
+    let given = given(weight, lr_factor, marks, parts)?;
     let squares = range.local::<ServerRange>().await?.measure(scope.from, step, given).await?;
     Ok(MeasuredStep { squares: vec![squares], not_finite: None })
 }
 
 async fn push_measured(scope: Scope, push: PushMeasured) -> Result<Pushed> {
     let PushMeasured { range, version, step, clip_factor } = push;
-    let factor = StepTerms::checked(0, 1.0, clip_factor)?.clip_factor;
+    let factor = StepTerms::checked(0.0, 1.0, clip_factor)?.clip_factor;
     let range = range.local::<ServerRange>().await?;
     let (applied, update) = range.push_measured(scope.from, version, step, factor).await?;
     Ok(Pushed { staleness: applied.staleness, update })

@@ -402,7 +402,7 @@ impl Table {
 
     /// What several trainers have brought, each look-up with its weight, and the gradients by row.
     fn parts<'a>(&self, given: &'a [Contribution]) -> (Vec<(f32, &'a Gradients)>, Vec<Entry>) {
-        let weights = weights(given.iter().map(|given| given.terms.samples));
+        let weights = weights(given.iter().map(|given| given.terms.weight));
         let parts: Vec<(f32, &Gradients)> = given
             .iter()
             .zip(&weights)

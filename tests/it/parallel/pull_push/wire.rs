@@ -246,8 +246,8 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     };
     let range = || -> RRef { call("range.get", vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
     let push_at = |lr_factor: f64, used: i64, marks: &[u8], parts: Vec<Tensor>| {
-        let samples = Value::Int(8);
-        let head = vec![range().into(), used.into(), samples, lr_factor.into(), Value::Bytes(marks.to_vec())];
+        let weight = Value::Float(8.0);
+        let head = vec![range().into(), used.into(), weight, lr_factor.into(), Value::Bytes(marks.to_vec())];
         let parts = parts.into_iter().map(Value::from);
         call("range.push", head.into_iter().chain(parts).collect()).map(drop).map_err(anyhow::Error::from)
     };
