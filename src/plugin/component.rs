@@ -28,6 +28,8 @@ pub struct Component(Arc<Loaded>);
 struct Loaded {
     name: String,
     worlds: Vec<World>,
+    /// Whether it exports `loss-weight`, which a loss may and older ones do not.
+    has_loss_weight: bool,
     /// What it imports that this host does not have; it can run as long as it does not call these.
     missing: Vec<String>,
     pre: InstancePre<State>,
@@ -79,6 +81,10 @@ impl Component {
         self.0.worlds.contains(&world)
     }
 
+    pub(super) fn has_loss_weight(&self) -> bool {
+        self.0.has_loss_weight
+    }
+
     /// Interfaces that the plug-in names and this host does not offer.
     pub fn missing_imports(&self) -> &[String] {
         &self.0.missing
@@ -125,6 +131,7 @@ pub fn load(
     };
     let component = compile(engine, cache_dir, bytes).map_err(not_one)?;
     let worlds = worlds_of(engine, &component).map_err(not_one)?;
+    let has_loss_weight = interfaces(engine, &component).any(|name| name == "loss-weight");
     let missing = missing_imports(engine, &component).map_err(not_one)?;
     let pre = if missing.is_empty() {
         linker.instantiate_pre(&component)
@@ -134,7 +141,7 @@ pub fn load(
             .and_then(|()| linker.instantiate_pre(&component))
     };
     let pre = pre.map_err(|error| not_one(format!("it does not fit this host: {error:#}")))?;
-    Ok(Component(Arc::new(Loaded { name: name.into(), worlds, missing, pre, logged })))
+    Ok(Component(Arc::new(Loaded { name: name.into(), worlds, has_loss_weight, missing, pre, logged })))
 }
 
 /// From the bytes of a file to native code, by way of the cache if there is one.
@@ -208,6 +215,13 @@ fn of_package(name: &str) -> Option<(&str, &str)> {
 fn compatible(version: &str) -> bool {
     let significant = |version: &str| version.splitn(3, '.').take(2).map(str::to_owned).collect::<Vec<_>>();
     significant(version) == significant(VERSION)
+}
+
+/// Those of this package that it exports.
+fn interfaces(engine: &Engine, component: &wasmtime::component::Component) -> impl Iterator<Item = String> {
+    let ty = component.component_type();
+    let exports: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
+    exports.into_iter().filter_map(|name| of_package(&name).map(|(interface, _)| interface.to_owned()))
 }
 
 fn worlds_of(engine: &Engine, component: &wasmtime::component::Component) -> Result<Vec<World>, String> {

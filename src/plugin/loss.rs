@@ -3,7 +3,7 @@
 use tch::Tensor;
 use wasmtime::component::Resource;
 
-use super::bindings::loss::{Guest, GuestIndices};
+use super::bindings::{loss, loss_weight};
 use super::component::{Component, World};
 use super::dtype::{describe, is_floating};
 use super::error::{PluginError, PluginErrorKind, tame};
@@ -22,12 +22,23 @@ pub struct LossValue {
     pub metrics: Vec<(String, f64)>,
 }
 
+/// How much the mean of a batch counts beside the means of others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weight {
+    /// What the loss was divided by: the number of samples, or the sum of what the targets weigh. 0 where none counts; the loss
+    /// is 0 then, and so is its gradient.
+    pub loss: f64,
+    /// How many numbers the metrics are means over.
+    pub metrics: f64,
+}
+
 /// An open loss of either form. `Send`; for several threads, open one on each.
 pub struct Loss {
     component: Component,
     config: String,
     limits: PluginLimits,
     form: Form,
+    weighs: bool,
 }
 
 enum Form {
@@ -35,6 +46,12 @@ enum Form {
     Tensors(Instance<Guest>),
     /// Numbers in, value and gradient out.
     Raw(RawLoss),
+}
+
+/// What a loss of tensor operations exports.
+struct Guest {
+    loss: loss::Guest,
+    weight: Option<loss_weight::Guest>,
 }
 
 impl Loss {
@@ -49,8 +66,32 @@ impl Loss {
         limits: PluginLimits,
     ) -> Result<Loss, PluginError> {
         let config = config.to_string();
-        let form = start(component, &config, &limits)?;
-        Ok(Loss { component: component.clone(), config, limits, form })
+        let mut form = start(component, &config, &limits)?;
+        let weighs = weighs(&mut form, &limits)?;
+        Ok(Loss { component: component.clone(), config, limits, form, weighs })
+    }
+
+    /// Whether its mean is divided by something else than the number of samples: by what the targets weigh.
+    pub fn weighs(&self) -> bool {
+        self.weighs
+    }
+
+    /// How much a batch of so many samples with these targets counts, as they come to [`Loss::compute`]. Of a loss that does not
+    /// weigh it is the number of samples.
+    ///
+    /// # Errors
+    /// As [`Loss::compute`].
+    pub fn weigh(&mut self, targets: &[Tensor], samples: u64) -> Result<Weight, PluginError> {
+        if !self.weighs {
+            return Ok(Weight { loss: samples as f64, metrics: samples as f64 });
+        }
+        self.start_again_if_spent()?;
+        let Form::Tensors(instance) = &mut self.form else { unreachable!("a raw loss does not weigh") };
+        let weight = weigh(instance, &self.limits, targets)?;
+        prove_weight(weight).map_err(|message| {
+            PluginError::new(self.component.name(), "weigh", PluginErrorKind::BadData, message)
+        })?;
+        Ok(weight)
     }
 
     /// The loss of a batch. Outputs and targets have the batch dimension first. The result is on the outputs' device.
@@ -63,13 +104,7 @@ impl Loss {
         targets: &[Tensor],
         want_metrics: bool,
     ) -> Result<LossValue, PluginError> {
-        let spent = match &self.form {
-            Form::Tensors(instance) => instance.is_spent(),
-            Form::Raw(raw) => raw.is_spent(),
-        };
-        if spent {
-            self.form = start(&self.component, &self.config, &self.limits)?;
-        }
+        self.start_again_if_spent()?;
         let (loss, metrics) = match &mut self.form {
             Form::Tensors(instance) => compute(instance, &self.limits, outputs, targets, want_metrics)?,
             Form::Raw(raw) => raw.compute(&self.limits, outputs, targets, want_metrics)?,
@@ -78,6 +113,17 @@ impl Loss {
             PluginError::new(self.component.name(), "compute", PluginErrorKind::BadData, message)
         })?;
         Ok(LossValue { loss, metrics })
+    }
+
+    fn start_again_if_spent(&mut self) -> Result<(), PluginError> {
+        let spent = match &self.form {
+            Form::Tensors(instance) => instance.is_spent(),
+            Form::Raw(raw) => raw.is_spent(),
+        };
+        if spent {
+            self.form = start(&self.component, &self.config, &self.limits)?;
+        }
+        Ok(())
     }
 
     /// Whether it gives its gradient itself.
@@ -102,9 +148,13 @@ fn start(component: &Component, config: &str, limits: &PluginLimits) -> Result<F
         return Err(component.is_not("a loss"));
     }
     let mut instance = Instance::start(component, None, limits, |store, instance| {
-        GuestIndices::new(component.pre())?.load(store, instance)
+        let loss = loss::GuestIndices::new(component.pre())?.load(&mut *store, instance)?;
+        let weight = component
+            .has_loss_weight()
+            .then(|| loss_weight::GuestIndices::new(component.pre())?.load(&mut *store, instance));
+        Ok(Guest { loss, weight: weight.transpose()? })
     })?;
-    instance.call("open", limits.open_time, |guest, store| guest.call_open(store, config))?;
+    instance.call("open", limits.open_time, |guest, store| guest.loss.call_open(store, config))?;
     Ok(Form::Tensors(instance))
 }
 
@@ -115,24 +165,62 @@ fn compute(
     targets: &[Tensor],
     want_metrics: bool,
 ) -> Result<(Tensor, Vec<(String, f64)>), PluginError> {
-    let state = instance.store.data_mut();
-    state.budget.begin(outputs.iter().chain(targets));
-    let mut lend = |tensors: &[Tensor]| -> Result<Vec<Resource<Tensor>>, _> {
-        tensors.iter().map(|tensor| state.table.push(tensor.shallow_clone())).collect()
-    };
-    let lent = lend(outputs).and_then(|outputs| Ok((outputs, lend(targets)?)));
-    let (outputs, targets) = lent.map_err(|error| {
-        let message =
-            format!("no room for the inputs' handles: {error}; it keeps tensors that it does not drop");
-        instance.error("compute", PluginErrorKind::BadOperation, message)
-    })?;
+    instance.store.data_mut().budget.begin(outputs.iter().chain(targets));
+    let outputs = lend(instance, "compute", outputs)?;
+    let targets = lend(instance, "compute", targets)?;
     let computed = instance.call("compute", limits.time, |guest, store| {
-        guest.call_compute(store, &outputs, &targets, want_metrics)
+        guest.loss.call_compute(store, &outputs, &targets, want_metrics)
     })?;
     let loss = instance.store.data_mut().table.delete(computed.loss);
     let loss =
         loss.map_err(|error| instance.error("compute", PluginErrorKind::BadData, error.to_string()))?;
     Ok((loss, computed.metrics))
+}
+
+/// Handles on tensors, for a call that takes them over.
+fn lend(
+    instance: &mut Instance<Guest>,
+    what: &'static str,
+    tensors: &[Tensor],
+) -> Result<Vec<Resource<Tensor>>, PluginError> {
+    let table = &mut instance.store.data_mut().table;
+    let lent: Result<Vec<_>, _> = tensors.iter().map(|tensor| table.push(tensor.shallow_clone())).collect();
+    lent.map_err(|error| {
+        let message =
+            format!("no room for the inputs' handles: {error}; it keeps tensors that it does not drop");
+        instance.error(what, PluginErrorKind::BadOperation, message)
+    })
+}
+
+fn weighs(form: &mut Form, limits: &PluginLimits) -> Result<bool, PluginError> {
+    let Form::Tensors(instance) = form else { return Ok(false) };
+    instance.call("weighs", limits.time, |guest, store| match &guest.weight {
+        Some(weight) => weight.call_weighs(store).map(Ok),
+        None => Ok(Ok(false)),
+    })
+}
+
+fn weigh(
+    instance: &mut Instance<Guest>,
+    limits: &PluginLimits,
+    targets: &[Tensor],
+) -> Result<Weight, PluginError> {
+    instance.store.data_mut().budget.begin(targets.iter());
+    let targets = lend(instance, "weigh", targets)?;
+    instance.call("weigh", limits.time, |guest, store| {
+        let weight = guest.weight.as_ref().expect("only a loss that exports it weighs");
+        let weighed = weight.call_weigh(store, &targets)?;
+        Ok(weighed.map(|weight| Weight { loss: weight.loss, metrics: weight.metrics }))
+    })
+}
+
+fn prove_weight(Weight { loss, metrics }: Weight) -> Result<(), String> {
+    for (what, weight) in [("a batch weighs", loss), ("the metrics of a batch are over", metrics)] {
+        if !(weight.is_finite() && weight >= 0.0) {
+            return Err(format!("{what} {weight}, which is not a number from 0 on"));
+        }
+    }
+    Ok(())
 }
 
 fn prove_loss(loss: &Tensor, outputs: &[Tensor]) -> Result<(), String> {

@@ -46,4 +46,4 @@ pub use dataset::{Dataset, DatasetInfo, DatasetState, Field, MOST_STATE, Purpose
 pub use dtype::{is_floating, kind_name};
 pub use error::{PluginError, PluginErrorKind};
 pub use host::{Host, read_file};
-pub use loss::{Loss, LossValue};
+pub use loss::{Loss, LossValue, Weight};

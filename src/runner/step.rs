@@ -16,7 +16,7 @@ use crate::job::{OnNan, PipelineSchedule};
 use crate::parallel::{
     DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage, StepTerms, Walk,
 };
-use crate::plugin::{Loss, LossValue};
+use crate::plugin::{Loss, LossValue, Weight};
 use crate::profile::{Activity, span};
 use crate::rpc::Batch;
 use crate::topology::Rank;
@@ -80,9 +80,9 @@ pub struct StepSamples {
     /// Batches of one forward each: micro-batches.
     pub batches: Vec<Samples>,
     pub count: u64,
-    /// How many samples the step counts for beside those of other trainers.
+    /// How many samples the step counts for beside those of other trainers, if the loss does not weigh.
     pub weight: u64,
-    /// What the losses' sum is divided by, so that gradients are those of the mean over all samples of the step: this
+    /// What the losses' sum is divided by then, so that gradients are those of the mean over all samples of the step: this
     /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
     pub divisor: f64,
 }
@@ -119,11 +119,61 @@ pub struct Stepped {
     pub skipped: bool,
 }
 
+/// How the parts of a step count.
+struct Counted {
+    /// One for each micro-batch.
+    parts: Vec<Part>,
+    /// Beside other trainers.
+    weight: f64,
+}
+
+/// What the numbers of a micro-batch are multiplied by.
+struct Part {
+    /// The loss and the metrics that are shown.
+    shown: Weight,
+    /// The loss whose gradient is found.
+    root: f64,
+}
+
+impl Counted {
+    /// By samples.
+    fn evenly(samples: &StepSamples) -> Counted {
+        let part = |batch: &Samples| {
+            let share = batch.count as f64 / samples.count as f64;
+            Part { shown: Weight { loss: share, metrics: share }, root: batch.count as f64 / samples.divisor }
+        };
+        Counted { parts: samples.batches.iter().map(part).collect(), weight: samples.weight as f64 }
+    }
+
+    /// By what the loss says that the micro-batches weigh. `mean_over_trainers` makes of what a step weighs the mean over the
+    /// trainers, where their gradients are averaged whatever they weigh.
+    fn weighed(
+        weights: &[Weight],
+        mean_over_trainers: Option<impl FnOnce(f64) -> Result<f64>>,
+    ) -> Result<Counted> {
+        let all = Weight {
+            loss: weights.iter().map(|weight| weight.loss).sum(),
+            metrics: weights.iter().map(|weight| weight.metrics).sum(),
+        };
+        let (divisor, weight) = match mean_over_trainers {
+            Some(mean) => (mean(all.loss)?, 1.0),
+            None => (all.loss, all.loss),
+        };
+        // Where nothing counts there is no loss, and no gradient.
+        let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
+        let part = |of: &Weight| Part {
+            shown: Weight { loss: part(of.loss, all.loss), metrics: part(of.metrics, all.metrics) },
+            root: part(of.loss, divisor),
+        };
+        Ok(Counted { parts: weights.iter().map(part).collect(), weight })
+    }
+}
+
 impl Stepped {
-    fn add(&mut self, share: f64, computed: &LossValue) -> Result<()> {
-        self.loss += computed.loss.f_double_value(&[])? * share;
+    fn add(&mut self, share: Weight, computed: &LossValue) -> Result<()> {
+        self.loss += computed.loss.f_double_value(&[])? * share.loss;
         for (name, value) in &computed.metrics {
-            *self.metrics.entry(name.clone()).or_default() += value * share;
+            *self.metrics.entry(name.clone()).or_default() += value * share.metrics;
         }
         Ok(())
     }
@@ -143,12 +193,13 @@ impl Stepper {
         next: Option<&StepSamples>,
         want_metrics: bool,
     ) -> Result<Stepped> {
+        let counted = self.counted(samples)?;
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
         let (context, first) = self.begin(number, samples.batches.len())?;
         let start = Instant::now();
         let mut stepped = Stepped::default();
         let Passed { mut backwards, held_back, in_flight: _in_flight } =
-            self.pass(number, &context, first, samples, want_metrics, &mut stepped)?;
+            self.pass(number, &context, first, (samples, &counted), want_metrics, &mut stepped)?;
         if !stepped.loss.is_finite() {
             return self.skip(number, &context, backwards, stepped);
         }
@@ -159,7 +210,7 @@ impl Stepper {
         let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
         // The forwards of the next step wait for this one. Where gradients are clipped its second half leaves later.
         let goes_ahead = walk.may_begin_ahead() && !self.optimizer.clips();
-        let terms = StepTerms { lr_factor, ..StepTerms::from(samples.weight) };
+        let terms = StepTerms { weight: counted.weight, lr_factor, clip_factor: 1.0 };
         let stepping = self.optimizer.step(&context, &last, terms);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && goes_ahead) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
@@ -191,6 +242,19 @@ impl Stepper {
         Ok(stepped)
     }
 
+    /// How the micro-batches count. Trainers whose gradients are averaged agree on it before they begin.
+    fn counted(&mut self, samples: &StepSamples) -> Result<Counted> {
+        if !self.loss.weighs() {
+            return Ok(Counted::evenly(samples));
+        }
+        let mut weights = Vec::new();
+        for batch in &samples.batches {
+            weights.push(self.loss.weigh(&batch.take(&self.targets), batch.count)?);
+        }
+        let sync = self.gradient_sync.as_ref();
+        Counted::weighed(&weights, sync.map(|sync| move |weight| sync.mean_over_ranks(weight)))
+    }
+
     /// The step's context, and its first micro-batch where that has begun ahead of its turn.
     fn begin(&mut self, number: u64, batches: usize) -> Result<(Context, Option<MicroBatch>)> {
         let (context, first) = match self.ahead.take().filter(|ahead| ahead.number == number) {
@@ -210,7 +274,7 @@ impl Stepper {
         number: u64,
         context: &Context,
         mut first: Option<MicroBatch>,
-        samples: &StepSamples,
+        (samples, counted): (&StepSamples, &Counted),
         want_metrics: bool,
         stepped: &mut Stepped,
     ) -> Result<Passed> {
@@ -246,13 +310,12 @@ impl Stepper {
                     let targets = batch.take(&self.targets);
                     let computed = trainable_loss(&mut self.loss, &outputs, &targets, want_metrics)?;
                     stepped.computed += started.take_computed() + loss_began.elapsed();
-                    stepped.add(batch.count as f64 / samples.count as f64, &computed)?;
+                    stepped.add(counted.parts[nth].shown, &computed)?;
                     if !stepped.loss.is_finite() {
                         return Ok(passed);
                     }
                     // The gradients of a step's micro-batches add up in the context.
-                    let share = batch.count as f64 / samples.divisor;
-                    roots.push_back(match share {
+                    roots.push_back(match counted.parts[nth].root {
                         1.0 => computed.loss,
                         share => computed.loss.f_mul_scalar(share)?,
                     });
@@ -362,6 +425,30 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    fn weights(of_losses: [f64; 2]) -> [Weight; 2] {
+        of_losses.map(|loss| Weight { loss, metrics: 4.0 * loss })
+    }
+
+    #[test]
+    fn the_parts_of_a_step_count_by_what_they_weigh() {
+        let alone = Counted::weighed(&weights([1.0, 3.0]), None::<fn(f64) -> Result<f64>>).unwrap();
+        let shown: Vec<Weight> = alone.parts.iter().map(|part| part.shown).collect();
+        assert_eq!(shown, [0.25, 0.75].map(|share| Weight { loss: share, metrics: share }));
+        assert_eq!((alone.parts[0].root, alone.parts[1].root, alone.weight), (0.25, 0.75, 4.0));
+        // Of two trainers the other weighs 12.
+        let beside = Counted::weighed(&weights([1.0, 3.0]), Some(|own: f64| Ok((own + 12.0) / 2.0))).unwrap();
+        assert_eq!((beside.parts[0].root, beside.parts[1].root, beside.weight), (0.125, 0.375, 1.0));
+        assert_eq!(beside.parts[1].shown.loss, 0.75);
+    }
+
+    #[test]
+    fn a_step_in_which_nothing_counts_has_no_loss_and_no_gradient() {
+        let nothing = Counted::weighed(&weights([0.0, 0.0]), None::<fn(f64) -> Result<f64>>).unwrap();
+        let zero = Weight { loss: 0.0, metrics: 0.0 };
+        assert!(nothing.parts.iter().all(|part| part.shown == zero && part.root == 0.0));
+        assert_eq!(nothing.weight, 0.0);
+    }
 
     #[test]
     fn every_trainer_step_batch_and_module_has_its_own_dropout_seed() {

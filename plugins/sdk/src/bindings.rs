@@ -18,7 +18,7 @@ pub mod dataset {
 pub mod loss {
     wit_bindgen::generate!({
         path: "../wit",
-        world: "loss-plugin",
+        world: "weighed-loss-plugin",
         pub_export_macro: true,
         export_macro_name: "export_loss_world",
         default_bindings_module: "pstrain_plugin::bindings::loss",

@@ -145,7 +145,7 @@ pub mod testing;
 pub use ::anyhow::{Context, Error, Result, anyhow, bail, ensure};
 pub use dataset::{Batch, Dataset, Field, Purpose};
 pub use element::{DType, Element};
-pub use loss::{Loss, Metrics, only};
+pub use loss::{Loss, Metrics, Weight, only};
 pub use random::Random;
 pub use raw_loss::{Buffer, RawLoss, Value, Want};
 pub use serde;
@@ -155,8 +155,8 @@ pub use tensor::Tensor;
 pub mod prelude {
     pub use crate::{
         Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Loss, Metrics, Purpose, Random,
-        RawLoss, Result, Tensor, Value, Want, anyhow, bail, data, ensure, export_dataset, export_loss,
-        export_raw_loss, log, only,
+        RawLoss, Result, Tensor, Value, Want, Weight, anyhow, bail, data, ensure, export_dataset,
+        export_loss, export_raw_loss, log, only,
     };
     pub use serde::Deserialize;
 }

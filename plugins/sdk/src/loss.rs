@@ -2,12 +2,16 @@
 
 use crate::slot::Slot;
 use crate::tensor::Tensor;
-use crate::{Result, bindings};
+use crate::{Result, bail, bindings};
 use serde::de::DeserializeOwned;
 
+mod classes;
 mod parts;
 
-pub use parts::{Reduction, accuracy, check_classes, fraction, like_output, only};
+pub use classes::Counted;
+pub use parts::{
+    Reduction, Weights, accuracy, check_classes, fraction, like_output, no_targets, only, same_shape,
+};
 
 /// Names and values, each a mean over the batch: the host averages them over batches.
 pub type Metrics = Vec<(String, f64)>;
@@ -37,6 +41,29 @@ pub trait Loss: Sized + 'static {
     fn metrics(&mut self, _outputs: &[Tensor], _targets: &[Tensor]) -> Result<Metrics> {
         Ok(Metrics::new())
     }
+
+    /// Whether the mean is not over samples that all count the same. If so, the host asks [`weigh`](Loss::weigh) before
+    /// each batch.
+    fn weighs(&self) -> bool {
+        false
+    }
+
+    /// What the mean of a batch with these targets is divided by.
+    ///
+    /// # Errors
+    /// As `compute`.
+    fn weigh(&mut self, _targets: &[Tensor]) -> Result<Weight> {
+        bail!("this loss does not say what a batch weighs")
+    }
+}
+
+/// How much the mean of a batch counts beside the means of others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weight {
+    /// The sum of what the targets weigh. 0 where none counts: the loss is 0 then, and so is its gradient.
+    pub loss: f64,
+    /// How many numbers the metrics are means over.
+    pub metrics: f64,
 }
 
 #[doc(hidden)]
@@ -60,8 +87,23 @@ pub fn compute<L: Loss>(
     })
 }
 
+#[doc(hidden)]
+pub fn weighs<L: Loss>(slot: &Slot<L>) -> bool {
+    slot.call("weighs", |loss| Ok(loss.weighs())).unwrap_or(false)
+}
+
+#[doc(hidden)]
+pub fn weigh<L: Loss>(slot: &Slot<L>, targets: Vec<Handle>) -> Result<Weighed, String> {
+    let targets: Vec<Tensor> = targets.into_iter().map(Tensor).collect();
+    slot.call("weigh", |loss| {
+        let Weight { loss, metrics } = loss.weigh(&targets)?;
+        Ok(Weighed { loss, metrics })
+    })
+}
+
 type Handle = bindings::loss::pstrain::plugin::tensors::Tensor;
 type Computed = bindings::loss::exports::pstrain::plugin::loss::Computed;
+type Weighed = bindings::loss::exports::pstrain::plugin::loss_weight::Weight;
 
 /// Makes a plug-in of a [`Loss`]. Once in a crate, at its root.
 #[macro_export]
@@ -85,6 +127,19 @@ macro_rules! export_loss {
                     ::std::string::String,
                 > {
                     SLOT.with(|slot| $crate::loss::compute(slot, outputs, targets, want_metrics))
+                }
+            }
+            impl $crate::bindings::loss::exports::pstrain::plugin::loss_weight::Guest for Exported {
+                fn weighs() -> bool {
+                    SLOT.with(|slot| $crate::loss::weighs(slot))
+                }
+                fn weigh(
+                    targets: ::std::vec::Vec<$crate::bindings::loss::pstrain::plugin::tensors::Tensor>,
+                ) -> ::std::result::Result<
+                    $crate::bindings::loss::exports::pstrain::plugin::loss_weight::Weight,
+                    ::std::string::String,
+                > {
+                    SLOT.with(|slot| $crate::loss::weigh(slot, targets))
                 }
             }
     $crate::bindings::loss::export_loss_world!(Exported with_types_in $crate::bindings::loss);

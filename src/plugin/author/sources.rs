@@ -24,6 +24,7 @@ pub(super) const SDK: Files = files! {
     "sdk/src/lib.rs": "plugins/sdk/src/lib.rs",
     "sdk/src/log.rs": "plugins/sdk/src/log.rs",
     "sdk/src/loss.rs": "plugins/sdk/src/loss.rs",
+    "sdk/src/loss/classes.rs": "plugins/sdk/src/loss/classes.rs",
     "sdk/src/loss/parts.rs": "plugins/sdk/src/loss/parts.rs",
     "sdk/src/panic.rs": "plugins/sdk/src/panic.rs",
     "sdk/src/random.rs": "plugins/sdk/src/random.rs",

@@ -43,6 +43,78 @@ pub fn only<'a>(what: &str, tensors: &'a [Tensor]) -> Result<&'a Tensor> {
     }
 }
 
+/// For losses of outputs alone.
+///
+/// # Errors
+/// If there is a target.
+pub fn no_targets(targets: &[Tensor]) -> Result<()> {
+    ensure!(
+        targets.is_empty(),
+        "this loss takes no target, and got {}\nhint: write target = [] in [loss], which names none",
+        targets.len()
+    );
+    Ok(())
+}
+
+/// For outputs that are compared with one another, by their names.
+///
+/// # Errors
+/// Tells the shapes of two that differ.
+pub fn same_shape(outputs: [(&str, &Tensor); 2]) -> Result<()> {
+    let [(one, first), (other, second)] = outputs.map(|(name, output)| (name, output.shape()));
+    ensure!(
+        first == second,
+        "the {one} output is {first:?}, and the {other} one {second:?}: they should have one shape"
+    );
+    Ok(())
+}
+
+/// One number for all positions of a dimension, or one for each: a key such as `weight`.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(untagged, expecting = "wanted a number or a list of numbers")]
+pub enum Weights {
+    Same(f64),
+    Each(Vec<f64>),
+}
+
+impl Weights {
+    pub fn numbers(&self) -> &[f64] {
+        match self {
+            Weights::Same(number) => std::slice::from_ref(number),
+            Weights::Each(numbers) => numbers,
+        }
+    }
+
+    /// Checks what the job wrote for `key`.
+    ///
+    /// # Errors
+    /// If the list is empty, or a number is negative or none.
+    pub fn check(&self, key: &str) -> Result<()> {
+        let numbers = self.numbers();
+        ensure!(!numbers.is_empty(), "`{key}` is an empty list");
+        let wrong = numbers.iter().find(|number| !(number.is_finite() && **number >= 0.0));
+        match wrong {
+            Some(wrong) => bail!("`{key}` = {wrong} is not a number from 0 on"),
+            None => Ok(()),
+        }
+    }
+
+    /// For each position of the last dimension of `output`, in its dtype.
+    ///
+    /// # Errors
+    /// If the list has another length.
+    pub fn like(&self, key: &str, output: &Tensor) -> Result<Tensor> {
+        let (numbers, shape) = (self.numbers(), output.shape());
+        let last = shape.last().copied().unwrap_or(1);
+        ensure!(
+            numbers.len() == 1 || numbers.len() as i64 == last,
+            "`{key}` has {} numbers, and the last dimension of the output {shape:?} is {last}",
+            numbers.len()
+        );
+        Ok(Tensor::from_slice(numbers, &[numbers.len() as i64], output).to_dtype(output.dtype()))
+    }
+}
+
 /// Checks that `targets` has the class number (int64) of each position of `scores`, whose classes lie along
 /// dimension 1: scores [N, C, ...], targets [N, ...].
 ///
