@@ -4,21 +4,26 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-const SHIPPED: [&str; 14] = [
+const SHIPPED: [&str; 19] = [
     "bags",
     "bce_with_logits",
+    "bpr",
     "clicks",
     "criteo",
     "cross_entropy",
     "csv",
+    "focal",
+    "huber",
     "idx",
     "images",
+    "kl_div",
     "mse",
     "nll",
     "npy",
     "parquet",
     "synthetic",
     "text",
+    "triplet",
 ];
 
 /// Writes `OUT_DIR/builtin_plugins.rs`, which `src/plugin/builtin.rs` includes.

@@ -1,10 +1,11 @@
 """PyTorch's values and gradients of the losses that ship as plug-ins.
 
-    python3 -m venv env && env/bin/pip install torch==2.11.0 numpy
+    python3 -m venv env && env/bin/pip install torch==2.11.0 torchvision==0.26.0 numpy
     env/bin/python tests/data/losses.py
 
-writes losses.json beside this file: for each case the plug-in, its parameters, the output and the target with their
-shapes, and the loss and its gradient with respect to the output. All in float64, written in full.
+writes losses.json beside this file: for each case the plug-in, its parameters, the outputs and the targets with their
+shapes, the loss and its gradient with respect to each output, and, where it is not the number of samples, what the mean
+was divided by. All in float64, written in full.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from torchvision.ops import sigmoid_focal_loss
 
 HERE = Path(__file__).parent
 torch.manual_seed(7)
@@ -55,23 +57,133 @@ for weight in [2.5, [0.5, 2.0, 3.0]]:
     CASES.append(("bce_with_logits", w, LOGITS, PARTS, weighted))
 
 
+
+# Class weights, and targets that do not count: the mean is divided by the weights of those that do.
+def over_classes(plugin, scores, classes, params):
+    def loss(o, t):
+        weight = torch.tensor(params["weight"], dtype=o.dtype) if "weight" in params else None
+        options = dict(weight=weight, ignore_index=params.get("ignore_index", -100), **R)
+        if plugin == "nll":
+            return F.nll_loss(o, t, **options)
+        return F.cross_entropy(o, t, label_smoothing=params.get("label_smoothing", 0.0), **options)
+
+    def weigh(t):
+        counts = t != params.get("ignore_index", -100)
+        weight = torch.tensor(params.get("weight", [1.0] * scores.shape[1]), dtype=torch.float64)
+        return weight[t[counts]].sum().item()
+
+    return plugin, params, scores, classes, loss, weigh
+
+
+LEFT_OUT, PIXELS_LEFT_OUT = CLASSES.clone(), PIXEL_CLASSES.clone()
+LEFT_OUT[[1, 4]] = -100
+PIXELS_LEFT_OUT[0, 1] = 7
+WEIGHT, PIXEL_WEIGHT, ALL_COUNT = [0.5, 2.0, 0.0, 1.25], [3.0, 0.25, 1.0], [0.5, 2.0, 0.1, 1.25]
+for plugin, scores in [("nll", log_probabilities), ("cross_entropy", lambda scores: scores)]:
+    for params, classes in [
+        (dict(weight=WEIGHT), CLASSES),
+        (dict(ignore_index=-100), LEFT_OUT),
+        (dict(ignore_index=3), CLASSES),
+        (dict(weight=WEIGHT, ignore_index=-100), LEFT_OUT),
+    ]:
+        CASES.append(over_classes(plugin, scores(SCORES), classes, params))
+    both = dict(weight=PIXEL_WEIGHT, ignore_index=7)
+    CASES.append(over_classes(plugin, scores(PIXELS), PIXELS_LEFT_OUT, both))
+    CASES.append(over_classes(plugin, scores(PIXELS), PIXELS_LEFT_OUT, dict(ignore_index=7)))
+for smoothing in [0.1, 1.0]:
+    s = dict(label_smoothing=smoothing)
+    CASES += [
+        over_classes("cross_entropy", SCORES, CLASSES, dict(s, weight=ALL_COUNT)),
+        over_classes("cross_entropy", SCORES, LEFT_OUT, dict(s, weight=ALL_COUNT, ignore_index=-100)),
+        over_classes("cross_entropy", PIXELS, PIXELS_LEFT_OUT, dict(s, weight=PIXEL_WEIGHT, ignore_index=7)),
+        over_classes("cross_entropy", PIXELS, PIXELS_LEFT_OUT, dict(s, ignore_index=7)),
+    ]
+for pos_weight in [None, [0.5, 2.0, 3.0]]:
+    w = dict(weight=[2.0, 0.0, 0.5]) if pos_weight is None else dict(weight=[2.0, 0.0, 0.5], pos_weight=pos_weight)
+
+    def weighted(o, t, w=w):
+        tensors = {key: torch.tensor(each, dtype=o.dtype) for key, each in w.items()}
+        return F.binary_cross_entropy_with_logits(o, t, **tensors)
+
+    CASES.append(("bce_with_logits", w, LOGITS, PARTS, weighted))
+
+for delta in [1.0, 0.3]:
+    CASES += [
+        ("huber", dict(delta=delta), VALUES, TARGETS, lambda o, t, d=delta: F.huber_loss(o.squeeze(1), t, delta=d)),
+        ("huber", dict(R, delta=delta), PIXELS, PIXELS.flip(0), lambda o, t, d=delta: F.huber_loss(o, t, delta=d)),
+    ]
+
+PROBABILITIES = torch.randn(6, 4, dtype=torch.float64).softmax(1)
+SOME_ARE_0 = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]], dtype=torch.float64)
+for reduction in ["batchmean", "mean"]:
+    r = dict(reduction=reduction)
+    for output, target in [(SCORES, PROBABILITIES), (LOGITS, SOME_ARE_0), (PIXELS, PIXELS.flip(0).softmax(1))]:
+        output = log_probabilities(output)
+        CASES.append(("kl_div", r, output, target, lambda o, t, r=r: F.kl_div(o, t, **r)))
+    l = dict(r, log_target=True)
+    output, target = log_probabilities(SCORES), PROBABILITIES.log()
+    CASES.append(("kl_div", l, output, target, lambda o, t, l=l: F.kl_div(o, t, **l)))
+
+
+def focal_loss_of_classes(scores, classes, alpha, gamma):
+    """-alpha_t (1 - p_t)^gamma log(p_t) of the softmax, equation 5 of the paper."""
+    ce_loss = F.cross_entropy(scores, classes, reduction="none")
+    return (alpha[classes] * (1 - torch.exp(-ce_loss)) ** gamma * ce_loss).mean()
+
+
+# With larger scores torchvision's 1 - p_t is a difference without digits.
+MILD, YES = LOGITS.clamp(-6, 6), torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+for focal in [dict(), dict(alpha=0.6, gamma=1.5), dict(alpha=-1, gamma=0.5), dict(gamma=0)]:
+    alpha, gamma = focal.get("alpha", 0.25), focal.get("gamma", 2)
+    CASES += [
+        ("focal", focal, MILD, PARTS, lambda o, t, a=alpha, g=gamma: sigmoid_focal_loss(o, t, a, g, "mean")),
+        ("focal", focal, VALUES, YES, lambda o, t, a=alpha, g=gamma: sigmoid_focal_loss(o.squeeze(1), t, a, g, "mean")),
+    ]
+for plain in [dict(), dict(alpha=[0.5, 2.0, 0.0], gamma=3.5), dict(alpha=-1, gamma=0)]:
+    for scores, classes in [(PIXELS, PIXEL_CLASSES), (SCORES, CLASSES)]:
+        count = scores.shape[1]
+        weights, focal = [1.0] * count, plain
+        if isinstance(plain.get("alpha"), list):
+            weights = [*plain["alpha"], 1.0][:count]
+            focal = dict(plain, alpha=weights)
+        weights = torch.tensor(weights, dtype=torch.float64)
+        loss = lambda o, t, a=weights, g=focal.get("gamma", 2): focal_loss_of_classes(o, t, a, g)
+        CASES.append(("focal", focal, scores, classes, loss))
+
+VECTORS = [torch.randn(5, 8, dtype=torch.float64) for _ in range(3)]
+MORE_VECTORS = [torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(3)]
+MORE_VECTORS[1] = MORE_VECTORS[0].clone()
+for triplet in [dict(), dict(margin=0.25, p=1), dict(margin=3.0, p=3.5, swap=True), dict(swap=True)]:
+    for vectors in [VECTORS, MORE_VECTORS]:
+        CASES.append(("triplet", triplet, vectors, [], lambda a, p, n, t=triplet: F.triplet_margin_loss(a, p, n, **t)))
+for shape in [(6,), (6, 1), (2, 5)]:
+    pair = [torch.randn(shape, dtype=torch.float64) * 20 for _ in range(2)]
+    CASES.append(("bpr", dict(), pair, [], lambda p, n: -F.logsigmoid(p - n).mean()))
+
+
 def tensor(t):
-    return dict(shape=list(t.shape), values=t.flatten().tolist())
+    return dict(shape=list(t.shape), values=t.flatten().tolist(), classes=not t.is_floating_point())
+
+
+def listed(tensors):
+    return tensors if isinstance(tensors, list) else [tensors]
 
 
 cases = []
-for plugin, params, output, target, loss in CASES:
-    output = output.clone().requires_grad_(True)
-    value = loss(output, target)
+for plugin, params, outputs, targets, loss, *weigh in CASES:
+    outputs = [output.clone().requires_grad_(True) for output in listed(outputs)]
+    targets = listed(targets)
+    value = loss(*outputs, *targets)
     value.backward()
     cases.append(
         dict(
             plugin=plugin,
             params=params,
-            output=tensor(output.detach()),
-            target=dict(tensor(target), classes=not target.is_floating_point()),
+            outputs=[tensor(output.detach()) for output in outputs],
+            targets=[tensor(target) for target in targets],
             loss=value.item(),
-            gradient=output.grad.flatten().tolist(),
+            gradients=[output.grad.flatten().tolist() for output in outputs],
+            weight=weigh[0](*targets) if weigh else None,
         )
     )
 with open(HERE / "losses.json", "w") as file:

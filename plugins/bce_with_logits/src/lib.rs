@@ -3,49 +3,30 @@
 //! Output and targets (0 to 1) of one shape (sizes of 1 aside). Metric: `accuracy`, the part of elements on the
 //! right side of one half.
 
-use pstrain_plugin::loss::{Reduction, fraction, like_output};
+use pstrain_plugin::loss::{Reduction, Weights, fraction, like_output};
 use pstrain_plugin::prelude::*;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Config {
+struct BceWithLogits {
     #[serde(default)]
     reduction: Reduction,
     /// How much a positive element weighs: one number, or one for each position of the last dimension.
-    pos_weight: Option<Weight>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "wanted a number or a list of numbers")]
-enum Weight {
-    Same(f64),
-    Each(Vec<f64>),
-}
-
-struct BceWithLogits {
-    reduction: Reduction,
-    pos_weight: Option<Vec<f64>>,
+    pos_weight: Option<Weights>,
+    /// How much any element weighs. As in PyTorch the mean is over the elements all the same.
+    weight: Option<Weights>,
 }
 
 impl Loss for BceWithLogits {
-    type Config = Config;
+    type Config = Self;
 
-    fn open(config: Config) -> Result<Self> {
-        let pos_weight = config.pos_weight.map(|weight| match weight {
-            Weight::Same(weight) => vec![weight],
-            Weight::Each(weights) => weights,
-        });
-        for weight in pos_weight.iter().flatten() {
-            ensure!(
-                weight.is_finite() && *weight >= 0.0,
-                "`pos_weight` = {weight} is not a number from 0 on"
-            );
+    fn open(config: Self) -> Result<Self> {
+        for (key, weights) in [("pos_weight", &config.pos_weight), ("weight", &config.weight)] {
+            if let Some(weights) = weights {
+                weights.check(key)?;
+            }
         }
-        ensure!(
-            pos_weight.as_ref().is_none_or(|weights| !weights.is_empty()),
-            "`pos_weight` is an empty list"
-        );
-        Ok(BceWithLogits { reduction: config.reduction, pos_weight })
+        Ok(config)
     }
 
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
@@ -56,9 +37,13 @@ impl Loss for BceWithLogits {
         let losses = match &self.pos_weight {
             None => (1.0 - &targets) * scores + of_positive,
             Some(weights) => {
-                let weights = weights_like(scores, weights)?;
+                let weights = weights.like("pos_weight", scores)?;
                 (1.0 - &targets) * scores + (1.0 + (weights - 1.0) * &targets) * of_positive
             }
+        };
+        let losses = match &self.weight {
+            None => losses,
+            Some(weights) => losses * weights.like("weight", scores)?,
         };
         Ok(self.reduction.of(&losses))
     }
@@ -68,17 +53,6 @@ impl Loss for BceWithLogits {
         let right = outputs[0].gt_scalar(0.0).eq(&targets.gt_scalar(0.5));
         Ok(vec![("accuracy".into(), fraction(&right))])
     }
-}
-
-fn weights_like(scores: &Tensor, weights: &[f64]) -> Result<Tensor> {
-    let shape = scores.shape();
-    let last = shape.last().copied().unwrap_or(1);
-    ensure!(
-        weights.len() == 1 || weights.len() as i64 == last,
-        "`pos_weight` has {} numbers, and the last dimension of the output {shape:?} is {last}",
-        weights.len()
-    );
-    Ok(Tensor::from_slice(weights, &[weights.len() as i64], scores).to_dtype(scores.dtype()))
 }
 
 export_loss!(BceWithLogits);

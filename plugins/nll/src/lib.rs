@@ -1,9 +1,9 @@
 //! Negative log-likelihood: PyTorch's `nll_loss`, over log-probabilities such as those of `log_softmax`.
-//! Positive ones, that is raw scores, are refused.
+//! Positive ones, that is raw scores, are refused. With `weight` and `ignore_index`.
 //!
-//! Output [N, C, ...], targets int64 [N, ...]. Metric: `accuracy`.
+//! Output [N, C, ...], targets int64 [N, ...]. Metric: `accuracy`, over the targets that count.
 
-use pstrain_plugin::loss::{Reduction, accuracy, check_classes};
+use pstrain_plugin::loss::{Counted, Reduction, check_classes};
 use pstrain_plugin::prelude::*;
 
 /// The logarithm of what the probabilities of all classes may add up to: 1, and what bfloat16 rounds.
@@ -11,21 +11,32 @@ const LARGEST_SUM: f64 = 0.1;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nll {
+struct Config {
     #[serde(default)]
     reduction: Reduction,
+    weight: Option<Vec<f64>>,
+    ignore_index: Option<i64>,
+}
+
+struct Nll {
+    reduction: Reduction,
+    counted: Counted,
 }
 
 impl Loss for Nll {
-    type Config = Self;
+    type Config = Config;
 
-    fn open(config: Self) -> Result<Self> {
-        Ok(config)
+    fn open(config: Config) -> Result<Self> {
+        let counted = Counted::new(config.weight, config.ignore_index)?;
+        Ok(Nll { reduction: config.reduction, counted })
     }
 
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
         let (log_probabilities, classes) = (only("output", outputs)?, only("target", targets)?);
         check_classes(log_probabilities, classes)?;
+        if !self.counted.is_plain() {
+            return self.counted.nll(log_probabilities, classes, 0.0);
+        }
         Ok(-self.reduction.of(&log_probabilities.gather(1, &classes.unsqueeze(1))))
     }
 
@@ -42,7 +53,15 @@ impl Loss for Nll {
              takes raw scores",
             largest.exp()
         );
-        Ok(vec![("accuracy".into(), accuracy(log_probabilities, &targets[0]))])
+        Ok(vec![("accuracy".into(), self.counted.accuracy(log_probabilities, &targets[0]))])
+    }
+
+    fn weighs(&self) -> bool {
+        !self.counted.is_plain()
+    }
+
+    fn weigh(&mut self, targets: &[Tensor]) -> Result<Weight> {
+        self.counted.weigh(only("target", targets)?)
     }
 }
 

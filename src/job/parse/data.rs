@@ -83,7 +83,8 @@ pub(super) const LOSS_FROM: Key<Optional<ByHand>> = key("from", by_hand(takes::n
 );
 pub(super) const LOSS_TARGET: Key<Optional<ByHand>> = key("target", by_hand(takes::name_or_names))
     .optional()
-    .doc("The field of the data that it takes as its target, or a list of them; without it `data.target`.");
+    .doc("The field of the data that it takes as its target, or a list of them, `[]` for a loss that takes none; without it \
+         `data.target`.");
 pub static LOSS: &[&dyn AnyKey] = &[&LOSS_PLUGIN, &PARAMS, &LOSS_FROM, &LOSS_TARGET];
 
 const DAY_MS: i64 = 86_400_000;

@@ -8,7 +8,7 @@ use super::data;
 use super::modules::Parsed;
 use super::takes::{self, Reference};
 use super::wiring::{self, Feed, froms, loss_takes, named_outputs, order};
-use crate::config::{Table, did_you_mean};
+use crate::config::{Item, Table, did_you_mean};
 use crate::layers::{InputDtype, Signal};
 
 /// What the modules of a job make together.
@@ -243,7 +243,8 @@ impl<'a, 'i> Joining<'a, 'i> {
             item.wrong("and data.target both name the target", "leave one of them out");
             return None;
         }
-        let references = takes::references(&item)?;
+        // A loss may compare outputs with one another.
+        let references = if names_nothing(&item) { Vec::new() } else { takes::references(&item)? };
         for reference in &references {
             if self.modules.iter().any(|module| module.name == reference.name) {
                 let hint =
@@ -258,6 +259,10 @@ impl<'a, 'i> Joining<'a, 'i> {
         };
         Some(references.iter().map(named).collect())
     }
+}
+
+fn names_nothing(item: &Item<'_>) -> bool {
+    item.is_list() && item.list().is_some_and(|names| names.is_empty())
 }
 
 /// The place of a field among those that are taken: each way to take one is there once.

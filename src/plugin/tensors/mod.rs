@@ -165,8 +165,8 @@ fn beyond_classes(scores: &Tensor, classes: &Tensor) -> Option<String> {
             most + 1
         ),
         _ => format!(
-            "the targets go down to {least}, {scores}: class numbers begin at 0, and none is left out; is `data.target` the \
-             field of the classes?"
+            "the targets go down to {least}, {scores}: class numbers begin at 0; if {least} stands for what does not count, write \
+             ignore_index = {least} in loss.params"
         ),
     })
 }

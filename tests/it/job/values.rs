@@ -329,16 +329,13 @@ fn a_name_that_can_be_no_folder() {
 
 #[test]
 fn parameters_that_a_shipped_plug_in_does_not_have_are_refused() {
-    insta::assert_snapshot!(set(&["loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }"]), @r"
-    error: job `x.toml`: `loss.params.ignore_index` = -1 is an option that this version does not have
-      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
-      hint: leave it out; `pstrain plugin new NAME --kind loss` starts a loss of your own
+    insta::assert_snapshot!(set(&["loss.params={ weight = [1.0, 2.0], smoothing = 0.1, size_average = true }"]), @r"
+    error: job `x.toml`: `loss.params.size_average` = true is an option that this version does not have
+      from: option --set loss.params={ weight = [1.0, 2.0], smoothing = 0.1, size_average = true }
+      hint: leave it out: PyTorch has replaced it by reduction
     error: job `x.toml`: unknown key `loss.params.smoothing`
-      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
-      hint: known keys: label_smoothing, reduction
-    error: job `x.toml`: `loss.params.weight` = [1.0, 2.0] is an option that this version does not have
-      from: option --set loss.params={ weight = [1.0, 2.0], ignore_index = -1, smoothing = 0.1 }
-      hint: leave it out; `pstrain plugin new NAME --kind loss` starts a loss of your own
+      from: option --set loss.params={ weight = [1.0, 2.0], smoothing = 0.1, size_average = true }
+      hint: known keys: label_smoothing, reduction, weight, ignore_index
     ");
     insta::assert_snapshot!(set(&["loss.params.reduction=sum"]), @r#"
     error: job `x.toml`: `loss.params.reduction` = "sum" cannot be trained with: the job averages over batches and trainers by their samples
@@ -368,4 +365,52 @@ fn parameters_that_a_shipped_plug_in_does_not_have_are_refused() {
       hint: for example { key = "value" }
     "#);
     sound(SOUND, &[], &["loss.plugin=own.wasm", "loss.params.weight=3"]);
+}
+
+#[test]
+fn weights_and_other_parameters_of_a_loss_that_make_no_sense_are_refused() {
+    insta::assert_snapshot!(set(&["loss.params.weight=[1.0, -2.0]"]), @r"
+    error: job `x.toml`: `loss.params.weight[1]` = -2.0 is not at least 0
+      from: option --set loss.params.weight=[1.0, -2.0]
+      hint: use a number at least 0
+    ");
+    insta::assert_snapshot!(set(&["loss.params.weight=[0, 0]"]), @r"
+    error: job `x.toml`: `loss.params.weight` = [0, 0] has no weight above 0
+      from: option --set loss.params.weight=[0, 0]
+      hint: give a number for each class, 1 for one that weighs as much as others
+    ");
+    insta::assert_snapshot!(set(&["loss.params.weight=2.0"]), @r"
+    error: job `x.toml`: `loss.params.weight`: expected a list, found 2.0
+      from: option --set loss.params.weight=2.0
+      hint: for example [1, 2]
+    ");
+    insta::assert_snapshot!(set(&["loss.params.ignore_index=0.5"]), @r"
+    error: job `x.toml`: `loss.params.ignore_index`: expected an integer of at least -2147483647, found 0.5
+      from: option --set loss.params.ignore_index=0.5
+      hint: for example 4
+    ");
+    insta::assert_snapshot!(set(&["loss.plugin=huber", "loss.params.delta=0"]), @r"
+    error: job `x.toml`: `loss.params.delta` = 0 is not above 0
+      from: option --set loss.params.delta=0
+      hint: use a number above 0
+    ");
+    insta::assert_snapshot!(set(&["loss.plugin=kl_div", "loss.params.reduction=sum"]), @r#"
+    error: job `x.toml`: `loss.params.reduction` = "sum" is not one of batchmean or mean
+      from: option --set loss.params.reduction=sum
+      hint: for example "batchmean"
+    "#);
+    insta::assert_snapshot!(set(&["loss.plugin=triplet", "loss.params={ p = 0, eps = 1e-3 }"]), @r"
+    error: job `x.toml`: unknown key `loss.params.eps`
+      from: option --set loss.params={ p = 0, eps = 1e-3 }
+      hint: known keys: margin, p, swap, reduction
+    error: job `x.toml`: `loss.params.p` = 0 is not at least 1
+      from: option --set loss.params={ p = 0, eps = 1e-3 }
+      hint: use a number at least 1
+    ");
+    insta::assert_snapshot!(set(&["loss.plugin=focal", "loss.params.gamma=-1"]), @r"
+    error: job `x.toml`: `loss.params.gamma` = -1 is not at least 0
+      from: option --set loss.params.gamma=-1
+      hint: use a number at least 0
+    ");
+    sound(SOUND, &[], &["loss.plugin=bpr", "loss.target=[]"]);
 }

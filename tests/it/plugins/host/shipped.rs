@@ -65,18 +65,23 @@ fn all_of_them_load_and_are_what_they_should_be() {
         [
             ("bags", World::Dataset),
             ("bce_with_logits", World::Loss),
+            ("bpr", World::Loss),
             ("clicks", World::Dataset),
             ("criteo", World::Dataset),
             ("cross_entropy", World::Loss),
             ("csv", World::Dataset),
+            ("focal", World::Loss),
+            ("huber", World::Loss),
             ("idx", World::Dataset),
             ("images", World::Dataset),
+            ("kl_div", World::Loss),
             ("mse", World::Loss),
             ("nll", World::Loss),
             ("npy", World::Dataset),
             ("parquet", World::Dataset),
             ("synthetic", World::Dataset),
             ("text", World::Dataset),
+            ("triplet", World::Loss),
         ]
     );
 }

@@ -70,7 +70,7 @@ fn a_file_that_is_missing_is_named() {
 fn a_name_that_is_not_shipped_is_told_with_those_that_are() {
     assert_snapshot!(told(&HOST.load_ref(&PluginRef::Builtin("mnist".into())).unwrap_err()), @r"
     plug-in `mnist`: `load`: no plug-in of this name is shipped
-      hint: these are: bags, bce_with_logits, clicks, criteo, cross_entropy, csv, idx, images, mse, nll, npy, parquet, synthetic, text; a file is named by its path, ending in .wasm
+      hint: these are: bags, bce_with_logits, bpr, clicks, criteo, cross_entropy, csv, focal, huber, idx, images, kl_div, mse, nll, npy, parquet, synthetic, text, triplet; a file is named by its path, ending in .wasm
     ");
 }
 
