@@ -12,3 +12,4 @@ mod replicas;
 mod starting;
 mod torchscript;
 mod version;
+mod weights;

@@ -1,0 +1,88 @@
+//! Losses whose mean is divided by what the targets weigh: jobs of three trainers follow one process of PyTorch on their
+//! joined batches (`tests/data/weighed.py`), wherever the model lies.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::program::*;
+use pstrain::model;
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// `place`: of the module, with its other keys.
+fn job(roles: &str, place: &str, train: &str) -> String {
+    let fields = "file = \"weighed.csv\"\ntarget = \"y\"\ntarget_dtype = \"int64\"\n";
+    format!(
+        "name = \"weighed\"\n[roles]\ntrainer = 3\n{roles}\n\
+         [modules.net]\n{place}\ninput = [5]\nweights = {start:?}\nlayers = [\
+         {{ type = \"linear\", in_features = 5, out_features = 8 }}, \"tanh\", \
+         {{ type = \"linear\", in_features = 8, out_features = 4 }}]\n\
+         [data]\nplugin = \"csv\"\nroot = {root:?}\nshuffle = false\n[data.train]\n{fields}\
+         [loss]\nplugin = \"cross_entropy\"\nparams = {{ weight = [0.5, 2.0, 0.75, 1.25], ignore_index = -100, \
+         label_smoothing = 0.1 }}\n\
+         [optimizer]\ntype = \"sgd\"\nlr = 0.3\nmomentum = 0.9\n\
+         [train]\nrole = \"trainer\"\nepochs = 1\n{train}\n[log]\nevery = 1\n",
+        start = data("weighed_start.safetensors"),
+        root = data(""),
+    )
+}
+
+#[track_caller]
+fn assert_is_pytorchs(roles: &str, place: &str, train: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), job(roles, place, train)).unwrap();
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &[])), 0);
+    let trained = model::load(&crate::program::model(folder.path())).unwrap();
+    let figures = model::load(&data("weighed.safetensors")).unwrap();
+    assert_eq!(trained.len(), figures.len());
+    for (name, figure) in &figures {
+        let (_, tensor) = trained.iter().find(|(found, _)| found == name).expect("PyTorch's names");
+        let difference = (tensor - figure).abs().max().double_value(&[]);
+        assert!(difference <= 1e-5, "{place} {train} {name}: {difference}");
+    }
+    // In the fifth step no target counts.
+    let losses: Vec<f64> =
+        records(folder.path(), "step").iter().map(|record| record["loss"].as_f64().unwrap()).collect();
+    assert_eq!(losses.len(), 36);
+    assert!(losses.iter().filter(|&&loss| loss == 0.0).count() >= 4, "{losses:?}");
+}
+
+const WHOLE: &str = "batch_size = 8";
+const ACCUMULATED: &str = "batch_size = 4\naccumulate = 2";
+const ROUNDS: &str = "consistency = \"bsp\"";
+
+#[test]
+fn a_model_on_a_server_follows_one_process_by_what_the_targets_weigh() {
+    for train in [WHOLE, ACCUMULATED] {
+        assert_is_pytorchs("server = 1", "place = \"server\"", &format!("{train}\n{ROUNDS}"));
+    }
+}
+
+#[test]
+fn a_model_that_the_trainers_compute_follows_one_process_by_what_the_targets_weigh() {
+    let caller = "place = \"server\"\nrun = \"caller\"";
+    assert_is_pytorchs("server = 2", caller, &format!("{ACCUMULATED}\n{ROUNDS}"));
+}
+
+#[test]
+fn replicas_follow_one_process_by_what_the_targets_weigh() {
+    for average in ["ddp", "all_reduce", "ring"] {
+        for train in [WHOLE, ACCUMULATED] {
+            let train = format!("{train}\n[replicas]\naverage = \"{average}\"");
+            assert_is_pytorchs("", "place = \"trainer\"", &train);
+        }
+    }
+}
+
+#[test]
+fn replicas_that_train_for_others_follow_one_process_by_what_the_targets_weigh() {
+    assert_is_pytorchs("server = 3", "place = \"server\"", &format!("{ACCUMULATED}\n{ROUNDS}"));
+}
+
+#[test]
+fn stages_follow_one_process_by_what_the_targets_weigh() {
+    let train = format!("{WHOLE}\n{ROUNDS}\n[pipeline]\nmicro_batches = 2");
+    assert_is_pytorchs("front = 1\nback = 1", "place = [\"front\", \"back\"]", &train);
+}
