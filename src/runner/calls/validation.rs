@@ -25,7 +25,8 @@ call! {
     pub(in crate::runner) struct Judge = "validation.judge" -> Judged {
         number: u64,
         about: Json<About>,
-        /// Of its batches in their order, f64 `[n, 3 + reported]`: samples, elements of their targets, loss, what the loss reports.
+        /// Of its batches in their order, f64 `[n, 5 + reported]`: samples, elements of their targets, weights of the loss
+        /// and of what it reports, the loss, what it reports.
         batches: Tensor,
         ..states: Tensor,
     }

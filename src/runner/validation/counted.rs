@@ -10,6 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::job::Training;
 use crate::metrics::{Metric, Value};
+use crate::plugin::Weight;
 use crate::runner::calls::validation::About;
 use crate::runner::metrics::EvalResult;
 
@@ -27,12 +28,14 @@ pub struct BatchFigures {
     pub samples: u64,
     /// Elements of their targets.
     pub targets: u64,
+    /// How much its means count beside those of others.
+    pub weight: Weight,
     pub loss: f64,
     pub reported: BTreeMap<String, f64>,
 }
 
 /// The numbers in front of what a loss reports, in a row of a batch.
-const OWN: usize = 3;
+const OWN: usize = 5;
 
 /// How batches of a data set are dealt out.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +88,8 @@ impl Counted {
         names.sort_unstable();
         names.dedup();
         let row = |batch: &BatchFigures| {
-            let own = [batch.samples as f64, batch.targets as f64, batch.loss];
+            let Weight { loss, metrics } = batch.weight;
+            let own = [batch.samples as f64, batch.targets as f64, loss, metrics, batch.loss];
             let reported = names.iter().map(|name| batch.reported.get(name).copied().unwrap_or(0.0));
             own.into_iter().chain(reported).collect::<Vec<_>>()
         };
@@ -137,8 +141,11 @@ impl Counted {
         let figures = |(nth, row): (usize, &[f64])| {
             let samples = own.samples_in(nth as u64 * own.trainers + trainer);
             ensure!(row[0] == samples as f64, "{} samples came of a batch of {samples}", row[0]);
+            let weight = Weight { loss: row[2], metrics: row[3] };
+            let are_weights = [weight.loss, weight.metrics].iter().all(|weight| weight.is_finite() && *weight >= 0.0);
+            ensure!(are_weights, "weights of a batch of {weight:?} came");
             let reported = reported.iter().cloned().zip(row[OWN..].iter().copied()).collect();
-            Ok(BatchFigures { samples, targets: row[1] as u64, loss: row[2], reported })
+            Ok(BatchFigures { samples, targets: row[1] as u64, weight, loss: row[4], reported })
         };
         rows.chunks(OWN + reported.len()).enumerate().map(figures).collect()
     }
@@ -163,24 +170,25 @@ impl Counted {
         let mut parts: Vec<_> = parts.into_iter().map(Vec::into_iter).collect();
         let in_order = (0..deal.batches()).map(|batch| parts[(batch % trainers) as usize].next());
         let (mut samples, mut targets, mut loss) = (0, 0, 0.0);
+        let mut weights = Weight { loss: 0.0, metrics: 0.0 };
         let mut reported: BTreeMap<String, f64> = BTreeMap::new();
         for batch in in_order {
             let batch = batch.context("a batch of the test data is missing")?;
-            let weight = batch.samples as f64;
             samples += batch.samples;
             targets += batch.targets;
-            loss += batch.loss * weight;
+            weights.loss += batch.weight.loss;
+            weights.metrics += batch.weight.metrics;
+            loss += batch.loss * batch.weight.loss;
             for (name, value) in batch.reported {
-                *reported.entry(name).or_default() += value * weight;
+                *reported.entry(name).or_default() += value * batch.weight.metrics;
             }
         }
-        let mean = |sum: f64| sum / samples as f64;
         let reported = reported.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str()));
         let mut metrics: BTreeMap<String, Value> =
-            reported.map(|(name, sum)| (name, Value::Number(mean(sum)))).collect();
+            reported.map(|(name, sum)| (name, Value::Number(sum / weights.metrics))).collect();
         for (spec, metric) in job.eval.metrics.iter().zip(&self.metrics) {
             metrics.insert(spec.name().into(), metric.value()?);
         }
-        Ok(EvalResult { samples, targets, loss: mean(loss), metrics })
+        Ok(EvalResult { samples, targets, loss: loss / weights.loss, metrics })
     }
 }

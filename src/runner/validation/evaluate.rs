@@ -45,7 +45,9 @@ pub fn evaluate(
         let compared = samples.take(&stepper.targets);
         let outputs = stepper.predict(&samples)?;
         let computed = stepper.loss.compute(&outputs, &compared, true)?;
+        let weight = stepper.loss.weigh(&compared, samples.count)?;
         let figures = BatchFigures {
+            weight,
             samples: samples.count,
             targets: compared.first().map_or(0, |target| target.numel() as u64),
             loss: computed.loss.f_double_value(&[])?,
