@@ -20,6 +20,7 @@ mod privileges;
 mod run;
 mod spawn;
 mod stdout;
+mod using;
 mod version;
 
 use std::io::{self, ErrorKind, Write as _};
@@ -48,6 +49,8 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args, look, started),
         Command::Spawn(args) => spawn::spawn(args, look, started),
+        Command::Eval(args) => using::eval(args, look, started),
+        Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
         Command::Init { path } => job::init(&path),
         Command::Schema { reference } => job::schema(reference),

@@ -70,6 +70,23 @@ Examples:
 
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
     Spawn(SpawnArgs),
+    /// Measure the model of a run on its test data
+    #[command(after_help = "\
+The ranks of the job hold the model, as they did when it was trained, all of them on this machine.
+
+Examples:
+  pstrain eval runs/digits_ps-20261123-101500
+  pstrain eval runs/digits_ps-20261123-101500 --best --json
+  pstrain eval runs/clicks-20261123-101500 --set data.test.file=tuesday.csv --set 'eval.metrics=[\"auc\"]'")]
+    Eval(EvalArgs),
+    /// Write the outputs of a run's model for each sample of its test data
+    #[command(after_help = "\
+Examples:
+  pstrain predict runs/digits_ps-20261123-101500 --out scores.csv --field label
+  pstrain predict runs/clicks-20261123-101500 --out scores.npy --set data.test.file=tuesday.csv --one-rank
+
+A row for each sample, in the order of the data: the fields that are asked for, then what the model gives to the loss.")]
+    Predict(PredictArgs),
     /// Check a job, its data and its plug-ins without running it, and print the plan
     #[command(after_help = "\
 Examples:
@@ -165,6 +182,45 @@ pub struct SpawnArgs {
     pub values: JobArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A model that was trained.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+    /// The model of the best validation, not the last one
+    #[arg(long)]
+    pub best: bool,
+    /// Hold and compute everything in one process, not on the ranks of the job
+    #[arg(long)]
+    pub one_rank: bool,
+    #[command(flatten)]
+    pub values: JobArgs,
+}
+
+#[derive(Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PredictArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Where the outputs go; its ending says how: .csv, .jsonl, .npy, .safetensors
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// A field of the data to pass through, in front of the outputs (several times: several)
+    #[arg(long, value_name = "NAME")]
+    pub field: Vec<String>,
+    /// Write over a file that is there
+    #[arg(long)]
+    pub overwrite: bool,
 }
 
 #[derive(Args)]

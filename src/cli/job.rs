@@ -39,6 +39,32 @@ pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<R
     with_inputs(&path.display().to_string(), read(path, job::environment(), args, rank)?)
 }
 
+/// The job of a run whose model is to be used. `adjust` makes of it what is to be done.
+pub fn load_to_use(
+    path: &Path,
+    args: &JobArgs,
+    adjust: impl FnOnce(&mut Job) -> Result<(), Failure>,
+) -> Result<Resolved, Failure> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read the job `{name}`: {error}")))?;
+    let (mut overrides, mut wrong) = settings(&args.set);
+    overrides.extend(options(args, None));
+    let file = JobText { name: &name, text: &text };
+    match job::load(&Sources { file, env: job::environment_of_all_ranks(), overrides: &overrides }) {
+        Ok(mut resolved) if wrong.is_empty() => {
+            adjust(&mut resolved.job)?;
+            wrong.extend(model_files::problems(&resolved.job, None));
+            if wrong.is_empty() {
+                return Ok(resolved);
+            }
+        }
+        Ok(_) => {}
+        Err(more) => wrong.extend(more.errors),
+    }
+    Err(JobErrors::new(&name, wrong).into())
+}
+
 /// A job whose data and plug-ins are there.
 fn with_inputs(name: &str, resolved: Resolved) -> Result<Resolved, Failure> {
     let missing = inputs::missing(&resolved.job, resolved.rank);

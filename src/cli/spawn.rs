@@ -1,5 +1,6 @@
 //! `pstrain spawn`: all ranks of a job on this machine, forked.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,45 +10,84 @@ use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure};
 use super::run::{given_token, kept_in, make_folder, print_report};
 use super::{job, logs};
+use crate::job::Resolved;
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
-use crate::runner::rank::{RankError, RankStart, rank_name, run_rank};
+use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
+use crate::runner::run_folder::RunFolder;
 use crate::runner::{agreement, libtorch, limits};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
-    let job = &resolved.job;
-    limits::check(job, None).map_err(Failure::usage)?;
-    let agreement = agreement::of(&resolved)?;
-    let data_root = job::data_root(job)?;
-    job::try_inputs(args.job.as_deref(), job, &data_root)?;
-    // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
-    let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
-    let listen = launch::bind_master(&job.cluster.master_addr, port)?;
-    // Where it really listens: the system chooses for port 0, and a name may have several addresses.
-    let master = listen.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
-    if given_token().is_none() && !master.ip().is_loopback() {
-        return Err(RankError::Join(JoinError::NoToken { address: master.to_string() }).into());
-    }
+    limits::check(&resolved.job, None).map_err(Failure::usage)?;
+    job::try_inputs(args.job.as_deref(), &resolved.job, &job::data_root(&resolved.job)?)?;
+    let listen = Listen::of(&resolved)?;
     let folder = make_folder(&resolved, args.job.as_deref(), &args.output)?;
     if args.job.is_none() {
-        say_what_is_trained(&job.name);
+        say_what_is_trained(&resolved.job.name);
     }
+    let world = World { resolved: &resolved, folder: &folder, keeps_folder: true, look, started };
+    in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))
+}
 
+/// Where rank 0 of a world on this machine listens.
+pub struct Listen {
+    socket: TcpListener,
+    at: SocketAddr,
+}
+
+impl Listen {
+    /// # Errors
+    /// It cannot listen there, or not without a token.
+    pub fn of(resolved: &Resolved) -> Result<Listen, Failure> {
+        let job = &resolved.job;
+        // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
+        let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
+        let socket = launch::bind_master(&job.cluster.master_addr, port)?;
+        // Where it really listens: the system chooses for port 0, and a name may have several addresses.
+        let at = socket.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;
+        if given_token().is_none() && !at.ip().is_loopback() {
+            return Err(RankError::Join(JoinError::NoToken { address: at.to_string() }).into());
+        }
+        Ok(Listen { socket, at })
+    }
+}
+
+/// A job whose ranks are all on this machine.
+pub struct World<'a> {
+    pub resolved: &'a Resolved,
+    pub folder: &'a RunFolder,
+    /// What is recorded there stays, whatever happens.
+    pub keeps_folder: bool,
+    pub look: logs::Wanted,
+    pub started: Instant,
+}
+
+/// Forks the ranks, and waits for them. `tell` is called in each rank with what the run came to; rank 0 knows.
+pub fn in_world(
+    world: World<'_>,
+    listen: Listen,
+    tell: impl FnOnce(Option<Report>) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
+    let World { resolved, folder, keeps_folder, look, started } = world;
+    let job = &resolved.job;
+    let agreement = agreement::of(resolved)?;
+    let data_root = job::data_root(job)?;
+    let Listen { socket, at: master } = listen;
     // All ranks are forked from here, so nobody else need know it.
     let token = Token::random();
     // Here the ranks part: before any thread, tensor or CUDA query.
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
-    let local = match launch::fork_ranks(names.clone(), Some(listen))? {
+    let local = match launch::fork_ranks(names.clone(), Some(socket))? {
         Forked::Parent(supervisor) => {
             // A rank needs this long to find another one lost, and a little more to end in order.
             let grace = job.cluster.lost_after + Duration::from_secs(3);
             let code = supervise(supervisor, names, grace, look)?;
-            if code != DONE {
-                eprintln!("{}", kept_in(&folder));
+            if code != DONE && keeps_folder {
+                eprintln!("{}", kept_in(folder));
             }
             return Ok(code);
         }
@@ -70,7 +110,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         started,
         stuck: |error| c10d::process::leave(once(error).report()),
     });
-    print_report(report.map_err(once)?, Some(&folder), &resolved, args.output.json)?;
+    tell(report.map_err(once)?)?;
     Ok(DONE)
 }
 

@@ -177,12 +177,7 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
 const TEST: &str = "`data.test`";
 
 /// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere.
-fn try_loss(
-    training: &Training,
-    split: &mut Split,
-    loss: &mut Loss,
-    metrics: &[MetricSpec],
-) -> Result<()> {
+fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss, metrics: &[MetricSpec]) -> Result<()> {
     const FEW: u64 = 4;
     const MORE: u64 = 64;
     let most = MORE.min(training.train.batch_size).max(FEW);

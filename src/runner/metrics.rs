@@ -285,6 +285,12 @@ impl EvalResult {
     pub fn accuracy(&self) -> Option<f64> {
         self.metrics.get("accuracy").and_then(Value::number)
     }
+
+    /// The other numbers, for people.
+    fn others(&self) -> Vec<String> {
+        let numbers = self.metrics.iter().filter(|(name, _)| *name != "accuracy");
+        numbers.filter_map(|(name, value)| Some(format!("{name} {:.4}", value.number()?))).collect()
+    }
 }
 
 impl Summary {
@@ -340,6 +346,17 @@ impl fmt::Display for EndTable<'_> {
         match eval {
             Some(eval) => writeln!(f, "loss      {:.4} test, {loss_final:.4} at the last step", eval.loss)?,
             None => writeln!(f, "loss      {loss_final:.4} at the last step")?,
+        }
+        let others = eval.as_ref().map(EvalResult::others).unwrap_or_default();
+        if !others.is_empty() {
+            writeln!(f, "metrics   {}", others.join(", "))?;
+        }
+        if let Some(EvalRecord { step, epoch, result, .. }) = &self.summary.best {
+            let accuracy = result.accuracy().map(|share| format!("accuracy {:.2} %", share * 100.0));
+            let figures =
+                [format!("loss {:.4}", result.loss)].into_iter().chain(accuracy).chain(result.others());
+            let figures: Vec<String> = figures.collect();
+            writeln!(f, "best      {}, after step {step} of epoch {epoch}", figures.join(", "))?;
         }
         writeln!(
             f,

@@ -25,6 +25,7 @@ mod measured;
 pub mod metrics;
 pub mod model_files;
 pub mod one_process;
+pub mod predictions;
 mod preflight;
 mod prepare;
 pub mod progress;

@@ -18,15 +18,15 @@ use super::progress::Reporter;
 use super::samples::Split;
 use super::skipped::Skipped;
 use super::step::{StepSamples, Stepper};
-use super::validation::{Meetings, Share, StandIn, Validations, evaluate, own_buffers};
+use super::validation::{Meetings, Share, StandIn, Validations, evaluate, own_buffers, predict};
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{Consistency, ModuleSpec, Placement, Training};
+use crate::job::{Consistency, ModuleSpec, Placement, Task, Training};
 use crate::parallel::{
     ClipNorm, DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica,
     ShardedModule, Walk,
 };
-use crate::plugin::{Host, Loss, PluginError};
+use crate::plugin::{DatasetState, Host, Loss, PluginError};
 use crate::rpc::Mesh;
 
 /// What a trainer needs of its rank.
@@ -54,16 +54,59 @@ impl Trainer<'_> {
     /// When anything of that fails, here or on a rank that this one calls.
     pub fn run(mut self, requests: Option<&TrainRequests>) -> Result<Worked> {
         let trained = match requests {
-            None => self.train(None)?,
+            None => self.perform(None)?,
             Some(requests) => {
                 self.doing("waiting for the driver");
-                requests.follow(self.mesh, |modules| self.train(Some(&modules)))?
+                requests.follow(self.mesh, |modules| self.perform(Some(&modules)))?
             }
         };
         self.conclude(trained)
     }
 
-    /// The training loop. `given`: references to the remote modules, which are asked for otherwise.
+    /// What the job is run for. `given`: references to the remote modules, which are asked for otherwise.
+    fn perform(&mut self, given: Option<&References>) -> Result<Trained> {
+        match self.job.task.clone() {
+            Task::Train => self.train(given),
+            Task::Evaluate { data_state } => {
+                self.use_model(given, data_state, |trainer, host, stepper, course| {
+                    let mut validations = Validations::at_once(trainer.job, trainer.mesh, trainer.meetings);
+                    trainer.validate(host, stepper, course, &mut validations).map(drop)
+                })
+            }
+            Task::Predict { data_state, predict: what } => {
+                self.use_model(given, data_state, |trainer, host, stepper, course| {
+                    if trainer.position() != 0 {
+                        return Ok(());
+                    }
+                    stepper.optimizer.refresh()?;
+                    let state = course.data_state.clone();
+                    predict(host, trainer.job, trainer.root, state, stepper, &what, trainer.reporter)
+                })
+            }
+        }
+    }
+
+    /// Gets the modules as they were saved, and does something with them.
+    fn use_model(
+        &mut self,
+        given: Option<&References>,
+        data_state: Option<DatasetState>,
+        work: impl FnOnce(&mut Self, &Host, &mut Stepper, &mut Course) -> Result<()>,
+    ) -> Result<Trained> {
+        let host = Host::apart(&self.job.plugin_limits)?;
+        self.doing("comparing with the other ranks");
+        let facts = Facts::of_rank(self.job, self.mesh.rank())?;
+        preflight::compare(self.mesh, facts).wait(self.mesh, self.position() == 0)?;
+        self.doing("getting the modules");
+        let mut stepper = self.stepper(&host, given).map_err(BadJob::of_module)?;
+        let mut course = Course::new(self.job, self.mesh, 0, self.started, data_state);
+        self.take_leave(&stepper)?;
+        work(self, &host, &mut stepper, &mut course)?;
+        let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
+        Ok(Trained { course, report })
+    }
+
+    /// The training loop.
     fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
         let host = Host::apart(&self.job.plugin_limits)?;

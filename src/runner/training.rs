@@ -24,7 +24,7 @@ use super::trainer::Trainer;
 use super::validation::Meetings;
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Consistency, Job, ModuleSpec, Placement, Training};
+use crate::job::{Consistency, Job, ModuleSpec, Placement, Task, Training};
 use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, ShardServer, StateServer};
 use crate::profile;
 use crate::rpc::{Mesh, Methods};
@@ -227,6 +227,9 @@ impl<'a> TrainingRank<'a> {
     /// beside that stands in the summary.
     fn keep(&self, mesh: &Mesh, kept: &Kept) -> Result<Summary> {
         let Kept { folder, recorder, best } = kept;
+        if self.training.task != Task::Train {
+            return Ok(recorder.summary(self.job, self.training));
+        }
         mesh.doing("writing the run folder");
         let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
         let (mut spool, mut odd) = (Spool::new(folder), Vec::new());

@@ -23,7 +23,7 @@ mod wiring;
 
 use super::keys;
 use super::size;
-use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Training, Work};
+use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Task, Training, Work};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::layers::{self, InputDtype, Layer, Signal};
@@ -137,6 +137,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         eval: eval?,
         log: log?,
         plugin_limits: plugin_limits?,
+        task: Task::Train,
     };
     check_together(root, &mut training, normalize.as_ref())?;
     Some(training)

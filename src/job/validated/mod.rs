@@ -7,6 +7,7 @@ mod graph;
 mod module;
 mod pull_push;
 mod replica_order;
+mod task;
 mod training;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ pub use graph::*;
 pub use module::*;
 pub use pull_push::*;
 pub use replica_order::*;
+pub use task::*;
 pub use training::*;
 
 use crate::topology::{Rank, Role, WorldSize};
@@ -128,6 +130,13 @@ impl Job {
     /// What it trains, if it is a job that trains.
     pub fn training(&self) -> Option<&Training> {
         match &self.work {
+            Work::Train(training) => Some(training),
+            Work::Collectives(_) => None,
+        }
+    }
+
+    pub fn training_mut(&mut self) -> Option<&mut Training> {
+        match &mut self.work {
             Work::Train(training) => Some(training),
             Work::Collectives(_) => None,
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
-    Replicas, Source,
+    Replicas, Source, Task,
 };
 use crate::layers::Signal;
 use crate::metrics::{MetricSpec, Watched};
@@ -42,6 +42,9 @@ pub struct Training {
     pub eval: Eval,
     pub log: Log,
     pub plugin_limits: PluginLimits,
+    /// No part of the job as it is written.
+    #[serde(skip)]
+    pub task: Task,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

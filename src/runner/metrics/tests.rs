@@ -88,7 +88,7 @@ fn report(rank: u32, train_seconds: f64, loss_final: f64) -> TrainerReport {
 }
 
 fn summary() -> Summary {
-    let metrics = BTreeMap::from([("accuracy".into(), 0.9783)]);
+    let metrics = BTreeMap::from([("accuracy".into(), Value::Number(0.9783))]);
     let eval = EvalResult { samples: 10_000, targets: 10_000, loss: 0.0712, metrics };
     Summary::combine(
         "mnist_ps",
@@ -156,8 +156,9 @@ fn epochs_and_evaluations_have_lines_of_their_own() {
     let epoch = EpochRecord { step: 10, epoch: 2, rank: Rank(1), loss: 0.5, samples: 320, time_s: 1.5 };
     let EvalResult { samples, targets, loss, .. } = summary().eval.unwrap();
     // A task without classes has no accuracy, and no key of it.
-    let result = EvalResult { samples, targets, loss, metrics: BTreeMap::from([("mae".into(), 0.25)]) };
-    let eval = EvalRecord { step: 10, epoch: 2, rank: Rank(1), result, time_s: 1.5 };
+    let result =
+        EvalResult { samples, targets, loss, metrics: BTreeMap::from([("mae".into(), Value::Number(0.25))]) };
+    let eval = EvalRecord { step: 10, epoch: 2, rank: Rank(1), result, best: false, time_s: 1.5 };
     let records = [MetricsLine::Epoch(epoch), MetricsLine::Eval(eval)];
     let lines = records.each_ref().map(|record| serde_json::to_string(record).unwrap());
     insta::assert_snapshot!(lines.join("\n"), @r#"
@@ -188,9 +189,10 @@ proptest! {
             step: 1, epoch: 1, rank: Rank(1), loss, lr: 0.1, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
             metrics: metrics.clone(),
         };
-        let metrics = metrics.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str())).collect();
+        let metrics = metrics.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str()));
+        let metrics = metrics.map(|(name, number)| (name, Value::Number(number))).collect();
         let result = EvalResult { samples: 1, targets: 1, loss, metrics };
-        let eval = EvalRecord { step: 1, epoch: 1, rank: Rank(1), result, time_s: 1.0 };
+        let eval = EvalRecord { step: 1, epoch: 1, rank: Rank(1), result, best: loss > 0.0, time_s: 1.0 };
         let epoch = EpochRecord { step: 1, epoch: 1, rank: Rank(1), loss, samples: 1, time_s: 1.0 };
         for line in [MetricsLine::Step(step), MetricsLine::Eval(eval), MetricsLine::Epoch(epoch)] {
             let text = serde_json::to_string(&line).unwrap();
@@ -210,7 +212,7 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
     run       runs/mnist_ps-20261120-213305
     ");
-    let metrics = BTreeMap::from([("accuracy".into(), 0.4866)]);
+    let metrics = BTreeMap::from([("accuracy".into(), Value::Number(0.4866))]);
     let eval = EvalResult { samples: 233, targets: 233 * 64, loss: 2.0, metrics };
     let sequences = Summary { eval: Some(eval), skipped_steps: 3, ..summary() };
     insta::assert_snapshot!(EndTable { summary: &sequences, folder }.to_string(), @r"
@@ -221,6 +223,13 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     skipped   3 of 1,875 steps, whose loss or gradients were not finite
     run       runs/mnist_ps-20261120-213305
     ");
+    let metrics = [("accuracy", 0.5), ("auc", 0.75), ("f1", f64::NAN)];
+    let metrics = metrics.map(|(name, number)| (name.into(), Value::Number(number))).into();
+    let result = EvalResult { samples: 4, targets: 4, loss: 2.0, metrics };
+    let record =
+        EvalRecord { step: 20, epoch: 3, rank: Rank(1), result: result.clone(), best: true, time_s: 1.0 };
+    let judged = Summary { eval: Some(result), best: Some(record), ..summary() };
+    insta::assert_snapshot!(EndTable { summary: &judged, folder }.to_string(), @"");
     let untested = Summary { eval: None, trainers: 1, train_seconds: 125.2, ..summary() };
     insta::assert_snapshot!(EndTable { summary: &untested, folder }.to_string(), @r"
     loss      0.2500 at the last step

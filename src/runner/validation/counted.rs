@@ -142,7 +142,8 @@ impl Counted {
             let samples = own.samples_in(nth as u64 * own.trainers + trainer);
             ensure!(row[0] == samples as f64, "{} samples came of a batch of {samples}", row[0]);
             let weight = Weight { loss: row[2], metrics: row[3] };
-            let are_weights = [weight.loss, weight.metrics].iter().all(|weight| weight.is_finite() && *weight >= 0.0);
+            let are_weights =
+                [weight.loss, weight.metrics].iter().all(|weight| weight.is_finite() && *weight >= 0.0);
             ensure!(are_weights, "weights of a batch of {weight:?} came");
             let reported = reported.iter().cloned().zip(row[OWN..].iter().copied()).collect();
             Ok(BatchFigures { samples, targets: row[1] as u64, weight, loss: row[4], reported })

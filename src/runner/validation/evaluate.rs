@@ -1,15 +1,16 @@
-//! A trainer's part of the test data through the modules, with dropout off and nothing recorded.
+//! Test data through the modules, with dropout off and nothing recorded.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
 use super::counted::{BatchFigures, Counted};
-use crate::job::Training;
+use crate::job::{Predict, Source, Training};
 use crate::plugin::{DatasetState, Host};
 use crate::profile::beat;
 use crate::runner::inputs::BadJob;
 use crate::runner::loader::Schedule;
+use crate::runner::predictions::Predictions;
 use crate::runner::progress::{Reporter, Update};
 use crate::runner::samples::Split;
 use crate::runner::step::Stepper;
@@ -59,4 +60,48 @@ pub fn evaluate(
         reporter.report(Update::Evaluating { done, total });
     }
     Ok(counted)
+}
+
+/// Writes what the loss would take, for each sample, beside the fields that are passed through.
+///
+/// # Errors
+/// When the data cannot be read, a module's owner fails, or the file cannot be written.
+pub fn predict(
+    host: &Host,
+    job: &Training,
+    root: &Path,
+    state: Option<DatasetState>,
+    stepper: &Stepper,
+    what: &Predict,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    let split = Split::open_test(host, job, root, state).context("the test data").map_err(BadJob)?;
+    let split = split.context("the job has no test data")?;
+    let total = split.samples();
+    let schedule = Schedule::for_evaluation(total, job.eval.batch_size, 0, 1)?;
+    let fields = what.fields.iter().map(|(name, _)| name.clone());
+    let names: Vec<String> = fields.chain(output_names(job)).collect();
+    let mut predictions = Predictions::new(&what.file, names, total);
+    let mut done = 0;
+    for batch in split.fetch(job, root, schedule)? {
+        let samples = batch?.data;
+        let places: Vec<usize> = what.fields.iter().map(|(_, place)| *place).collect();
+        let columns: Vec<_> = samples.take(&places).into_iter().chain(stepper.predict(&samples)?).collect();
+        predictions.add(&columns)?;
+        done += samples.count;
+        beat();
+        reporter.report(Update::Evaluating { done, total });
+    }
+    predictions.finish()
+}
+
+/// Of what the loss takes: as modules and their outputs are called.
+fn output_names(job: &Training) -> impl Iterator<Item = String> {
+    job.loss.from.iter().map(|source| match *source {
+        Source::Field(field) => job.fields[field].name.shown(),
+        Source::Output { module, output } => {
+            let module = &job.modules[module];
+            if module.stage.is_some() { module.written_name().to_owned() } else { module.output_name(output) }
+        }
+    })
 }

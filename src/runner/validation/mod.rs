@@ -26,7 +26,7 @@ use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
 use crate::topology::Rank;
 use counted::Counted;
-pub use evaluate::{Share, evaluate};
+pub use evaluate::{Share, evaluate, predict};
 use meeting::{Arrival, Meeting};
 pub use rules::Rules;
 pub use stand_in::{StandIn, own_buffers};
@@ -89,6 +89,13 @@ impl<'a> Validations<'a> {
             end: schedule.total_steps(),
             others: most - own,
         }
+    }
+
+    /// One, of a model that is there.
+    pub fn at_once(job: &Training, mesh: &'a Mesh, meetings: &'a Meetings) -> Validations<'a> {
+        let first = job.train.trainers.ranks[0];
+        let rules = Rules::default();
+        Validations { mesh, first, meetings, number: 0, rules, period: None, end: 0, others: 0 }
     }
 
     /// Is the model judged after so many steps?
