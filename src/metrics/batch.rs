@@ -135,19 +135,23 @@ fn laid(takes: Takes, output: &Tensor, target: &Tensor) -> Result<(Layout, Tenso
         return Err(Unfit::new(problem, "samples lie along dimension 0 of both").into());
     }
     let signal = |tensor: &Tensor, shape: &[i64]| -> Result<Signal, TchError> {
-        let dtype = match tensor.f_kind()? {
-            Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => InputDtype::Float32,
-            Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8 | Kind::Bool => {
-                InputDtype::Int64
-            }
-            kind => return Err(TchError::Kind(format!("no metric is of {kind:?}"))),
-        };
-        Ok(Signal::new(&shape[1..], dtype))
+        Ok(Signal::new(&shape[1..], dtype_of(tensor)?))
     };
     let (one, other) = (signal(output, &outputs)?, signal(target, &targets)?);
     let layout = takes.layout(Some(&one), Some(&other))?;
     let layout = layout.expect("both signals are known");
     Ok((layout, target.f_to(output.device())?))
+}
+
+/// As jobs tell dtypes apart.
+fn dtype_of(tensor: &Tensor) -> Result<InputDtype, TchError> {
+    match tensor.f_kind()? {
+        Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => Ok(InputDtype::Float32),
+        Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8 | Kind::Bool => {
+            Ok(InputDtype::Int64)
+        }
+        kind => Err(TchError::Kind(format!("no metric is of {kind:?}"))),
+    }
 }
 
 /// Scores in a dtype that all of libtorch's operations know on all devices.
@@ -179,7 +183,13 @@ fn of_classes(output: &Tensor, target: &Tensor, classes: i64, ignored: i64) -> R
 }
 
 fn of_elements(output: &Tensor, target: &Tensor, ignored: i64) -> Result<Binary, Fault> {
-    let (scores, targets) = (fractions(output)?.f_reshape([-1])?, target.f_reshape([-1])?);
+    // Wide enough for any `ignore_index`: a comparison with a number that a dtype has not ends in a panic.
+    let wide = match dtype_of(target)? {
+        InputDtype::Float32 => Kind::Double,
+        InputDtype::Int64 => Kind::Int64,
+    };
+    let targets = target.f_to_kind(wide)?.f_reshape([-1])?;
+    let scores = fractions(output)?.f_reshape([-1])?;
     let counts = not_ignored(&targets, ignored)?;
     let [scores, targets] = counting([&scores, &targets], counts.as_ref())?;
     let positive = targets.f_eq(1)?;

@@ -45,7 +45,7 @@ impl Takes {
         target: Option<&Signal>,
     ) -> Result<Option<Layout>, Unfit> {
         if let Some(output) = output.filter(|output| output.dtype == InputDtype::Int64) {
-            let problem = format!("is of scores, and a sample's output is {output}");
+            let problem = format!("takes an output of fractions, and a sample's is {output}");
             return Err(Unfit::new(problem, "let the model end with a layer that gives fractions"));
         }
         let whole = target.is_none_or(|target| target.dtype == InputDtype::Int64);

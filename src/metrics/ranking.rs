@@ -129,7 +129,10 @@ mod tests {
             (Tensor::from_slice(&[0.5_f32, -0.5, 2.0]), Tensor::from_slice(&[1_i64, 0, 0]));
         ranking.update(&scores, &targets).expect("three of four");
         let error = ranking.update(&scores, &targets).expect_err("six of four");
-        insta::assert_snapshot!(error, @"");
+        insta::assert_snapshot!(error, @r"
+        keeps the scores of at most 4 targets, and there are more
+          hint: leave it out, or evaluate on fewer samples
+        ");
         let error = ranking.merge(ranking.state().expect("a state")).expect_err("six of four");
         assert!(error.to_string().starts_with("keeps the scores"), "{error}");
         assert_eq!(ranking.value().expect("a value"), Value::Number(3.0));

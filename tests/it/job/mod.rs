@@ -1,5 +1,6 @@
 //! What bad job files get: every message that a person sees, and that they come all at once.
 
+mod metrics;
 mod model;
 mod optimizers;
 mod pull_push;
