@@ -17,6 +17,7 @@ pub mod size;
 mod sources;
 pub mod split;
 mod starter;
+mod using;
 mod validated;
 pub mod weights;
 

@@ -6,7 +6,7 @@ use super::batch::{self, Predictions};
 use super::error::Fault;
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, Terms};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal, THRESHOLD};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal, THRESHOLD};
 
 metric! {
     /// The part of targets whose class has the largest score, or whose score is on the right side of `threshold`.
@@ -32,6 +32,10 @@ impl Measures for Accuracy {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Labels.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

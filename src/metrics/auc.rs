@@ -2,7 +2,7 @@
 
 use super::layout::{Takes, Unfit};
 use super::ranking::{Ranking, Step};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal};
 
 metric! {
     /// The area under the ROC curve: how likely a positive target has the higher score of two, equal ones counted as half. NaN where all targets are the same.
@@ -29,6 +29,10 @@ impl Measures for Auc {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Binary.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

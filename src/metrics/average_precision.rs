@@ -2,7 +2,7 @@
 
 use super::layout::{Takes, Unfit};
 use super::ranking::{Ranking, Step};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal};
 
 metric! {
     /// The mean of the precisions at all thresholds, weighed by the recall that each adds. 0 where no target is 1.
@@ -31,6 +31,10 @@ impl Measures for AveragePrecision {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Binary.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

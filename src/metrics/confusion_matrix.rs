@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 use super::batch::{self, Predictions, to_vec};
 use super::error::Fault;
 use super::layout::{Layout, Takes, Unfit};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal, THRESHOLD, Value, state};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal, THRESHOLD, Value, state};
 
 metric! {
     /// How often each class is taken for each: a row for each class of targets, a column for each that is predicted. Of up to 1024 classes.
@@ -103,6 +103,10 @@ impl Measures for ConfusionMatrix {
             Some(Layout::Classes(classes)) => check_classes(classes),
             Some(Layout::Elements) | None => Ok(()),
         }
+    }
+
+    fn better(&self) -> Option<Mode> {
+        None
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

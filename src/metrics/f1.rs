@@ -2,7 +2,7 @@
 
 use super::layout::Unfit;
 use super::per_class::{AVERAGE, Average, PerClass, ratio};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal, THRESHOLD};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal, THRESHOLD};
 
 metric! {
     /// F1, the harmonic mean of precision and recall. 0 where neither predictions nor targets have the class.
@@ -20,6 +20,10 @@ impl Measures for F1 {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         self.average.fits(output, target)
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

@@ -6,7 +6,7 @@ use super::batch;
 use super::error::Fault;
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, Terms};
-use super::{Accumulate, Measures, Signal};
+use super::{Accumulate, Measures, Mode, Signal};
 
 metric! {
     /// The mean absolute error, over all elements.
@@ -28,6 +28,10 @@ impl Measures for Mae {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Numbers.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Min)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

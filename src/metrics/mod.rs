@@ -38,6 +38,10 @@ use crate::layers::Signal;
 use error::Fault;
 use layout::Unfit;
 
+/// Keys of records beside which figures stand, and which no figure can have for a name.
+pub const RESERVED: [&str; 9] =
+    ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "best", "time_s"];
+
 /// A metric as a job writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSpec {
@@ -59,6 +63,9 @@ trait Measures {
 
     /// Why it does not fit one sample's output and target, as far as they are known.
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit>;
+
+    /// Which of two figures is better, if one is.
+    fn better(&self) -> Option<Mode>;
 
     fn start(&self) -> Box<dyn Accumulate>;
 }
@@ -182,14 +189,19 @@ impl MetricSpec {
 
     /// Which of two figures is better; None: none is.
     pub fn better(&self) -> Option<Mode> {
-        match self.measure.measures().name().as_str() {
-            "mse" | "mae" | "rmse" | "perplexity" => Some(Mode::Min),
-            _ => Some(Mode::Max),
-        }
+        self.measure.measures().better()
     }
 
     pub fn start(&self) -> Metric {
         Metric { name: self.name.clone(), counted: self.measure.measures().start() }
+    }
+}
+
+impl Watched {
+    /// Which of two figures is better, as far as it is said or known; `metrics` are the job's.
+    pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
+        let own = metrics.iter().find(|metric| metric.name() == self.metric).and_then(MetricSpec::better);
+        self.mode.or(own).or_else(|| self.usual())
     }
 }
 

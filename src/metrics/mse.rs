@@ -2,7 +2,7 @@
 
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, squares};
-use super::{Accumulate, Measures, Signal};
+use super::{Accumulate, Measures, Mode, Signal};
 
 metric! {
     /// The mean squared error, over all elements.
@@ -16,6 +16,10 @@ impl Measures for Mse {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Numbers.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Min)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

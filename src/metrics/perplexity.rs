@@ -6,7 +6,7 @@ use super::batch::{self, Classes};
 use super::error::Fault;
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, Terms};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal};
 
 metric! {
     /// The exponential of the mean cross entropy over all targets: how many classes the model is in doubt about. Of scores before a softmax.
@@ -33,6 +33,10 @@ impl Measures for Perplexity {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Classes.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Min)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 use super::batch::{self, to_vec};
 use super::error::Fault;
 use super::layout::{Takes, Unfit};
-use super::{Accumulate, Measures, Signal, Value, state};
+use super::{Accumulate, Measures, Mode, Signal, Value, state};
 
 metric! {
     /// The part of the targets' variance that the output explains: the mean over the elements of a sample. 1 where the targets of an element are all the same and it is right, 0 where it is not; NaN of fewer than two samples.
@@ -131,6 +131,10 @@ impl Measures for R2 {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Numbers.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

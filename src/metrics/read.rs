@@ -1,6 +1,6 @@
 //! Metrics as a job writes them: `eval.metrics`.
 
-use super::{ENTRIES, Entry, Measure, MetricSpec};
+use super::{ENTRIES, Entry, Measure, MetricSpec, RESERVED};
 use crate::config::{
     AnyKey, By, Item, JobError, Key, Kind, Optional, Str, Table, Variant, by, key, string, suggest,
 };
@@ -82,6 +82,10 @@ fn entry(kind: &str) -> Option<&'static Entry> {
 
 fn name(item: &Item<'_>) -> Option<String> {
     let name = item.text()?;
+    if RESERVED.contains(&name) && name != LOSS {
+        item.wrong("is a key that each record has", "give it another name");
+        return None;
+    }
     if name == LOSS {
         item.wrong("is what records call the loss", "give it another name");
         return None;

@@ -3,7 +3,7 @@
 
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, squares};
-use super::{Accumulate, Measures, Signal};
+use super::{Accumulate, Measures, Mode, Signal};
 
 metric! {
     /// The root of the mean squared error, which is over all elements.
@@ -17,6 +17,10 @@ impl Measures for Rmse {
 
     fn fits(&self, output: Option<&Signal>, target: Option<&Signal>) -> Result<(), Unfit> {
         Takes::Numbers.layout(output, target).map(|_| ())
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Min)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

@@ -6,7 +6,7 @@ use super::batch::{self, Classes};
 use super::error::Fault;
 use super::layout::{Takes, Unfit};
 use super::mean::{Mean, Terms};
-use super::{Accumulate, IGNORE_INDEX, Measures, Signal};
+use super::{Accumulate, IGNORE_INDEX, Measures, Mode, Signal};
 use crate::config::{Integer, Key, MOST, integer, key};
 
 metric! {
@@ -57,6 +57,10 @@ impl Measures for TopK {
         Takes::Classes.layout(output, target)?;
         // Its output can be nothing else than scores of classes.
         output.and_then(|output| output.shape.first()).map_or(Ok(()), |classes| self.check(*classes))
+    }
+
+    fn better(&self) -> Option<Mode> {
+        Some(Mode::Max)
     }
 
     fn start(&self) -> Box<dyn Accumulate> {

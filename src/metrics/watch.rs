@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::MetricSpec;
 use crate::config::{AnyKey, By, Item, Key, Kind, Optional, Str, Table, Words, by, key, string, words};
 
 /// Which figure, and which of two is better.
@@ -57,16 +56,14 @@ const LOSSES: [&str; 2] = ["loss", "mae"];
 const SCORES: [&str; 1] = ["accuracy"];
 
 impl Watched {
-    /// Which of two figures is better, as far as it is said or known; `metrics` are the job's.
-    pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
+    /// Which of two figures is better, of what losses report.
+    pub(super) fn usual(&self) -> Option<Mode> {
         let name = self.metric.as_str();
-        let own = || metrics.iter().find(|metric| metric.name() == name).and_then(MetricSpec::better);
-        let usual = || match () {
+        match () {
             () if LOSSES.contains(&name) => Some(Mode::Min),
             () if SCORES.contains(&name) => Some(Mode::Max),
             () => None,
-        };
-        self.mode.or_else(own).or_else(usual)
+        }
     }
 }
 

@@ -277,10 +277,6 @@ pub struct EvalResult {
 }
 
 impl EvalResult {
-    /// Names that a plug-in's metrics cannot have here, beside which they stand in `metrics.jsonl` and `summary.json`.
-    pub const OWN: [&str; 9] =
-        ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "best", "time_s"];
-
     /// 0 to 1. None: the task has no classes.
     pub fn accuracy(&self) -> Option<f64> {
         self.metrics.get("accuracy").and_then(Value::number)

@@ -131,7 +131,7 @@ impl Trainer<'_> {
         if let Some(state) = course.data_state.as_ref().filter(|_| self.position() == 0) {
             course.recorder.keep_data_state(state)?;
         }
-        let mut validations = Validations::new(self.job, self.mesh, self.meetings, &schedule);
+        let mut validations = Validations::new(self.job, self.mesh, self.meetings, &schedule)?;
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));

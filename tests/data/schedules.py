@@ -3,7 +3,8 @@
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy
     env/bin/python tests/data/schedules.py
 
-writes schedules.json beside this file: for each case the schedule as a job writes it, the steps that a trainer takes, and by
+writes plateau.json and schedules.json beside this file: of ReduceLROnPlateau its options, the figures of validations and the factor
+behind each; for each case the schedule as a job writes it, the steps that a trainer takes, and by
 what the optimizer's learning rate, here BASE, is multiplied in each of them.
 """
 
@@ -76,7 +77,37 @@ def factors(make):
     return found
 
 
+# Figures of validations: falling, standing still, rising, again better, and NaN.
+VALIDATIONS = ([1.0, 0.8, 0.7, 0.7, 0.7, 0.69999, 0.7, 0.7] + [0.7 + 0.01 * n for n in range(12)] + [0.5, 0.6, 0.6, math.nan]
+               + [0.6, 0.5, 0.49, 0.49] * 5)
+PLATEAUS = [
+    dict(),
+    dict(patience=1, gamma=0.5),
+    dict(patience=0, gamma=0.5, cooldown=2),
+    dict(patience=2, gamma=0.3, threshold=0.05, threshold_mode="abs", min_factor=0.01),
+    dict(patience=1, gamma=0.5, threshold=0.1, threshold_mode="rel"),
+    dict(patience=1, gamma=0.5, mode="max"),
+]
+
+
+def plateau(options):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=BASE)
+    torchs = {{"gamma": "factor", "min_factor": "min_lr"}.get(key, key): value for key, value in options.items()}
+    if "min_lr" in torchs:
+        torchs["min_lr"] *= BASE
+    schedule = lr.ReduceLROnPlateau(optimizer, eps=0.0, **torchs)
+    found = []
+    for figure in VALIDATIONS:
+        schedule.step(figure)
+        found.append(optimizer.param_groups[0]["lr"] / BASE)
+    return found
+
+
 def main():
+    validations = [None if math.isnan(figure) else figure for figure in VALIDATIONS]
+    plateaus = [dict(options=options, validations=validations, factors=plateau(options)) for options in PLATEAUS]
+    text = ",\n".join(json.dumps(case) for case in plateaus)
+    (Path(__file__).parent / "plateau.json").write_text(f"[\n{text}\n]\n")
     cases = [dict(schedule=options, steps=STEPS, factors=factors(make)) for options, make in CASES]
     text = ",\n".join(json.dumps(case) for case in cases)
     (Path(__file__).parent / "schedules.json").write_text(f"[\n{text}\n]\n")

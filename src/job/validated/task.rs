@@ -1,10 +1,7 @@
 //! What a job is run for: to train, or to use what was trained.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-use super::{Consistency, Field, FieldName, Job, Placement, Training, Work};
-use crate::topology::{Rank, Role, WorldSize};
 
 /// What the ranks of a job that trains are to do.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,69 +18,6 @@ pub enum Task {
 pub struct Predict {
     /// Where they go.
     pub file: PathBuf,
-    /// Fields of the data that are passed through: a name, and the place among [`Training::fields`].
+    /// Fields of the data that are passed through: a name, and the place among [`Training::fields`](super::Training::fields).
     pub fields: Vec<(String, usize)>,
-}
-
-impl Job {
-    /// Has the model start from what was saved, and do something else than to train.
-    pub fn use_model(&mut self, model: &Path, task: Task) {
-        let Work::Train(training) = &mut self.work else { return };
-        for module in training.modules.iter_mut().filter(|module| module.has_state()) {
-            module.weights = Some(model.into());
-        }
-        training.task = task;
-    }
-
-    /// Has one rank hold and compute everything.
-    ///
-    /// # Errors
-    /// Why it cannot: a problem and a hint.
-    pub fn on_one_rank(&mut self) -> Result<(), (String, String)> {
-        let Work::Train(training) = &mut self.work else { return Ok(()) };
-        if let Some(cut) = training.modules.iter().find(|module| module.is_cut()) {
-            let problem =
-                format!("`modules.{}` is a table that is cut over several ranks", cut.written_name());
-            return Err((problem, "leave --one-rank out: the ranks of the job hold it together".into()));
-        }
-        let alone = Role { name: training.train.trainers.name.clone(), ranks: vec![Rank(0)] };
-        for module in &mut training.modules {
-            (module.place, module.placement) = (alone.clone(), Placement::Replicas);
-        }
-        training.train.trainers = alone.clone();
-        training.train.driver = None;
-        training.train.consistency = Consistency::Bsp;
-        training.pipeline.micro_batches = 1;
-        self.roles = vec![alone];
-        self.cluster.world_size = WorldSize(1);
-        Ok(())
-    }
-}
-
-impl Training {
-    /// Takes fields of the data through to predictions, and none for the loss.
-    ///
-    /// Returns the place of each among the fields.
-    pub fn pass_through(&mut self, names: &[String]) -> Vec<(String, usize)> {
-        self.loss.targets.clear();
-        // Targets come behind no field that a module takes by its place: those keep theirs, and what is not taken goes.
-        let kept: Vec<usize> = (0..self.fields.len()).filter(|&at| self.fields[at].taken.is_some()).collect();
-        let renumbered = |source: &mut super::Source| {
-            if let super::Source::Field(field) = source
-                && let Some(now) = kept.iter().position(|at| at == field)
-            {
-                *field = now;
-            }
-        };
-        self.modules.iter_mut().flat_map(|module| &mut module.sources).for_each(renumbered);
-        self.loss.from.iter_mut().for_each(renumbered);
-        self.fields = kept.iter().map(|&at| self.fields[at].clone()).collect();
-        let mut places = Vec::new();
-        for name in names {
-            places.push((name.clone(), self.fields.len()));
-            let key = format!("--field {name}");
-            self.fields.push(Field { name: FieldName::Named(name.clone()), key, taken: None });
-        }
-        places
-    }
 }

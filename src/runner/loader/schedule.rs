@@ -224,6 +224,13 @@ impl Schedule {
         all as f64 / self.taken.len() as f64
     }
 
+    /// Steps of an epoch of the trainer that has fewest, and of the one that has most.
+    pub fn shortest_and_longest_epoch(&self) -> (u64, u64) {
+        let steps = self.taken.iter().map(|taken| taken.div_ceil(self.spec.batch_size));
+        let (least, most) = (steps.clone().min(), steps.max());
+        (least.unwrap_or(self.steps_per_epoch), most.unwrap_or(self.steps_per_epoch))
+    }
+
     /// This trainer's samples of `epoch`, in the order in which it sees them.
     pub fn epoch(&self, epoch: u32) -> EpochOrder {
         let spec = &self.spec;

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::metrics::RESERVED;
 
 const STEP: Duration = Duration::from_millis(100);
 
@@ -189,7 +190,7 @@ proptest! {
             step: 1, epoch: 1, rank: Rank(1), loss, lr: 0.1, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
             metrics: metrics.clone(),
         };
-        let metrics = metrics.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str()));
+        let metrics = metrics.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
         let metrics = metrics.map(|(name, number)| (name, Value::Number(number))).collect();
         let result = EvalResult { samples: 1, targets: 1, loss, metrics };
         let eval = EvalRecord { step: 1, epoch: 1, rank: Rank(1), result, best: loss > 0.0, time_s: 1.0 };

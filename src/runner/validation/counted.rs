@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Kind, Tensor};
 
 use crate::job::Training;
-use crate::metrics::{Metric, Value};
+use crate::metrics::{Metric, RESERVED, Value};
 use crate::plugin::Weight;
 use crate::runner::calls::validation::About;
 use crate::runner::metrics::EvalResult;
@@ -184,7 +184,7 @@ impl Counted {
                 *reported.entry(name).or_default() += value * batch.weight.metrics;
             }
         }
-        let reported = reported.into_iter().filter(|(name, _)| !EvalResult::OWN.contains(&name.as_str()));
+        let reported = reported.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
         let mut metrics: BTreeMap<String, Value> =
             reported.map(|(name, sum)| (name, Value::Number(sum / weights.metrics))).collect();
         for (spec, metric) in job.eval.metrics.iter().zip(&self.metrics) {

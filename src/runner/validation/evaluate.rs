@@ -50,7 +50,11 @@ pub fn evaluate(
         let figures = BatchFigures {
             weight,
             samples: samples.count,
-            targets: compared.first().map_or(0, |target| target.numel() as u64),
+            targets: match stepper.loss.weighs() {
+                // Those that count.
+                true => weight.metrics as u64,
+                false => compared.first().map_or(0, |target| target.numel() as u64),
+            },
             loss: computed.loss.f_double_value(&[])?,
             reported: computed.metrics.into_iter().collect(),
         };

@@ -15,13 +15,14 @@ mod stand_in;
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use tch::{Tensor, no_grad};
 
 use super::calls::validation::{Buffers, Judge, Judged, Ready, Verdict};
+use super::inputs::BadJob;
 use super::loader::{Period, Schedule};
 use super::metrics::EvalResult;
-use crate::job::{Every, Training};
+use crate::job::{Consistency, Every, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
 use crate::topology::Rank;
@@ -66,20 +67,34 @@ pub struct Validations<'a> {
 }
 
 impl<'a> Validations<'a> {
+    ///
+    /// # Errors
+    /// Trainers would wait for each other: some here, some in a step.
     pub fn new(
         job: &Training,
         mesh: &'a Mesh,
         meetings: &'a Meetings,
         schedule: &Schedule,
-    ) -> Validations<'a> {
+    ) -> Result<Validations<'a>, BadJob> {
         let every = match job.eval.every {
             Every::End => None,
             Every::Epochs(epochs) => Some(Period::Epochs(epochs)),
             Every::Steps(steps) => Some(Period::Steps(steps)),
         };
         let every = every.filter(|_| job.data.test.is_some());
+        let (least, most) = schedule.shortest_and_longest_epoch();
+        let keeps_together =
+            matches!(job.train.consistency, Consistency::Ssp { .. } | Consistency::Sequential);
+        if let (Some(Period::Epochs(_)), true, true) = (every, keeps_together, least < most) {
+            return Err(BadJob(anyhow!(
+                "`eval.every_epochs`: the trainers' epochs have from {least} to {most} steps, and with train.consistency = \"{}\" \
+                 those with fewer would wait in the validation for those with more, which wait for them\n  \
+                 hint: write eval.every_steps, which all of them come to together",
+                job.train.consistency
+            )));
+        }
         let (own, most) = every.map_or((0, 0), |every| schedule.occasions(every));
-        Validations {
+        Ok(Validations {
             mesh,
             first: job.train.trainers.ranks[0],
             meetings,
@@ -88,7 +103,7 @@ impl<'a> Validations<'a> {
             period: every.map(|every| every.steps(schedule.steps_per_epoch())),
             end: schedule.total_steps(),
             others: most - own,
-        }
+        })
     }
 
     /// One, of a model that is there.

@@ -13,7 +13,8 @@ const FIGURES: &str = include_str!("../../data/metrics.json");
 
 /// A metric as a job reads it, from TOML.
 fn spec(toml: &str) -> MetricSpec {
-    let job = load(SOUND, &[], &[&format!("eval.metrics=[{toml}]")]).unwrap().job;
+    let test = "data.test={ images = \"images\" }";
+    let job = load(SOUND, &[], &[&format!("eval.metrics=[{toml}]"), test]).unwrap().job;
     job.training().unwrap().eval.metrics[0].clone()
 }
 
@@ -291,6 +292,9 @@ fn mistakes_in_metrics_are_told() {
     error: job `x.toml`: `eval.metrics[0]` = { type = "top_k", k = 50 } looks at the 50 largest scores, and the output has 10 classes
       from: option --set eval.metrics=[{ type = "top_k", k = 50 }]
       hint: use k = 10 at most
+    error: job `x.toml`: `eval.metrics[0]` = { type = "top_k", k = 50 } is measured on test data, and this job has none
+      from: option --set eval.metrics=[{ type = "top_k", k = 50 }]
+      hint: write [data.test]
     "#);
     insta::assert_snapshot!(with("[\"accuracy\", { type = \"accuracy\", threshold = 0.5 }]"), @r#"
     error: job `x.toml`: `eval.metrics[0]` and `eval.metrics[1]` are both named `accuracy`
@@ -331,7 +335,7 @@ fn mistakes_in_metrics_are_told() {
 fn metrics_of_one_type_have_names_that_tell_them_apart() {
     let list = "eval.metrics=[\"f1\", { type = \"f1\", average = \"macro\" }, { type = \"top_k\", k = 5 }, \
                 { type = \"accuracy\", threshold = 0.5, name = \"at_half\" }]";
-    let job = load(SOUND, &[], &[list]).unwrap().job;
+    let job = load(SOUND, &[], &[list, "data.test={ images = \"images\" }"]).unwrap().job;
     let metrics = &job.training().unwrap().eval.metrics;
     let names: Vec<&str> = metrics.iter().map(MetricSpec::name).collect();
     assert_eq!(names, ["f1", "f1_macro", "top_5", "at_half"]);

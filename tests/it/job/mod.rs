@@ -1,5 +1,7 @@
 //! What bad job files get: every message that a person sees, and that they come all at once.
 
+mod eval;
+mod freeze;
 mod metrics;
 mod model;
 mod optimizers;

@@ -75,12 +75,15 @@ fn every_server_has_a_part_that_fits_a_message() {
     let few = "modules.net.layers=[ \"flatten\", { type = \"linear\", in_features = 64, out_features = 1, bias = false } ]";
     let servers = ["roles.server=65", "cluster.world_size=67"];
     insta::assert_snapshot!(set(&[few, servers[0], servers[1]]), @r#"
-    error: job `x.toml`: `modules.net` has 64 parameters for the 65 ranks of role `server`
+    error: job `x.toml`: `modules.net` has 64 parameters to train for the 65 ranks of role `server`
       from: option --set modules.net.layers=[ "flatten", { type = "linear", in_features = 64, out_features = 1, bias = false } ]
-      hint: use fewer servers; a module without parameters needs no run = "caller"
+      hint: use fewer servers; a module that trains nothing needs no run = "caller": place it on the role that trains
     "#);
     let none = set(&["modules.net.layers=[\"flatten\"]"]);
-    assert!(none.contains("`modules.net` has 0 parameters for the 1 rank of role `server`"), "{none}");
+    assert!(
+        none.contains("`modules.net` has 0 parameters to train for the 1 rank of role `server`"),
+        "{none}"
+    );
     let many: String =
         (0..5).map(|_| "{ type = \"linear\", in_features = 20000, out_features = 20000 }, ").collect();
     let first = "{ type = \"linear\", in_features = 64, out_features = 20000 }";

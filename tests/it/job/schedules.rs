@@ -1,5 +1,6 @@
 //! `optimizer.schedule`: the numbers are PyTorch's, and what does not fit is told.
 
+use pstrain::optimizers::Falling;
 use serde_json::Value as Json;
 
 use super::{SOUND, load, replaced, said, set};
@@ -29,11 +30,33 @@ fn every_schedule_follows_pytorchs() {
     assert_eq!(load(SOUND, &[], &[]).unwrap().job.training().unwrap().lr_factor(17, 100), 1.0);
 }
 
+/// `ReduceLROnPlateau`'s, by the same script.
+#[test]
+fn a_plateau_follows_pytorchs() {
+    let cases: Vec<Json> = serde_json::from_str(include_str!("../../data/plateau.json")).unwrap();
+    for case in &cases {
+        let options = case["options"].as_object().unwrap();
+        let options = options.iter().map(|(key, value)| format!(", {key} = {value}"));
+        let schedule = format!("optimizer.schedule={{ type = \"plateau\"{} }}", options.collect::<String>());
+        let test = "data.test={ images = \"images\" }";
+        let job = load(SOUND, &[], &[&schedule, test, "eval.every_epochs=1"]).unwrap().job;
+        let schedule = job.training().unwrap().schedule.clone().unwrap();
+        let mut falling = Falling::new(schedule.plateau().unwrap(), &[]).unwrap();
+        let factors = case["factors"].as_array().unwrap();
+        for (figure, theirs) in case["validations"].as_array().unwrap().iter().zip(factors) {
+            let ours = falling.after(figure.as_f64().unwrap_or(f64::NAN));
+            let theirs = theirs.as_f64().unwrap();
+            assert!((ours - theirs).abs() < 1e-9, "{}: {ours} and {theirs} behind {figure}", case["options"]);
+        }
+        assert!(factors.iter().any(|factor| factor.as_f64() < Some(1.0)), "{case}");
+    }
+}
+
 #[test]
 fn mistakes_in_a_schedule_are_told() {
     let with = |schedule: &str| replaced("lr = 0.1", &format!("lr = 0.1\nschedule = {schedule}"));
     insta::assert_snapshot!(with("{ type = \"cosin\" }"), @r#"
-    error: job `x.toml`: `optimizer.schedule.type` = "cosin" is not one of constant, linear, cosine, cosine_restarts, step, multi_step, exponential, polynomial, one_cycle or inverse_sqrt
+    error: job `x.toml`: `optimizer.schedule.type` = "cosin" is not one of constant, linear, cosine, cosine_restarts, step, multi_step, exponential, polynomial, one_cycle, inverse_sqrt or plateau
       from: x.toml, line 26
       hint: did you mean "cosine"?
     "#);

@@ -131,3 +131,18 @@ impl Counted {
 fn picked(of_classes: &Tensor, classes: &Tensor) -> Tensor {
     of_classes.index_select(0, &classes.reshape(&[-1])).reshape(&classes.shape())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_class_has_to_weigh_something() {
+        let counted = |weight: &[f64], ignored| Counted::new(Some(weight.to_vec()), ignored);
+        assert!(!counted(&[0.0, 1.5], None).unwrap().is_plain());
+        assert!(counted(&[0.0, 0.0], None).unwrap_err().to_string().contains("nothing would count"));
+        assert!(counted(&[1.0, f64::NAN], Some(-100)).unwrap_err().to_string().contains("`weight` = NaN"));
+        assert!(Counted::new(None, None).unwrap().is_plain());
+        assert!(!Counted::new(None, Some(-100)).unwrap().is_plain());
+    }
+}

@@ -177,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn weights_are_one_number_or_a_list_of_them_from_0_on() {
+        let read = |text: &str| serde_json::from_str::<Weights>(text).unwrap();
+        assert_eq!(read("2").numbers(), [2.0]);
+        assert_eq!(read("[0.5, 0]").numbers(), [0.5, 0.0]);
+        let error = |text: &str| read(text).check("weight").unwrap_err().to_string();
+        assert_eq!(error("[]"), "`weight` is an empty list");
+        assert_eq!(error("[1, -2]"), "`weight` = -2 is not a number from 0 on");
+        assert!(read("[1, 0]").check("weight").is_ok());
+    }
+
+    #[test]
     fn only_dimensions_of_size_one_may_differ() {
         assert!(compatible(&[32, 1], &[32]));
         assert!(compatible(&[1], &[]));

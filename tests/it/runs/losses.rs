@@ -1,5 +1,5 @@
-//! Losses whose mean is divided by what the targets weigh: jobs of three trainers follow one process of PyTorch on their
-//! joined batches (`tests/data/weighed.py`), wherever the model lies.
+//! Jobs with losses beyond the plain mean over samples and a target. Those whose mean is divided by what the targets weigh
+//! follow one process of PyTorch on the joined batches of three trainers (`tests/data/weighed.py`), wherever the model lies.
 
 use std::fs;
 use std::path::PathBuf;
@@ -85,4 +85,40 @@ fn replicas_that_train_for_others_follow_one_process_by_what_the_targets_weigh()
 fn stages_follow_one_process_by_what_the_targets_weigh() {
     let train = format!("{WHOLE}\n{ROUNDS}\n[pipeline]\nmicro_batches = 2");
     assert_is_pytorchs("front = 1\nback = 1", "place = [\"front\", \"back\"]", &train);
+}
+
+#[test]
+fn a_loss_of_outputs_alone_takes_no_target() {
+    let scores = |name: &str, place: &str| {
+        format!(
+            "[modules.{name}]\nplace = \"{place}\"\nfrom = \"features\"\ninput = [5]\n\
+             layers = [{{ type = \"linear\", in_features = 5, out_features = 1 }}]\n"
+        )
+    };
+    let split = "file = \"weighed.csv\"\ntarget = \"y\"\n";
+    let job = format!(
+        "name = \"ranked\"\n[roles]\nserver = 1\ntrainer = 2\n{chosen}{other}\
+         [data]\nplugin = \"csv\"\nroot = {root:?}\n[data.train]\n{split}[data.test]\n{split}\
+         [loss]\nplugin = \"bpr\"\nfrom = [\"chosen\", \"other\"]\ntarget = []\n\
+         [optimizer]\ntype = \"sgd\"\nlr = 0.3\n\
+         [train]\nrole = \"trainer\"\nconsistency = \"bsp\"\nepochs = 3\nbatch_size = 8\n",
+        chosen = scores("chosen", "server"),
+        other = scores("other", "trainer"),
+        root = data(""),
+    );
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("job.toml"), &job).unwrap();
+    let output = finish(&mut spawn(folder.path(), Some("job.toml"), &["replicas.average=all_reduce"]));
+    assert_code(&output, 0);
+    let eval = records(folder.path(), "eval").pop().unwrap();
+    assert_eq!((&eval["ordered"], &eval["targets"]), (&1.0.into(), &0.into()));
+
+    fs::write(folder.path().join("job.toml"), job.replace("target = []\n", "")).unwrap();
+    let output = finish(&mut spawn(folder.path(), Some("job.toml"), &["replicas.average=all_reduce"]));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(
+        said.contains("this loss takes no target, and got 1\n  hint: write target = [] in [loss]"),
+        "{said}"
+    );
 }

@@ -1,0 +1,262 @@
+//! Validation by all trainers, what its figures decide, and what is done with the model of a run afterwards. Real processes.
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::program::*;
+
+/// Three trainers of the built-in digits.
+const FOUR: [&str; 2] = ["cluster.world_size=4", "train.epochs=3"];
+
+/// Whose parts of the data are of different sizes.
+fn train_unevenly(folder: &Path, settings: &[&str]) -> Output {
+    let job = include_str!("../../../jobs/digits_ps.toml");
+    let partition = job.lines().find(|line| line.starts_with("partition =")).unwrap();
+    std::fs::write(folder.join("job.toml"), job.replace(partition, "fractions = [0.5, 0.3, 0.1]")).unwrap();
+    let all: Vec<&str> = FOUR.iter().chain(settings).copied().collect();
+    finish(&mut spawn(folder, Some("job.toml"), &all))
+}
+
+fn train(folder: &Path, settings: &[&str]) -> Output {
+    let all: Vec<&str> = FOUR.iter().chain(settings).copied().collect();
+    finish(&mut spawn(folder, None, &all))
+}
+
+/// `pstrain eval` or another, of the run of `folder`.
+fn use_model(folder: &Path, args: &[&str]) -> Output {
+    let (command, options) = args.split_first().unwrap();
+    finish(pstrain(folder).arg(command).arg("RUN").args(["--master-port", "0"]).args(options))
+}
+
+fn evaluated(folder: &Path, options: &[&str]) -> Value {
+    let args: Vec<&str> = ["eval", "--json"].iter().chain(options).copied().collect();
+    let output = use_model(folder, &args);
+    assert_code(&output, 0);
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+const METRICS: &str = "eval.metrics=[{type=\"f1\", average=\"macro\"}, {type=\"top_k\", k=3}, \"perplexity\", \"confusion_matrix\"]";
+
+/// With running statistics, which trainers and hosts have of their own.
+const NORM: &str = "modules.net.layers=[{type=\"conv2d\", in_channels=1, out_channels=8, kernel_size=3, padding=1}, \
+                    {type=\"batch_norm2d\", num_features=8}, \"relu\", \"flatten\", \
+                    {type=\"linear\", in_features=512, out_features=10}]";
+
+/// How a model is placed is what it is judged with, again.
+#[test]
+fn eval_repeats_the_last_validation_of_every_placement() {
+    let replicas = ["modules.net.place=\"trainer\"", "roles={trainer=\"rest\"}"];
+    let caller = ["modules.net.run=\"caller\""];
+    let hosts = ["roles={server=2, trainer=\"rest\"}"];
+    for placement in [&[][..], &replicas, &caller, &hosts] {
+        let folder = tempfile::tempdir().unwrap();
+        let settings: Vec<&str> = placement
+            .iter()
+            .copied()
+            .chain([NORM, METRICS, "eval.every_steps=20", "train.consistency=\"bsp\""])
+            .collect();
+        assert_code(&train(folder.path(), &settings), 0);
+        let last = summary(folder.path())["eval"].clone();
+        assert_eq!(evaluated(folder.path(), &[]), last, "{placement:?}");
+        let records = records(folder.path(), "eval");
+        assert_eq!(records.last().unwrap()["loss"], last["loss"], "{placement:?}");
+        assert!(records.len() > 1, "{placement:?}: {}", records.len());
+        // Alone, other threads share the sums.
+        let alone = evaluated(folder.path(), &["--one-rank"]);
+        let near = |key: &str| {
+            let (alone, last) = (alone[key].as_f64().unwrap(), last[key].as_f64().unwrap());
+            assert!((alone - last).abs() < 1e-6, "{placement:?}, {key}: {alone} and {last}");
+        };
+        ["loss", "accuracy", "f1_macro", "top_3", "perplexity"].into_iter().for_each(near);
+        assert_eq!(alone["confusion_matrix"], last["confusion_matrix"]);
+    }
+}
+
+/// The figures do not depend on who has computed them: of two runs of one trainer and of three that learn nothing.
+#[test]
+fn three_trainers_find_what_one_finds() {
+    let figures = |world: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let settings =
+            [world, "optimizer.lr=1e-30", "train.epochs=1", "train.steps=1", METRICS, "eval.batch_size=7"];
+        assert_code(&train(folder.path(), &settings), 0);
+        summary(folder.path())["eval"].clone()
+    };
+    let (one, three) = (figures("cluster.world_size=2"), figures("cluster.world_size=4"));
+    assert_eq!(one["confusion_matrix"], three["confusion_matrix"]);
+    for key in ["samples", "targets", "accuracy", "f1_macro", "top_3"] {
+        assert_eq!(one[key], three[key], "{key}");
+    }
+    let far = |key: &str| (one[key].as_f64().unwrap() - three[key].as_f64().unwrap()).abs();
+    assert!(far("loss") < 1e-6 && far("perplexity") < 1e-5, "{one} and {three}");
+}
+
+#[test]
+fn the_best_model_is_kept_beside_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    // Worse with each epoch: the first is the best.
+    let settings = ["eval.every_epochs=1", "eval.best={metric=\"loss\", mode=\"max\"}"];
+    assert_code(&train(folder.path(), &settings), 0);
+    let (told, records) = (summary(folder.path()), records(folder.path(), "eval"));
+    let best: Vec<bool> = records.iter().map(|record| record["best"] == true).collect();
+    assert_eq!(best, [true, false, false]);
+    assert_eq!(told["best"]["loss"], records[0]["loss"]);
+    assert_eq!(told["best"]["epoch"], 1);
+    assert_eq!(evaluated(folder.path(), &["--best"])["loss"], records[0]["loss"]);
+    assert_eq!(evaluated(folder.path(), &[])["loss"], records[2]["loss"]);
+}
+
+#[test]
+fn training_ends_early_for_all_trainers() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["eval.every_steps=10", "eval.stop={patience=2, min_delta=100.0}"];
+    let output = train_unevenly(folder.path(), &settings);
+    assert_code(&output, 0);
+    // The first figure is better than none, the two behind it are not by so much.
+    assert_eq!(records(folder.path(), "eval").len(), 3);
+    // One of the trainers has 15 steps in all.
+    assert_eq!(summary(folder.path())["steps"], 30 + 30 + 15);
+    assert_eq!(evaluated(folder.path(), &[]), summary(folder.path())["eval"]);
+}
+
+/// Those with less data wait for the others where these are judged.
+#[test]
+fn trainers_with_less_data_take_part_in_every_validation() {
+    for (consistency, every, expected) in [
+        ("async", "eval.every_steps=10", 8),
+        ("ssp", "eval.every_steps=10", 8),
+        ("async", "eval.every_epochs=1", 3),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let consistency = format!("train.consistency=\"{consistency}\"");
+        let staleness: &[&str] = if consistency.contains("ssp") { &["train.staleness=3"] } else { &[] };
+        let settings = [consistency.as_str(), every];
+        let settings: Vec<&str> = settings.iter().chain(staleness).copied().collect();
+        assert_code(&train_unevenly(folder.path(), &settings), 0);
+        let found = records(folder.path(), "eval").len();
+        assert_eq!(found, expected, "{settings:?}");
+    }
+}
+
+/// Those who may not go ahead of the others would wait for one that waits for them.
+#[test]
+fn epochs_of_different_lengths_are_no_place_to_meet_for_trainers_that_keep_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["train.consistency=\"ssp\"", "train.staleness=3", "eval.every_epochs=1"];
+    let output = train_unevenly(folder.path(), &settings);
+    assert_code(&output, 2);
+    let said: Vec<String> = stderr(&output)
+        .lines()
+        .filter_map(|line| line.split_once("] "))
+        .map(|(_, said)| said.to_owned())
+        .filter(|said| said.contains("error") || said.contains("hint"))
+        .take(2)
+        .collect();
+    insta::assert_snapshot!(said.join("\n"), @"");
+}
+
+#[test]
+fn a_plateau_lowers_the_rate_of_all_trainers() {
+    let folder = tempfile::tempdir().unwrap();
+    let plateau = "optimizer.schedule={type=\"plateau\", patience=0, threshold=1000.0, threshold_mode=\"abs\", gamma=0.5}";
+    assert_code(&train(folder.path(), &[plateau, "eval.every_epochs=1", "log.every=1"]), 0);
+    let steps = records(folder.path(), "step");
+    for rank in 1..=3 {
+        let of_rank = steps.iter().filter(|step| step["rank"] == rank);
+        let mut rates: Vec<f64> = of_rank.map(|step| step["lr"].as_f64().unwrap()).collect();
+        rates.dedup();
+        // The first validation is better than none; the second, behind which the last epoch comes, is not.
+        assert_eq!(rates.len(), 2, "rank {rank}: {rates:?}");
+        assert!((rates[1] / rates[0] - 0.5).abs() < 1e-12, "{rates:?}");
+    }
+}
+
+#[test]
+fn predictions_are_the_same_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_code(&train(folder.path(), &["train.steps=3"]), 0);
+    let predict = |file: &str, options: &[&str]| {
+        let args: Vec<&str> = ["predict", "--out", file].iter().chain(options).copied().collect();
+        assert_code(&use_model(folder.path(), &args), 0);
+        std::fs::read(folder.path().join(file)).unwrap()
+    };
+    let csv = String::from_utf8(predict("p.csv", &["--field", "labels"])).unwrap();
+    let mut lines = csv.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((head.len(), head[0], head[1], head[10]), (11, "labels", "net_0", "net_9"));
+    let rows: Vec<Vec<f32>> =
+        lines.map(|line| line.split(',').map(|number| number.parse().unwrap()).collect()).collect();
+    assert_eq!(rows.len(), 297);
+    let right = rows.iter().filter(|row| {
+        let best = (1..11).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+        best - 1 == row[0] as usize
+    });
+    let accuracy = summary(folder.path())["eval"]["accuracy"].as_f64().unwrap();
+    assert_eq!(right.count(), (accuracy * 297.0).round() as usize);
+    let json = String::from_utf8(predict("p.jsonl", &["--field", "labels"])).unwrap();
+    for (line, row) in json.lines().zip(&rows) {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let of_net = line["net"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32);
+        assert_eq!(line["labels"].as_f64().unwrap() as f32, row[0]);
+        assert!(of_net.eq(row[1..].iter().copied()));
+    }
+    let npy = predict("p.npy", &[]);
+    let numbers =
+        npy[npy.len() - 297 * 40..].chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    assert!(numbers.eq(rows.iter().flat_map(|row| row[1..].iter().copied())));
+    let tensors = predict("p.safetensors", &["--field", "labels"]);
+    assert!(!tensors.is_empty());
+    let tensors = pstrain::model::load(&folder.path().join("p.safetensors")).unwrap();
+    let shapes: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.size())).collect();
+    assert!(
+        shapes.contains(&("labels", vec![297])) && shapes.contains(&("net", vec![297, 10])),
+        "{shapes:?}"
+    );
+}
+
+#[test]
+fn mistakes_with_a_run_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_code(&train(folder.path(), &["train.steps=3"]), 0);
+    let told = |args: &[&str]| {
+        let output = use_model(folder.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        stderr(&output)
+            .lines()
+            .filter(|line| line.contains("error") || line.contains("hint"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    insta::assert_snapshot!(told(&["eval", "--best"]), @r"
+    error: `RUN/model-best.safetensors` is not there
+      hint: a job with eval.best and eval.every_epochs keeps it; without --best the last model is taken
+    ");
+    insta::assert_snapshot!(told(&["predict", "--out", "p.txt"]), @r"
+    error: `p.txt` says no format by its ending
+      hint: name a file that ends in .csv, .jsonl, .npy or .safetensors
+    ");
+    insta::assert_snapshot!(told(&["predict", "--out", "p.csv", "--field", "label"]), @r#"
+    [trainer1] error: the test data: `--field label` = "label" is not a field of the data
+    [trainer1]   hint: the fields are `images`, `labels`
+    "#);
+    insta::assert_snapshot!(told(&["eval", "--one-rank", "--set", "eval.metrics=[\"auc\"]"]), @r#"
+    error: metric `auc`: takes one score for each target of 0 and 1 (one shape, sizes of 1 aside), or scores of two classes, and a sample has the output [10] and the target [] of int64
+      hint: for more classes there are accuracy, top_k, and f1 with average = "macro"
+    "#);
+    insta::assert_snapshot!(told(&["eval", "--set", "optimizer.type=\"sdg\""]), @r#"
+    error: job `RUN/job.toml`: `optimizer.type` = "sdg" is not one of sgd, adam, adamw, adagrad, adadelta, adamax, rmsprop, rprop, nadam, radam or lion
+      hint: did you mean "sgd"?
+    "#);
+    std::fs::write(folder.path().join("p.csv"), "").unwrap();
+    insta::assert_snapshot!(told(&["predict", "--out", "p.csv"]), @r"
+    error: `p.csv` is there already
+      hint: --overwrite writes it anew
+    ");
+    std::fs::remove_file(folder.path().join("RUN/job.toml")).unwrap();
+    insta::assert_snapshot!(told(&["eval"]), @r"
+    error: `RUN` is no run folder: it has no job.toml
+      hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME
+    ");
+}
