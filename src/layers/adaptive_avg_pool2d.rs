@@ -6,6 +6,7 @@ use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::pool::{expect_image, with_last};
+use super::python::Python;
 use super::shape::{Output, Signal};
 use crate::config::{Key, MOST, Sizes, key, sizes};
 
@@ -58,6 +59,10 @@ impl Op for AdaptiveAvgPool2d {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.AdaptiveAvgPool2d").with(self.output_size)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

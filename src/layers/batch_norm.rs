@@ -12,6 +12,7 @@ use super::op::{
     Buffer, First, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position,
     weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Key, Number, between, flag, key};
@@ -124,6 +125,15 @@ where
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch(format!("nn.BatchNorm{N}d"))
+            .with(self.num_features)
+            .named("eps", self.eps, 1e-5)
+            .named("momentum", self.momentum, 0.1)
+            .named("affine", self.affine, true)
+            .named("track_running_stats", self.track_running_stats, true)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

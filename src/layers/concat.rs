@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::arguments::{arguments, dimension};
 use super::join::joining;
 use super::op::Join;
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal, no_dimension, position};
 
 arguments! {
@@ -15,6 +16,20 @@ arguments! {
 }
 
 joining!(Concat);
+
+const CONCAT: Class = Class(
+    r#"
+class Concat(nn.Module):
+    """Its inputs one behind the other along a dimension."""
+
+    def __init__(self, dim=1):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *inputs):
+        return torch.cat(inputs, self.dim)
+"#,
+);
 
 impl Join for Concat {
     fn joined(&self, inputs: &[Signal]) -> Output {
@@ -54,5 +69,9 @@ impl Join for Concat {
 impl Concat {
     fn join(&self, inputs: &[&Tensor]) -> Result<Tensor, TchError> {
         Tensor::f_cat(inputs, self.dim)
+    }
+
+    fn in_python(&self) -> Python {
+        Python::own(CONCAT).named("dim", self.dim, 1)
     }
 }

@@ -8,6 +8,7 @@ use super::arguments::{Arguments, BIAS, divisors_hint, size};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::window::{Window, dimensions, slide};
 use super::{Layer, init, size::numbers};
@@ -235,6 +236,18 @@ where
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch(format!("nn.Conv{N}d"))
+            .with(self.in_channels)
+            .with(self.out_channels)
+            .with(self.kernel_size)
+            .named("stride", self.stride, [1; N])
+            .named("padding", self.padding, [0; N])
+            .named("dilation", self.dilation, [1; N])
+            .named("groups", self.groups, 1)
+            .named("bias", self.bias, true)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -9,6 +9,7 @@ use super::conv::{
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Key, MOST, Sizes, Table, key, sizes};
@@ -108,6 +109,19 @@ impl Op for ConvTranspose2d {
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.ConvTranspose2d")
+            .with(self.in_channels)
+            .with(self.out_channels)
+            .with(self.kernel_size)
+            .named("stride", self.stride, [1; 2])
+            .named("padding", self.padding, [0; 2])
+            .named("output_padding", self.output_padding, [0; 2])
+            .named("groups", self.groups, 1)
+            .named("bias", self.bias, true)
+            .named("dilation", self.dilation, [1; 2])
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -7,6 +7,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::arguments::arguments;
 use super::join::{self, joining};
 use super::op::Join;
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Flag, Key, flag, key};
 
@@ -22,6 +23,24 @@ const ITSELF: Key<Flag> = key("itself", flag())
     .doc("Also the dot product of each vector with itself (DLRM's `arch_interaction_itself`).");
 
 joining!(DotInteraction);
+
+const INTERACTION: Class = Class(
+    r#"
+class DotInteraction(nn.Module):
+    """A dense vector, and behind it the dot product of each pair of vectors among it and the others, as in DLRM."""
+
+    def __init__(self, itself=False):
+        super().__init__()
+        self.diagonal = 0 if itself else -1
+
+    def forward(self, dense, *others):
+        vectors = torch.cat([x.unsqueeze(1) if x.dim() == 2 else x for x in (dense, *others)], 1)
+        count = vectors.size(1)
+        rows, columns = torch.tril_indices(count, count, self.diagonal, device=vectors.device)
+        dots = torch.bmm(vectors, vectors.transpose(1, 2))
+        return torch.cat([dense, dots[:, rows, columns]], 1)
+"#,
+);
 
 impl DotInteraction {
     /// The pairs of so many vectors, each with those before it: `(1, 0), (2, 0), (2, 1), ...`, the lower triangle of
@@ -82,6 +101,10 @@ impl DotInteraction {
         let places: Vec<i64> = self.pairs(vectors).map(|(row, column)| row * vectors + column).collect();
         let places = Tensor::f_from_slice(&places)?.f_to(all.device())?;
         Tensor::f_cat(&[inputs[0], &dots.f_index_select(1, &places)?], 1)
+    }
+
+    fn in_python(&self) -> Python {
+        Python::own(INTERACTION).named("itself", self.itself, false)
     }
 }
 

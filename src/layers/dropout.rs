@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::{Layer, masks};
 use crate::config::{Key, Number, between, key};
@@ -57,6 +58,10 @@ impl Op for Dropout {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.Dropout").with(self.p)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

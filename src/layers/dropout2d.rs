@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::arguments::{INPLACE, arguments};
 use super::dropout::P;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, masks};
 
@@ -60,6 +61,10 @@ impl Op for Dropout2d {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.Dropout2d").with(self.p)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -6,6 +6,7 @@ use tch::{TchError, Tensor};
 
 use super::Layer;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Signal};
 
 /// All that there is to say of such a layer.
@@ -13,6 +14,9 @@ pub trait Elementwise: Debug + Send + Sync {
     /// # Errors
     /// What libtorch refuses.
     fn apply(&self, x: &Tensor) -> Result<Tensor, TchError>;
+
+    /// As [`Op::python`].
+    fn in_python(&self) -> Python;
 }
 
 impl<T: Elementwise> Op for T {
@@ -54,6 +58,10 @@ impl<T: Elementwise> Op for T {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        self.in_python()
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

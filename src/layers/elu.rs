@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
 use super::elementwise::Elementwise;
+use super::python::Python;
 use crate::config::{Key, Number, key, number};
 
 arguments! {
@@ -24,5 +25,9 @@ impl Elementwise for Elu {
         // Libtorch's own has no alpha in its Rust bindings: the two halves of it, of which one is 0.
         let below = x.f_elu()?.f_clamp_max(0.0)?.f_mul_scalar(self.alpha)?;
         x.f_relu()?.f_add(&below)
+    }
+
+    fn in_python(&self) -> Python {
+        Python::torch("nn.ELU").named("alpha", self.alpha, 1.0)
     }
 }

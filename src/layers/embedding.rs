@@ -3,8 +3,9 @@
 use tch::{TchError, Tensor};
 
 use super::arguments::{arguments, size};
-use super::columns::{self, other_count};
+use super::columns::{self, COLUMNS, other_count};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, TableSpec};
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::tables::{NUM_EMBEDDINGS, TableRows, asked};
 use super::{Layer, LayerOp};
@@ -108,6 +109,14 @@ impl Op for Embedding {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        let table = Python::torch("nn.Embedding")
+            .with(self.embedding_dim)
+            .named("padding_idx", self.padding_idx, None)
+            .named("sparse", self.sparse, false);
+        columns::python(table, &self.num_embeddings, COLUMNS)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -3,9 +3,10 @@
 use tch::{Kind, TchError, Tensor};
 
 use super::arguments::arguments;
-use super::columns::{self, other_count};
+use super::columns::{self, BAG, BAG_COLUMNS, other_count};
 use super::embedding::{EMBEDDING_DIM, MAX_NORM, NORM_TYPE, SCALE_GRAD_BY_FREQ, SPARSE};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, TableSpec};
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::tables::{BagMode, Columns, EMPTY_PLACE, NUM_EMBEDDINGS, TableRows, asked};
 use super::{Layer, LayerOp};
@@ -108,6 +109,15 @@ impl Op for EmbeddingBag {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        let table = Python::own(BAG).with(self.embedding_dim).named("mode", self.mode.name(), "mean").named(
+            "sparse",
+            self.sparse,
+            false,
+        );
+        columns::python(table, &self.num_embeddings, BAG_COLUMNS)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::{arguments, dimension};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal, no_dimension, position};
 
 arguments! {
@@ -72,6 +73,10 @@ impl Op for Flatten {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.Flatten").named("start_dim", self.start_dim, 1).named("end_dim", self.end_dim, -1)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
 use super::elementwise::Elementwise;
+use super::python::Python;
 use crate::config::{Key, Words, key, words};
 
 arguments! {
@@ -26,11 +27,22 @@ pub enum Approximation {
     Tanh,
 }
 
-impl Elementwise for Gelu {
-    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        x.f_gelu(match self.approximate {
+impl Approximation {
+    /// PyTorch's.
+    fn name(self) -> &'static str {
+        match self {
             Approximation::None => "none",
             Approximation::Tanh => "tanh",
-        })
+        }
+    }
+}
+
+impl Elementwise for Gelu {
+    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_gelu(self.approximate.name())
+    }
+
+    fn in_python(&self) -> Python {
+        Python::torch("nn.GELU").named("approximate", self.approximate.name(), "none")
     }
 }

@@ -7,6 +7,7 @@ use super::batch_norm::{AFFINE, channels};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Integer, Key, Table};
@@ -70,6 +71,14 @@ impl Op for GroupNorm {
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.GroupNorm")
+            .with(self.num_groups)
+            .with(self.num_channels)
+            .named("eps", self.eps, 1e-5)
+            .named("affine", self.affine, true)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position};
+use super::python::{Class, Python};
 use super::recurrent::{BIDIRECTIONAL, HiddenStates, NUM_LAYERS, OUTPUT, Recurrent};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
@@ -28,6 +29,27 @@ impl Gru {
         Recurrent { gates: 3, input_size, hidden_size, num_layers, bias, dropout, bidirectional, output }
     }
 }
+
+const SEQUENCE: Class = Class(
+    r#"
+class GRUSequence(nn.GRU):
+    """The hidden states at every step."""
+
+    def forward(self, x):
+        return super().forward(x)[0]
+"#,
+);
+
+const LAST: Class = Class(
+    r#"
+class GRULast(nn.GRU):
+    """The hidden state after the last step; those of both directions side by side."""
+
+    def forward(self, x):
+        _, hidden = super().forward(x)
+        return torch.cat([*hidden[-2 if self.bidirectional else -1 :]], 1)
+"#,
+);
 
 impl Op for Gru {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -68,6 +90,13 @@ impl Op for Gru {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        self.sizes().python(match self.output {
+            HiddenStates::Sequence => SEQUENCE,
+            HiddenStates::Last => LAST,
+        })
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

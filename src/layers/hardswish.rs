@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
 use super::elementwise::Elementwise;
+use super::python::Python;
 
 arguments! {
     /// x times a straight line from 0 at -3 to 1 at 3.
@@ -14,5 +15,9 @@ arguments! {
 impl Elementwise for Hardswish {
     fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         x.f_hardswish()
+    }
+
+    fn in_python(&self) -> Python {
+        Python::torch("nn.Hardswish")
     }
 }

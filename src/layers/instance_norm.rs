@@ -11,6 +11,7 @@ use super::batch_norm::{
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, Seen, at_each_position, weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::window::dimensions;
 use super::{Layer, init, size::numbers};
@@ -116,6 +117,15 @@ where
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch(format!("nn.InstanceNorm{N}d"))
+            .with(self.num_features)
+            .named("eps", self.eps, 1e-5)
+            .named("momentum", self.momentum, 0.1)
+            .named("affine", self.affine, false)
+            .named("track_running_stats", self.track_running_stats, false)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -2,8 +2,8 @@
 
 use super::shape::{Refusal, Signal};
 
-/// Makes of a [`Join`](super::op::Join) with a method `join`, which gives its output for a batch of each input, a layer:
-/// all else that there is to say of it.
+/// Makes of a [`Join`](super::op::Join) with a method `join`, which gives its output for a batch of each input, and a method
+/// `in_python` a layer: all else that there is to say of it.
 macro_rules! joining {
     ($layer:ident) => {
         impl $crate::layers::op::Op for $layer {
@@ -45,6 +45,10 @@ macro_rules! joining {
 
             fn memory(&self) -> $crate::layers::op::Memory {
                 $crate::layers::op::Memory::KEEPS_OUTPUT
+            }
+
+            fn python(&self) -> $crate::layers::python::Python {
+                self.in_python()
             }
 
             fn forward(

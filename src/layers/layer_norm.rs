@@ -7,6 +7,7 @@ use super::arguments::{BIAS, EPS, arguments};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Integer, Item, Key, Kind, MOST, Values, flag, integer, key};
@@ -110,6 +111,14 @@ impl Op for LayerNorm {
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.LayerNorm")
+            .with(self.normalized_shape.as_slice())
+            .named("eps", self.eps, 1e-5)
+            .named("elementwise_affine", self.elementwise_affine, true)
+            .named("bias", self.bias, true)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{INPLACE, arguments};
 use super::elementwise::Elementwise;
+use super::python::Python;
 use crate::config::{Key, Number, key, number};
 
 arguments! {
@@ -21,5 +22,9 @@ impl Elementwise for LeakyRelu {
     fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         // Libtorch's own has no slope in its Rust bindings; this is PReLU with one that is not learned.
         x.f_prelu(&Tensor::f_full([1], self.negative_slope, (x.f_kind()?, x.device()))?)
+    }
+
+    fn in_python(&self) -> Python {
+        Python::torch("nn.LeakyReLU").with(self.negative_slope)
     }
 }

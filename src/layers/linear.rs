@@ -6,6 +6,7 @@ use super::arguments::{BIAS, arguments, size};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, weight_and_bias,
 };
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use super::{Layer, init, size::numbers};
 
@@ -79,6 +80,13 @@ impl Op for Linear {
 
     fn memory(&self) -> Memory {
         Memory::FORGETS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.Linear")
+            .with(self.in_features)
+            .with(self.out_features)
+            .named("bias", self.bias, true)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

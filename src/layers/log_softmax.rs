@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::{arguments, dimension};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Signal, along_dimension};
 
 arguments! {
@@ -53,6 +54,10 @@ impl Op for LogSoftmax {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.LogSoftmax").with(self.dim)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::{BATCH_FIRST, BIAS, arguments, dropout, size};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position};
+use super::python::{Class, Python};
 use super::recurrent::{BIDIRECTIONAL, HiddenStates, NUM_LAYERS, OUTPUT, PROJ_SIZE, Recurrent};
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
@@ -29,6 +30,27 @@ impl Lstm {
         Recurrent { gates: 4, input_size, hidden_size, num_layers, bias, dropout, bidirectional, output }
     }
 }
+
+const SEQUENCE: Class = Class(
+    r#"
+class LSTMSequence(nn.LSTM):
+    """The hidden states at every step."""
+
+    def forward(self, x):
+        return super().forward(x)[0]
+"#,
+);
+
+const LAST: Class = Class(
+    r#"
+class LSTMLast(nn.LSTM):
+    """The hidden state after the last step; those of both directions side by side."""
+
+    def forward(self, x):
+        _, (hidden, _) = super().forward(x)
+        return torch.cat([*hidden[-2 if self.bidirectional else -1 :]], 1)
+"#,
+);
 
 impl Op for Lstm {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -69,6 +91,13 @@ impl Op for Lstm {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        self.sizes().python(match self.output {
+            HiddenStates::Sequence => SEQUENCE,
+            HiddenStates::Last => LAST,
+        })
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -6,6 +6,7 @@ use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
 use super::pool::{CEIL_MODE, check_padding, dilation, kernel_size, output, padding, stride};
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::window::Window;
 use crate::config::{Table, refused};
@@ -91,6 +92,15 @@ where
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch(format!("nn.MaxPool{N}d"))
+            .with(self.kernel_size)
+            .named("stride", self.step(), self.kernel_size)
+            .named("padding", self.padding, [0; N])
+            .named("dilation", self.dilation, [1; N])
+            .named("ceil_mode", self.ceil_mode, false)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

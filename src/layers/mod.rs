@@ -19,6 +19,7 @@ pub mod masks;
 mod max_pool;
 pub mod op;
 mod pool;
+pub mod python;
 mod read;
 mod recurrent;
 pub mod rng;

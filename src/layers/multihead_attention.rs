@@ -7,6 +7,7 @@ use super::masks::{self, MaskSource};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
 };
+use super::python::{Class, Python};
 use super::shape::{Output, Signal, steps_of};
 use super::{Layer, size::numbers};
 use crate::config::{Flag, Integer, Key, Refused, Table, flag, key, refused};
@@ -37,6 +38,23 @@ fn check(layer: MultiheadAttention, table: &Table<'_>) -> Option<MultiheadAttent
     must_divide(table, &NUM_HEADS, layer.num_heads, "embed_dim", layer.embed_dim)?;
     Some(layer)
 }
+
+const ATTENTION: Class = Class(
+    r#"
+class SelfAttention(nn.MultiheadAttention):
+    """Attention of which query, key and value are the input; causal: no step sees those after it."""
+
+    def __init__(self, *args, causal=False, **options):
+        super().__init__(*args, batch_first=True, **options)
+        self.causal = causal
+
+    def forward(self, x):
+        mask = None
+        if self.causal:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.size(1), x.device, x.dtype)
+        return super().forward(x, x, x, need_weights=False, attn_mask=mask, is_causal=self.causal)[0]
+"#,
+);
 
 impl Op for MultiheadAttention {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -96,6 +114,15 @@ impl Op for MultiheadAttention {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::own(ATTENTION)
+            .with(self.embed_dim)
+            .with(self.num_heads)
+            .named("dropout", self.dropout, 0.0)
+            .named("bias", self.bias, true)
+            .named("causal", self.causal, false)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::{arguments, dimension, size};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal, no_dimension, position};
 use crate::config::{Integer, Key, MOST, integer, key};
 
@@ -18,6 +19,20 @@ arguments! {
 }
 
 const START: Key<Integer> = key("start", integer(0..=MOST)).example("0").doc("The first, counted from 0.");
+
+const NARROW: Class = Class(
+    r#"
+class Narrow(nn.Module):
+    """Some places of a dimension, one behind the other."""
+
+    def __init__(self, dim, start, length):
+        super().__init__()
+        self.dim, self.start, self.length = dim, start, length
+
+    def forward(self, x):
+        return x.narrow(self.dim, self.start, self.length)
+"#,
+);
 
 impl Op for Narrow {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -72,6 +87,10 @@ impl Op for Narrow {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::own(NARROW).with(self.dim).with(self.start).with(self.length)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

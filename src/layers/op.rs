@@ -6,6 +6,7 @@ use std::ops::Range;
 use tch::{Kind, TchError, Tensor};
 
 use super::masks::MaskSource;
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::tables::{BagMode, Columns, asked};
 use super::{Layer, LayerOp};
@@ -45,6 +46,9 @@ pub trait Op: Debug + Send + Sync {
     fn inner(&self) -> &[Layer];
 
     fn memory(&self) -> Memory;
+
+    /// What it is in Python, with the names of its parameters and buffers.
+    fn python(&self) -> Python;
 
     /// Its output for a batch.
     ///

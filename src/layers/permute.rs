@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal, position};
 use crate::config::{Integer, Key, List, Table, integer, key, list};
 
@@ -34,6 +35,20 @@ fn check(layer: Permute, table: &Table<'_>) -> Option<Permute> {
     }
     None
 }
+
+const PERMUTE: Class = Class(
+    r#"
+class Permute(nn.Module):
+    """The dimensions in another order; 0 is the batch."""
+
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return x.permute(self.dims)
+"#,
+);
 
 impl Op for Permute {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -81,6 +96,10 @@ impl Op for Permute {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        self.dims.iter().fold(Python::own(PERMUTE), |python, dim| python.with(*dim))
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{Kind, TchError, Tensor};
 use super::Layer;
 use super::arguments::{arguments, size};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, weight_and_bias};
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal, steps_of};
 
 arguments! {
@@ -14,6 +15,16 @@ arguments! {
         embedding_dim: i64 = size("embedding_dim").doc("Numbers of each step."),
     }
 }
+
+const POSITIONAL: Class = Class(
+    r#"
+class PositionalEmbedding(nn.Embedding):
+    """Adds row t of a table to step t of a sequence."""
+
+    def forward(self, x):
+        return x + super().forward(torch.arange(x.size(1), device=x.device))
+"#,
+);
 
 impl Op for PositionalEmbedding {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -62,6 +73,10 @@ impl Op for PositionalEmbedding {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::own(POSITIONAL).with(self.num_embeddings).with(self.embedding_dim)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, parameter};
+use super::python::Python;
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{Integer, Key, MOST, Number, integer, key, number};
 
@@ -72,6 +73,10 @@ impl Op for Prelu {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.PReLU").named("num_parameters", self.num_parameters, 1)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

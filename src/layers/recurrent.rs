@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 
 use super::masks::{self, MaskSource};
 use super::op::{ParameterSpec, parameter};
+use super::python::{Class, Python};
 use super::shape::{Output, Signal, steps_of};
 use crate::config::{Flag, Integer, Key, Refused, Words, flag, integer, key, refused, words};
 
@@ -84,6 +85,18 @@ impl Recurrent {
             HiddenStates::Last => vec![width],
         };
         Ok(Signal::floats(output(steps_of(input, self.input_size, "input_size", output)?)))
+    }
+
+    /// One of `class`.
+    pub fn python(&self, class: Class) -> Python {
+        Python::own(class)
+            .with(self.input_size)
+            .with(self.hidden_size)
+            .named("num_layers", self.num_layers, 1)
+            .named("bias", self.bias, true)
+            .named("batch_first", true, false)
+            .named("dropout", self.dropout, 0.0)
+            .named("bidirectional", self.bidirectional, false)
     }
 
     /// The hidden state of the last layer for a batch `x` (N, T, input): at every step, (N, T, hidden), or after the last

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::{INPLACE, arguments};
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::Python;
 use super::shape::{Output, Signal};
 
 arguments! {
@@ -52,6 +53,10 @@ impl Op for Relu {
 
     fn memory(&self) -> Memory {
         Memory { forgets_output: false, writes_over_input: true }
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.ReLU")
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -5,6 +5,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::{Class, Python};
 use super::shape::{MOST_DIMENSIONS, Output, Refusal, Signal};
 use crate::config::{Integer, Key, List, MOST, Table, integer, key, list};
 
@@ -33,6 +34,20 @@ fn check(layer: Reshape, table: &Table<'_>) -> Option<Reshape> {
     }
     None
 }
+
+const RESHAPE: Class = Class(
+    r#"
+class Reshape(nn.Module):
+    """Each sample in another shape."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x):
+        return x.reshape(x.size(0), *self.shape)
+"#,
+);
 
 impl Op for Reshape {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -88,6 +103,10 @@ impl Op for Reshape {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        self.shape.iter().fold(Python::own(RESHAPE), |python, size| python.with(*size))
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position};
+use super::python::{Class, Python};
 use super::shape::{Output, Refusal, Signal, infer};
 use super::{Layer, read, size};
 use crate::config::{By, Key, Kind, by, key};
@@ -18,6 +19,21 @@ arguments! {
 const LAYERS: Key<By<Vec<Layer>>> = key("layers", by(read::list, || Kind::list(Kind::Named("layer"))))
     .example("[\"relu\"]")
     .doc("What is added to the input.");
+
+const RESIDUAL: Class = Class(
+    r#"
+class Residual(nn.Sequential):
+    """x + layers(x)."""
+
+    def __init__(self, *layers, **named):
+        super().__init__(*layers)
+        for name, layer in named.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return x + super().forward(x)
+"#,
+);
 
 impl Op for Residual {
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -68,6 +84,11 @@ impl Op for Residual {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        let inner = self.layers.iter().map(|layer| (layer.name.as_str(), layer.op.python()));
+        Python::own(RESIDUAL).over(inner.collect())
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

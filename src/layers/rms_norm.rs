@@ -7,6 +7,7 @@ use super::layer_norm::{NORMALIZED_SHAPE, output};
 use super::op::{
     Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable, at_each_position, parameter,
 };
+use super::python::Python;
 use super::shape::{Output, Signal};
 use super::{Layer, init, size::numbers};
 use crate::config::{Flag, Key, Number, Optional, above, flag, key};
@@ -69,6 +70,14 @@ impl Op for RmsNorm {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        Python::torch("nn.RMSNorm").with(self.normalized_shape.as_slice()).named("eps", self.eps, None).named(
+            "elementwise_affine",
+            self.elementwise_affine,
+            true,
+        )
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {

@@ -4,6 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::arguments::arguments;
 use super::elementwise::Elementwise;
+use super::python::Python;
 use crate::config::{Key, Number, above, key, number};
 
 arguments! {
@@ -30,5 +31,13 @@ impl Elementwise for Softplus {
         let scaled = x.f_mul_scalar(self.beta)?;
         let smooth = scaled.f_softplus()?.f_div_scalar(self.beta)?;
         x.f_where_self(&scaled.f_gt(self.threshold)?, &smooth)
+    }
+
+    fn in_python(&self) -> Python {
+        Python::torch("nn.Softplus").named("beta", self.beta, 1.0).named(
+            "threshold",
+            self.threshold,
+            OWN_THRESHOLD,
+        )
     }
 }

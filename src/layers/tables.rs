@@ -28,6 +28,17 @@ pub enum BagMode {
     Max,
 }
 
+impl BagMode {
+    /// PyTorch's.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            BagMode::Sum => "sum",
+            BagMode::Mean => "mean",
+            BagMode::Max => "max",
+        }
+    }
+}
+
 /// The index that stands in an empty place of a bag.
 pub const EMPTY_PLACE: i64 = -1;
 
@@ -91,6 +102,10 @@ impl TableRows {
 }
 
 impl Columns {
+    pub(super) fn each(&self) -> &[i64] {
+        &self.0
+    }
+
     pub fn count(&self) -> i64 {
         self.0.len() as i64
     }

@@ -7,6 +7,7 @@ use tch::{TchError, Tensor};
 use super::Layer;
 use super::arguments::arguments;
 use super::op::{Buffer, ForwardArgs, Join, Memory, Op, ParameterSpec, RowTable};
+use super::python::{self, Python};
 use super::shape::{Output, Refusal, Signal};
 use crate::config::{
     Flag, Integer, Item, Key, Kind, MOST, Number, Optional, Refused, Table, Values, Words, above, flag,
@@ -71,6 +72,17 @@ impl Mode {
             Mode::Trilinear => 3..=3,
         }
     }
+
+    /// PyTorch's.
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Nearest => "nearest",
+            Mode::Linear => "linear",
+            Mode::Bilinear => "bilinear",
+            Mode::Bicubic => "bicubic",
+            Mode::Trilinear => "trilinear",
+        }
+    }
 }
 
 /// One number for all dimensions, or one for each.
@@ -93,6 +105,15 @@ impl<T: Copy> PerDimension<T> {
         match self {
             PerDimension::All(_) => true,
             PerDimension::Each(numbers) => numbers.len() == dims,
+        }
+    }
+}
+
+impl<T: python::Value> python::Value for PerDimension<T> {
+    fn written(&self) -> String {
+        match self {
+            PerDimension::All(number) => number.written(),
+            PerDimension::Each(numbers) => numbers.as_slice().written(),
         }
     }
 }
@@ -212,6 +233,15 @@ impl Op for Upsample {
 
     fn memory(&self) -> Memory {
         Memory::KEEPS_OUTPUT
+    }
+
+    fn python(&self) -> Python {
+        let corners = (self.mode != Mode::Nearest).then_some(self.align_corners);
+        Python::torch("nn.Upsample")
+            .named("size", self.size.clone(), None)
+            .named("scale_factor", self.scale_factor.clone(), None)
+            .named("mode", self.mode.name(), "nearest")
+            .named("align_corners", corners, None)
     }
 
     fn forward(&self, args: &mut ForwardArgs<'_>) -> Result<Tensor, TchError> {
