@@ -13,6 +13,7 @@ mod bench;
 mod compile;
 mod data;
 mod exit;
+mod export;
 mod job;
 mod logs;
 mod plugin;
@@ -53,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
         Command::Init { path } => job::init(&path),
+        Command::Export(args) => export::export(&args),
         Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),

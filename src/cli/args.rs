@@ -99,6 +99,15 @@ Examples:
         #[arg(default_value = STARTER_FILE)]
         path: PathBuf,
     },
+    /// Write the model of a finished run as a program of its own, beside its weights
+    #[command(after_help = "\
+Examples:
+  pstrain export runs/digits_ps-20261120-213305 --to python
+  pstrain export runs/dlrm-20261120-213305 --to python --out dlrm --force
+
+model.py has a class for each module of the job, and `Model` for all of them, in plain PyTorch.
+Its `load(folder)` gives the model with its weights.")]
+    Export(ExportArgs),
     /// Print the JSON Schema of job files, by which an editor completes and checks them
     #[command(after_help = "\
 A line `#:schema ./pstrain.schema.json` at the top of a job tells taplo, and VS Code with Even Better TOML, where it is:
@@ -238,6 +247,30 @@ pub struct CheckArgs {
     /// Do not run the job's TorchScript: it is code, and may be somebody else's
     #[arg(long)]
     pub no_scripts: bool,
+}
+
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The run folder
+    pub run: PathBuf,
+    /// In which language
+    #[arg(long, value_name = "FORMAT")]
+    pub to: ExportFormat,
+    /// Folder to write to [default: export in the run folder]
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// The weights of the best evaluation instead of the last ones
+    #[arg(long)]
+    pub best: bool,
+    /// Write over files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// A torch.nn.Module in model.py
+    Python,
 }
 
 #[derive(Subcommand)]

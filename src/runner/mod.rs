@@ -13,6 +13,7 @@ mod collectives_demo;
 mod course;
 pub mod devices;
 mod driver;
+pub mod export;
 pub mod fetch;
 mod ids;
 pub mod inputs;

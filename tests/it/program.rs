@@ -31,6 +31,18 @@ pub fn pstrain(folder: &Path) -> Command {
     command
 }
 
+/// A script of the repository, by the Python with PyTorch that `make interop` has set up.
+pub fn interop_python(script: &str) -> Command {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = std::env::var_os("INTEROP_PYTHON");
+    let python = python.map_or_else(|| repository.join(".deps/interop/bin/python"), PathBuf::from);
+    let mut command = Command::new(python);
+    command.arg(repository.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
+    // Another libtorch than this process's.
+    command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+    command
+}
+
 /// Runs to the end, at most [`LIMIT`].
 pub fn finish(command: &mut Command) -> Output {
     wait(start(command))

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::program::*;
 use flate2::Crc;
@@ -269,16 +268,21 @@ fn what_a_run_saves_gives_the_loss_that_it_has_evaluated() {
 #[test]
 #[ignore = "needs a Python with PyTorch: `make interop` runs it"]
 fn what_a_run_saves_gives_the_same_outputs_in_python() {
-    let python = std::env::var_os("INTEROP_PYTHON")
-        .map_or_else(|| repository().join(".deps/interop/bin/python"), PathBuf::from);
     for case in &CASES {
         let folder = tempfile::tempdir().unwrap();
         ran(case, folder.path());
-        let mut command = Command::new(&python);
-        command.arg(repository().join("tests/data/jobs.py")).args(["compare", case.job]);
-        command.args([crate::program::model(folder.path()), folder.path().join("ours.safetensors")]);
-        // Another libtorch than this process's.
-        command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
+        let ours = folder.path().join("ours.safetensors");
+        let mut command = interop_python("tests/data/jobs.py");
+        command.args(["compare", case.job]).arg(crate::program::model(folder.path())).arg(&ours);
         assert_code(&finish(&mut command), 0);
+        // And so does what is exported, of the same fields; one that the job does not name is the only one.
+        assert_code(&finish(pstrain(folder.path()).args(["export", "RUN", "--to", "python"])), 0);
+        let exported = folder.path().join("RUN/export");
+        let mut called = model::load(&ours).unwrap();
+        if let [MadeField(name, ..)] = case.fields {
+            called.iter_mut().filter(|(of, _)| of == name).for_each(|(of, _)| *of = "input0".into());
+        }
+        model::save(&exported.join("called.safetensors"), &called).unwrap();
+        assert_code(&finish(interop_python("tests/data/export.py").arg(&exported)), 0);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{Close, conv_net, figures, sequential, spec};
-use pstrain::job::{self, JobText, ModuleSpec, Sources};
+use pstrain::job::{self, JobErrors, JobText, ModuleSpec, Resolved, Sources};
 use pstrain::layers::{self, Dropout, Dropout2d, LAYERS, LayerOp};
 use pstrain::model::{Mode, Module, load, save};
 use serde::Deserialize;
@@ -35,7 +35,7 @@ fn read_of(layer: &str) -> Figures {
 }
 
 #[derive(Deserialize)]
-struct Case {
+pub struct Case {
     /// As a job writes them.
     layers: String,
     parameters: Vec<(String, Vec<i64>)>,
@@ -63,14 +63,30 @@ impl Case {
 
     /// The module as a job says it, whose samples are those of the figures.
     fn spec(&self) -> ModuleSpec {
+        let resolved = load_job(&self.job()).unwrap_or_else(|errors| panic!("{}: {errors}", self.name));
+        resolved.job.training().unwrap().modules[0].clone()
+    }
+
+    /// A job with these layers alone.
+    pub fn job(&self) -> String {
         let dtype = |kind| if kind == Kind::Int64 { "int64" } else { "float32" };
         let sample = |input: &Tensor| (input.size()[1..].to_vec(), dtype(input.kind()));
         let inputs: Vec<_> = self.inputs().iter().map(sample).collect();
-        job_of_several(&self.layers, &inputs).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
+        text_of(&self.layers, &inputs)
+    }
+
+    /// Parameters and buffers by their names.
+    pub fn state(&self) -> Vec<(String, Tensor)> {
+        let mut state = Vec::new();
+        for (kind, names) in [("param", &self.parameters), ("buffer", &self.buffers)] {
+            let tensors = self.named(kind, names);
+            state.extend(names.iter().zip(tensors).map(|((name, _), tensor)| (name.clone(), tensor.copy())));
+        }
+        state
     }
 
     /// The batch, and the further ones of a layer that joins several.
-    fn inputs(&self) -> Vec<Tensor> {
+    pub fn inputs(&self) -> Vec<Tensor> {
         let others = (1..).map_while(|nth| self.numbers.get(&format!("input{nth}")));
         std::iter::once(self.get("input")).chain(others).map(Tensor::copy).collect()
     }
@@ -82,11 +98,18 @@ impl Case {
 
 /// A module of these layers, read and checked as a job's.
 fn job_of(layers: &str, input: &[i64], dtype: &str) -> Result<ModuleSpec, String> {
-    job_of_several(layers, &[(input.to_vec(), dtype)])
+    let resolved =
+        load_job(&text_of(layers, &[(input.to_vec(), dtype)])).map_err(|errors| errors.to_string())?;
+    Ok(resolved.job.training().unwrap().modules[0].clone())
 }
 
-/// With an input of each shape and dtype.
-fn job_of_several(layers: &str, inputs: &[(Vec<i64>, &str)]) -> Result<ModuleSpec, String> {
+pub fn load_job(text: &str) -> Result<Resolved, JobErrors> {
+    let file = JobText { name: "x.toml", text };
+    job::load(&Sources { file, env: Vec::new(), overrides: &[] })
+}
+
+/// A job with an input of each shape and dtype.
+fn text_of(layers: &str, inputs: &[(Vec<i64>, &str)]) -> String {
     let takes = match inputs {
         [(input, dtype)] => format!("input = {input:?}\ninput_dtype = \"{dtype}\""),
         several => {
@@ -98,18 +121,15 @@ fn job_of_several(layers: &str, inputs: &[(Vec<i64>, &str)]) -> Result<ModuleSpe
             format!("from = {names:?}\ninputs = {{ {} }}", entries.join(", "))
         }
     };
-    let text = format!(
+    format!(
         "[roles]\nserver = 1\ntrainer = 1\n[data]\nplugin = \"own.wasm\"\n[loss]\nplugin = \"mse\"\n\
          [optimizer]\ntype = \"sgd\"\n\
          [modules.net]\nplace = \"server\"\n{takes}\nlayers = {layers}\n"
-    );
-    let sources = Sources { file: JobText { name: "x.toml", text: &text }, env: Vec::new(), overrides: &[] };
-    let resolved = job::load(&sources).map_err(|errors| errors.to_string())?;
-    Ok(resolved.job.training().unwrap().modules[0].clone())
+    )
 }
 
 /// The figures of every layer that a job can name.
-fn read() -> BTreeMap<String, Case> {
+pub fn read() -> BTreeMap<String, Case> {
     let mut all = BTreeMap::new();
     for entry in LAYERS {
         let mut numbers = load(&figures(&format!("layers/{}.safetensors", entry.name))).unwrap();
@@ -151,14 +171,9 @@ fn a_seed_gives_the_weights_that_pytorch_gives() {
 fn forward_and_gradients_are_pytorchs() {
     for (name, case) in read() {
         let module = case.build(0);
-        let mut state = Vec::new();
-        for (kind, names) in [("param", &case.parameters), ("buffer", &case.buffers)] {
-            let tensors = case.named(kind, names);
-            state.extend(names.iter().zip(tensors).map(|((name, _), tensor)| (name.clone(), tensor.copy())));
-        }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("figures.safetensors");
-        save(&file, &state).unwrap();
+        save(&file, &case.state()).unwrap();
         let params = module.start_from(&file).unwrap();
         compare(&case, &module, &params, Mode { train: case.train, dropout_seed: 1 });
         for ((key, buffer), torchs) in

@@ -1,5 +1,6 @@
 //! Modules and optimizers, and what their tests share.
 
+mod export;
 mod layers;
 mod optimizers;
 mod safetensors;

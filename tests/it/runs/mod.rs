@@ -1,6 +1,7 @@
 mod bad_input;
 mod collectives;
 mod datasets;
+mod export;
 mod hybrid;
 mod joining;
 mod judging;
