@@ -192,7 +192,10 @@ impl Trainer<'_> {
         self.mesh.barrier("trained").wait()?;
         let (steps, time) = (counted(report.steps, "step"), seconds(report.train_seconds));
         let worked = course.conclude(report)?;
-        self.reporter.done(format!("{steps} in {time}"));
+        self.reporter.done(match self.job.task {
+            Task::Train => format!("{steps} in {time}"),
+            Task::Evaluate { .. } | Task::Predict { .. } => "done".into(),
+        });
         Ok(worked)
     }
 

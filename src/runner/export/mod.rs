@@ -11,15 +11,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 
-use super::run_folder::{JOB, MODEL};
+use super::run_folder::{JOB, MODEL, MODEL_BEST};
 use crate::files::{self, WholeFile};
 use crate::job::weights::{self, Header};
 use crate::job::{self, JobErrors, JobText, ModuleSpec, Sources, TorchScript, Training};
 use crate::layers::Layer;
 use crate::model;
 
-/// The weights of the best evaluation.
-const BEST_MODEL: &str = "model-best.safetensors";
 /// What is written.
 const SOURCE: &str = "model.py";
 const WEIGHTS: &str = "model.safetensors";
@@ -129,7 +127,7 @@ impl Export<'_> {
 
     /// Where the weights are.
     fn weights(&self) -> Result<PathBuf, ExportError> {
-        let (run, name) = (self.run.display(), if self.best { BEST_MODEL } else { MODEL });
+        let (run, name) = (self.run.display(), if self.best { MODEL_BEST } else { MODEL });
         let path = self.run.join(name);
         match path.exists() {
             true => Ok(path),

@@ -87,7 +87,7 @@ impl<'a> Validations<'a> {
             matches!(job.train.consistency, Consistency::Ssp { .. } | Consistency::Sequential);
         if let (Some(Period::Epochs(_)), true, true) = (every, keeps_together, least < most) {
             return Err(BadJob(anyhow!(
-                "`eval.every_epochs`: the trainers' epochs have from {least} to {most} steps, and with train.consistency = \"{}\" \
+                "`eval.every_epochs`: the trainers' epochs have from {least} to {most} steps, and under {} \
                  those with fewer would wait in the validation for those with more, which wait for them\n  \
                  hint: write eval.every_steps, which all of them come to together",
                 job.train.consistency

@@ -154,7 +154,10 @@ fn epochs_of_different_lengths_are_no_place_to_meet_for_trainers_that_keep_toget
         .filter(|said| said.contains("error") || said.contains("hint"))
         .take(2)
         .collect();
-    insta::assert_snapshot!(said.join("\n"), @"");
+    insta::assert_snapshot!(said.join("\n"), @r#"
+    error: `eval.every_epochs`: the trainers' epochs have from 5 to 24 steps, and under ssp with staleness 3 those with fewer would wait in the validation for those with more, which wait for them
+      hint: write eval.every_steps, which all of them come to together
+    "#);
 }
 
 #[test]
