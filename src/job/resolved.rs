@@ -70,6 +70,7 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     let mut optimizer =
         Value::serialize(&training.optimizer.spec).ok().and_then(Value::into_dict).unwrap_or_default();
     optimizer.extend(training.clip_norm.map(|norm| ("clip_norm".to_owned(), norm.into())));
+    optimizer.extend(training.clip_value.map(|value| ("clip_value".to_owned(), value.into())));
     optimizer.extend(take(&mut root, "optimizer").remove_entry("groups"));
     let schedule = training.schedule.as_ref().and_then(|schedule| Value::serialize(schedule).ok());
     optimizer.extend(schedule.map(|schedule| ("schedule".to_owned(), schedule)));

@@ -32,8 +32,8 @@ pub use error::OptimizerError;
 pub use optimization::{Optimization, ParameterGroup, matches};
 pub use optimizer::Optimizer;
 pub use read::{
-    CLIP_NORM, COMMON, GROUPS, OPTIMIZER, OWN, TYPE, group_keys, read_common, read_own, read_schedule,
-    schedules, section, variants,
+    CLIP_NORM, CLIP_VALUE, COMMON, GROUPS, OPTIMIZER, OWN, TYPE, group_keys, read_common, read_own,
+    read_schedule, schedules, section, variants,
 };
 pub use rows::{RowOptimizer, RowStep};
 pub use rule::{RowRule, Slot};

@@ -11,6 +11,9 @@ pub struct Optimization {
     pub spec: OptimizerSpec,
     /// The first that has a parameter is its group.
     pub groups: Vec<ParameterGroup>,
+    /// Each number of a gradient is brought between minus this and this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_value: Option<f64>,
 }
 
 /// Parameters by patterns of their names, and the options of their own. The optimizer is that of the others.
@@ -51,7 +54,7 @@ impl Optimization {
 
 impl From<OptimizerSpec> for Optimization {
     fn from(spec: OptimizerSpec) -> Optimization {
-        Optimization { spec, groups: Vec::new() }
+        Optimization { spec, groups: Vec::new(), clip_value: None }
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Optimizer {
     pub(super) rules: Vec<Rule>,
     /// One for each parameter, in the order in which they were given.
     pub(super) states: Vec<ParameterState>,
+    /// Of gradients.
+    clip_value: Option<f64>,
 }
 
 /// How some of the parameters are updated.
@@ -72,7 +74,7 @@ impl Optimizer {
                 .map_err(|error| torch(optimizer, index, &error))
         };
         let states = names.into_iter().zip(params).enumerate().map(state).collect::<Result<_, _>>()?;
-        Ok(Optimizer { name: optimizer, rules, states })
+        Ok(Optimizer { name: optimizer, rules, states, clip_value: optimization.clip_value })
     }
 
     /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`], at the learning rate times
@@ -115,7 +117,11 @@ impl Optimizer {
         state.leave_to_readers()?;
         state.steps += 1;
         let Rule { spec, .. } = &self.rules[state.rule];
-        let grad = if spec.maximizes() { grad.f_neg()? } else { grad.shallow_clone() };
+        let grad = match self.clip_value {
+            Some(limit) => grad.f_clamp(-limit, limit)?,
+            None => grad.shallow_clone(),
+        };
+        let grad = if spec.maximizes() { grad.f_neg()? } else { grad };
         let (slots, step) = (state.tensors.as_mut_slice(), state.steps);
         spec.rule().update(Update { param: param.shallow_clone(), grad, slots, step, lr })
     }

@@ -29,15 +29,20 @@ pub const CLIP_NORM: Key<Optional<Number>> = key("clip_norm", above(0.0)).option
     "Scales the gradients of a step down to this norm, which is over all parameters of the job, where theirs is larger: \
      torch's `clip_grad_norm_`.",
 );
+/// The largest number that a gradient has.
+pub const CLIP_VALUE: Key<Optional<Number>> = key("clip_value", above(0.0)).optional().doc(
+    "In place of `clip_norm`: brings each number of a gradient between minus this and this: torch's `clip_grad_value_`.",
+);
 const NO_SCHEDULE: Refused =
     refused("schedule", "write it in [optimizer]: the learning rates of all modules follow it");
+const NO_CLIP_VALUE: Refused = refused("clip_value", "write it in [optimizer]: it holds for all parameters");
 const NO_CLIPPING: Refused =
     refused("clip_norm", "write it in [optimizer]: the norm is that of all parameters");
 
 /// The keys of `[optimizer]`, whatever its type.
-pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &SCHEDULE, &CLIP_NORM, &GROUPS];
+pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &SCHEDULE, &CLIP_NORM, &CLIP_VALUE, &GROUPS];
 /// Those of a module's own optimizer.
-pub static OWN: &[&dyn AnyKey] = &[&TYPE, &GROUPS, &NO_SCHEDULE, &NO_CLIPPING];
+pub static OWN: &[&dyn AnyKey] = &[&TYPE, &GROUPS, &NO_SCHEDULE, &NO_CLIPPING, &NO_CLIP_VALUE];
 
 /// All optimizers, as a job's table of one may be.
 pub fn variants() -> Vec<Variant> {
@@ -88,7 +93,8 @@ fn read_one(table: &Table<'_>, common: &[&dyn AnyKey]) -> Option<Optimization> {
     let spec = spec?;
     let groups = table.item(&GROUPS).map_or(Some(Vec::new()), |groups| read_groups(&groups, entry, &spec));
     check_together(table, entry, &spec)?;
-    Some(Optimization { spec, groups: groups? })
+    // That of all modules is added where they run.
+    Some(Optimization { spec, groups: groups?, clip_value: None })
 }
 
 /// What a group does not say is as the optimizer says it.

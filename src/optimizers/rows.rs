@@ -16,6 +16,8 @@ pub struct RowOptimizer {
     values: Vec<Vec<f32>>,
     /// Steps so far, of the table as a whole: also those that touched no row of this rank.
     steps: u64,
+    /// Of gradients.
+    clip_value: Option<f32>,
 }
 
 impl RowOptimizer {
@@ -24,11 +26,16 @@ impl RowOptimizer {
     /// # Errors
     /// The optimizer, or one of its options, updates more than the rows that have gradients: what stands behind its name
     /// in a message.
-    pub fn new(spec: OptimizerSpec, numbers: usize) -> Result<RowOptimizer, &'static str> {
+    pub fn new(
+        spec: OptimizerSpec,
+        clip_value: Option<f64>,
+        numbers: usize,
+    ) -> Result<RowOptimizer, &'static str> {
         spec.rule().rows().map(drop)?;
         let slots = spec.rule().slots();
         let values = slots.iter().map(|slot| vec![slot.first as f32; numbers]).collect();
-        Ok(RowOptimizer { spec, slots, values, steps: 0 })
+        let clip_value = clip_value.map(|limit| limit as f32);
+        Ok(RowOptimizer { spec, slots, values, steps: 0, clip_value })
     }
 
     /// The table has become longer.
@@ -52,7 +59,8 @@ impl RowOptimizer {
         // Each rule is odd in the gradient.
         let sign = if self.spec.maximizes() { -1.0 } else { 1.0 };
         let rate = rule.rate(self.steps, self.spec.lr() * lr_factor);
-        RowStep { rate: sign * rate as f32, rule, values: &mut self.values }
+        let clip = self.clip_value.map(|limit| (limit, Vec::new()));
+        RowStep { rate: sign * rate as f32, rule, values: &mut self.values, clip }
     }
 
     /// Steps so far.
@@ -82,11 +90,21 @@ pub struct RowStep<'a> {
     /// What a row moves by for each unit that the rule gives, against the gradient.
     rate: f32,
     values: &'a mut [Vec<f32>],
+    /// The limit, and room for a row's gradient within it.
+    clip: Option<(f32, Vec<f32>)>,
 }
 
 impl RowStep<'_> {
     /// Updates the row that starts at number `at` of the table.
     pub fn row(&mut self, at: usize, row: &mut [f32], gradient: &[f32]) {
+        let gradient = match &mut self.clip {
+            None => gradient,
+            Some((limit, clipped)) => {
+                clipped.clear();
+                clipped.extend(gradient.iter().map(|number| number.clamp(-*limit, *limit)));
+                clipped.as_slice()
+            }
+        };
         self.rule.row(self.rate, row, gradient, self.values, at);
     }
 }

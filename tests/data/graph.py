@@ -36,6 +36,7 @@ COLUMN_ROWS = [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28
 
 # Models that are also trained with two optimizers, groups and a schedule.
 CLIP_NORM = 0.15
+CLIP_VALUE = 0.002
 # The modules of which one is, in each model that has one.
 FROZEN = ["tables", "user", "a", "both"]
 TUNED = ["dlrm", "columns", "towers", "diamond"]
@@ -254,6 +255,11 @@ def tuned(model):
     return optimizers, [scheduled(optimizer) for optimizer in optimizers], CLIP_NORM
 
 
+def clamped(model):
+    """Each number of a gradient within CLIP_VALUE, which some of nearly all steps are not."""
+    return [torch.optim.SGD(model.parameters(), lr=LR, momentum=0.0)], [], -CLIP_VALUE
+
+
 def frozen(model):
     """Nothing of one module is trained, and no bias of the last. placements.rs says the same as a job."""
     children = dict(model.named_children())
@@ -275,7 +281,10 @@ def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
         both = torch.cat([own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)])
         model.zero_grad()
         loss(model(*[x[both] for x in inputs]), *[y[both] for y in targets]).backward()
-        if clip_norm:
+        if clip_norm and clip_norm < 0:
+            clipped += any(bool((p.grad.abs() > -clip_norm).any()) for p in model.parameters())
+            nn.utils.clip_grad_value_(model.parameters(), -clip_norm)
+        elif clip_norm:
             norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             clipped += bool(norm > clip_norm)
         for each in [*optimizers, *schedules]:
@@ -296,7 +305,7 @@ def main():
         """From the seed, and from the first rows of tables that are cut."""
         ways = {"": plain}
         if name in TUNED:
-            ways["_tuned"] = tuned
+            ways.update(_tuned=tuned, _clamped=clamped)
         if name in [*TUNED, "script"]:
             ways["_frozen"] = frozen
         for way, how in ways.items():

@@ -118,7 +118,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
     let (Graph { modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
-    let optimizer::Read { common, schedule, clip_norm, own } = optimizer?;
+    let optimizer::Read { common, schedule, clip_norm, clip_value, own } = optimizer?;
     let mut training = Training {
         seed: seed? as u64,
         modules,
@@ -133,6 +133,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         own_optimizers: own,
         schedule,
         clip_norm,
+        clip_value,
         train: train.train?,
         eval: eval?,
         log: log?,

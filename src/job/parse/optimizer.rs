@@ -8,13 +8,14 @@ use super::super::weights::wanted_by_layers;
 use super::modules;
 use crate::config::{Item, Table};
 use crate::optimizers::{
-    self, CLIP_NORM, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches,
+    self, CLIP_NORM, CLIP_VALUE, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches,
 };
 
 pub(super) struct Read {
     pub common: Optimization,
     pub schedule: Option<LrSchedule>,
     pub clip_norm: Option<f64>,
+    pub clip_value: Option<f64>,
     /// By the name that a job gives a module.
     pub own: BTreeMap<String, Optimization>,
 }
@@ -22,12 +23,18 @@ pub(super) struct Read {
 pub(super) fn read(root: &Table<'_>) -> Option<Read> {
     let section = optimizers::section(root);
     let (common, schedule) = (optimizers::read_common(&section), optimizers::read_schedule(&section));
-    let clip_norm = section.read(&CLIP_NORM);
+    let (clip_norm, clip_value) = (section.read(&CLIP_NORM), section.read(&CLIP_VALUE));
     let own: Option<_> = own_tables(root)
         .into_iter()
         .map(|(name, table)| Some((name, optimizers::read_own(&table)?)))
         .collect();
-    Some(Read { common: common?, schedule: schedule?, clip_norm: clip_norm?, own: own? })
+    Some(Read {
+        common: common?,
+        schedule: schedule?,
+        clip_norm: clip_norm?,
+        clip_value: clip_value?,
+        own: own?,
+    })
 }
 
 fn own_tables<'a>(root: &Table<'a>) -> Vec<(String, Table<'a>)> {
@@ -51,6 +58,9 @@ pub(super) fn check(root: &Table<'_>, training: &Training) {
     }
     if let Some(item) = section.item(&CLIP_NORM) {
         check_clipping(&item, training);
+    }
+    if let Some(item) = section.item(&CLIP_VALUE) {
+        check_clip_value(&item, training);
     }
     let has_own = |module: &&ModuleSpec| training.own_optimizers.contains_key(module.written_name());
     check_groups(&section, &training.optimizer, training.modules.iter().filter(|module| !has_own(module)));
@@ -89,6 +99,25 @@ fn check_clipping(item: &Item<'_>, training: &Training) {
             "counts gradients of rows, and `modules.{name}` leaves out those of rows that are not there"
         );
         item.wrong(problem, "leave out admit_after and evict_after");
+    }
+}
+
+/// Each owner does it by itself, where it has the gradient that is applied.
+fn check_clip_value(item: &Item<'_>, training: &Training) {
+    if training.clip_norm.is_some() {
+        item.wrong("and clip_norm both say how gradients are clipped", "leave one of them out");
+    }
+    if training.train.local_steps > 1 {
+        let problem = "is for gradients, and after local steps it is their sums that are pushed";
+        item.wrong(problem, "leave train.local_steps out");
+    }
+    let sparse = |module: &&ModuleSpec| {
+        !module.is_cut() && module.layers().iter().any(|layer| layer.op.has_sparse_gradient())
+    };
+    if let Some(module) = training.modules.iter().find(sparse) {
+        let problem =
+            format!("is for dense gradients, and `modules.{}` has sparse ones", module.written_name());
+        item.wrong(problem, "leave `sparse` out of its layers, or use clip_norm");
     }
 }
 

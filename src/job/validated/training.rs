@@ -38,6 +38,8 @@ pub struct Training {
     pub schedule: Option<LrSchedule>,
     /// The norm that the gradients of a step are scaled down to.
     pub clip_norm: Option<f64>,
+    /// The largest number of a gradient.
+    pub clip_value: Option<f64>,
     pub train: Train,
     pub eval: Eval,
     pub log: Log,
@@ -199,7 +201,7 @@ impl Training {
     }
 
     fn in_force(&self, written: &Optimization) -> Optimization {
-        let mut optimization = written.clone();
+        let mut optimization = Optimization { clip_value: self.clip_value, ..written.clone() };
         if self.train.scale_lr && self.rounds() {
             optimization.scale_lr(self.train.trainers.ranks.len() as f64);
         }

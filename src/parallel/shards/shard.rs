@@ -161,7 +161,7 @@ impl Shard {
     pub fn set_optimizer(&self, optimization: &Optimization) -> Result<()> {
         let spec = self.options(optimization)?;
         self.optimizer.choose(&self.module, optimization, || {
-            let set = self.updates.prepare(|table| table.set_optimizer(spec));
+            let set = self.updates.prepare(|table| table.set_optimizer(spec, optimization.clip_value));
             set.with_context(|| in_module(&self.module))
         })
     }

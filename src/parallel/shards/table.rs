@@ -125,8 +125,8 @@ impl Table {
 
     /// # Errors
     /// The optimizer cannot update single rows.
-    pub fn set_optimizer(&mut self, spec: &OptimizerSpec) -> Result<()> {
-        let optimizer = RowOptimizer::new(spec.clone(), self.numbers.len());
+    pub fn set_optimizer(&mut self, spec: &OptimizerSpec, clip_value: Option<f64>) -> Result<()> {
+        let optimizer = RowOptimizer::new(spec.clone(), clip_value, self.numbers.len());
         let refused = |why| anyhow!("{}{why} cannot update single rows", spec.name());
         self.optimizer = Some(optimizer.map_err(refused)?);
         Ok(())

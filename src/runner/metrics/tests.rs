@@ -230,7 +230,15 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     let record =
         EvalRecord { step: 20, epoch: 3, rank: Rank(1), result: result.clone(), best: true, time_s: 1.0 };
     let judged = Summary { eval: Some(result), best: Some(record), ..summary() };
-    insta::assert_snapshot!(EndTable { summary: &judged, folder }.to_string(), @"");
+    insta::assert_snapshot!(EndTable { summary: &judged, folder }.to_string(), @r"
+    accuracy  50.00 %  (2 of 4 test samples)
+    loss      2.0000 test, 0.2500 at the last step
+    metrics   auc 0.7500, f1 NaN
+    best      loss 2.0000, accuracy 50.00 %, auc 0.7500, f1 NaN, after step 20 of epoch 3
+    time      13.5 s training, 1.2 s start-up
+    speed     151.5 steps/s, 4,848 samples/s, 3 trainers together
+    run       runs/mnist_ps-20261120-213305
+    ");
     let untested = Summary { eval: None, trainers: 1, train_seconds: 125.2, ..summary() };
     insta::assert_snapshot!(EndTable { summary: &untested, folder }.to_string(), @r"
     loss      0.2500 at the last step

@@ -159,6 +159,9 @@ mod tests {
     #[test]
     fn a_figure_that_there_is_not_is_told() {
         let said = rules(&["eval.best={metric=\"f1\", mode=\"max\"}"]).judge(&result(0.1, 0.9));
-        insta::assert_snapshot!(said.unwrap_err().to_string(), @"");
+        insta::assert_snapshot!(said.unwrap_err().to_string(), @r"
+        the job goes by `f1`, and its validations have no such number
+          hint: they have loss, accuracy
+        ");
     }
 }

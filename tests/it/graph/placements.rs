@@ -424,6 +424,26 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
     tuned(&DIAMOND, &[Caller, Remote, Caller, RemoteReplicas]);
 }
 
+#[test]
+fn clipping_by_value_equals_one_process_under_every_placement() {
+    let clipped = |model: &Model, places: &[Place]| {
+        assert_is(model, "_clamped", places, &["optimizer.clip_value=0.002"]);
+    };
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Rows, Replicas],
+        [Caller, Hash, Caller],
+        [Remote, Caller, RemoteReplicas],
+        [Remote, With("bottom"), Stages],
+    ] {
+        clipped(&DLRM, &places);
+    }
+    clipped(&COLUMNS, &[Remote, Rows, Caller]);
+    clipped(&COLUMNS, &[Replicas, Replicas, Replicas]);
+    clipped(&TOWERS, &[Caller, Replicas, RemoteReplicas]);
+    clipped(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
+}
+
 /// Nothing of one module is trained, and no bias of the last.
 #[test]
 fn frozen_modules_and_parameters_equal_one_process_under_every_placement() {

@@ -111,6 +111,16 @@ fn mistakes_in_clipping_are_told() {
       from: option --set optimizer.clip_norm=1.0
       hint: leave train.local_steps out
     ");
+    insta::assert_snapshot!(with(&["optimizer.clip_value=0.5"]), @r"
+    error: job `x.toml`: `optimizer.clip_value` = 0.5 and clip_norm both say how gradients are clipped
+      from: option --set optimizer.clip_value=0.5
+      hint: leave one of them out
+    ");
+    insta::assert_snapshot!(set(&["optimizer.clip_value=-1"]), @r"
+    error: job `x.toml`: `optimizer.clip_value` = -1 is not above 0
+      from: option --set optimizer.clip_value=-1
+      hint: use a number above 0
+    ");
     insta::assert_snapshot!(set(&["optimizer.clip=1.0"]), @r"
     error: job `x.toml`: unknown key `optimizer.clip`
       from: option --set optimizer.clip=1.0

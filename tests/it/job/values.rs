@@ -59,7 +59,7 @@ fn unknown_keys_are_met_with_what_was_meant() {
     insta::assert_snapshot!(replaced("lr = 0.1", "lr = 0.1\nbetas = [0.9, 0.99]"), @r"
     error: job `x.toml`: unknown key `optimizer.betas`
       from: x.toml, line 26
-      hint: known keys: type, schedule, clip_norm, groups, lr, momentum, dampening, weight_decay, nesterov, maximize
+      hint: known keys: type, schedule, clip_norm, clip_value, groups, lr, momentum, dampening, weight_decay, nesterov, maximize
     ");
     insta::assert_snapshot!(replaced("out_features = 32 }", "out_features = 32, activation = \"relu\" }"), @r"
     error: job `x.toml`: unknown key `modules.net.layers[1].activation`

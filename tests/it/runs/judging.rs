@@ -263,3 +263,52 @@ fn mistakes_with_a_run_are_told() {
       hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME
     ");
 }
+
+fn shipped(name: &str) -> String {
+    format!("{}/jobs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_rents_of_the_shipped_table_are_learnt_and_judged_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data.root={:?}", shipped("data"));
+    let settings = [data.as_str(), "train.epochs=12"];
+    assert_code(&finish(&mut spawn(folder.path(), Some(&shipped("regression.toml")), &settings)), 0);
+    let told = summary(folder.path());
+    let (best, last) = (&told["best"], &told["eval"]);
+    assert!(best["r2"].as_f64().unwrap() > 0.9, "{best}");
+    assert!(best["rmse"].as_f64() <= last["rmse"].as_f64(), "{told}");
+    assert_eq!(evaluated(folder.path(), &[]), *last);
+    assert_eq!(evaluated(folder.path(), &["--best"])["rmse"], best["rmse"]);
+    let args = ["predict", "--best", "--one-rank", "--out", "p.csv", "--field", "rent"];
+    assert_code(&use_model(folder.path(), &args), 0);
+    let rows = std::fs::read_to_string(folder.path().join("p.csv")).unwrap();
+    let squares: Vec<f64> = rows
+        .lines()
+        .skip(1)
+        .map(|row| {
+            let (rent, said) = row.split_once(',').unwrap();
+            (rent.parse::<f64>().unwrap() - said.parse::<f64>().unwrap()).powi(2)
+        })
+        .collect();
+    let rmse = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
+    assert!((rmse - best["rmse"].as_f64().unwrap()).abs() < 1e-6, "{rmse} and {best}");
+}
+
+#[test]
+fn finetuning_leaves_what_is_frozen_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_code(&train(folder.path(), &["train.steps=10"]), 0);
+    let start = folder.path().join("start.safetensors");
+    std::fs::copy(model(folder.path()), &start).unwrap();
+    let weights = format!("modules.net.weights={start:?}");
+    let settings = [weights.as_str(), "train.steps=12"];
+    assert_code(&finish(&mut spawn(folder.path(), Some(&shipped("finetune.toml")), &settings)), 0);
+    let (before, after) =
+        (pstrain::model::load(&start).unwrap(), pstrain::model::load(&model(folder.path())).unwrap());
+    assert_eq!(before.len(), after.len());
+    for (name, value) in &before {
+        let (_, now) = after.iter().find(|(other, _)| other == name).unwrap();
+        assert_eq!(value.equal(now), name.starts_with("conv"), "{name}");
+    }
+}
