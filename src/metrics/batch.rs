@@ -17,7 +17,7 @@ pub(super) struct Classes {
     pub classes: i64,
 }
 
-/// The class that each target's scores say, and the class that it is: [elements], of int64.
+/// The class that each target's scores say, and the class that it is: `[elements]`, of int64.
 pub(super) struct Predictions {
     pub predicted: Tensor,
     pub actual: Tensor,
@@ -26,13 +26,13 @@ pub(super) struct Predictions {
     pub undefined: bool,
 }
 
-/// One score for each target of 0 and 1: [elements].
+/// One score for each target of 0 and 1: `[elements]`.
 pub(super) struct Binary {
     pub scores: Tensor,
     pub positive: Tensor,
 }
 
-/// Output and target as [elements] of f64.
+/// Output and target as `[elements]` of f64.
 pub(super) fn numbers(output: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Fault> {
     let (_, target) = laid(Takes::Numbers, output, target)?;
     let flat = |tensor: &Tensor| tensor.f_to_kind(Kind::Double)?.f_reshape([-1]);

@@ -259,7 +259,7 @@ fn npy_header(column: &Tensor, samples: u64) -> Vec<u8> {
     let mut head =
         format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.join(" "));
     const BEFORE: usize = 10;
-    while (BEFORE + head.len() + 1) % 64 != 0 {
+    while !(BEFORE + head.len() + 1).is_multiple_of(64) {
         head.push(' ');
     }
     head.push('\n');

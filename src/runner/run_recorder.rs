@@ -215,7 +215,7 @@ impl RecordSender {
     /// When the owners of the model's parts cannot be asked.
     pub fn keep_best(&self) -> Result<()> {
         let kept = self.mesh.request_within(COORDINATOR, KeepBest {}, WAIT_FOR_TRAINERS).wait();
-        Ok(kept.context("the model of the best validation")?)
+        kept.context("the model of the best validation")
     }
 
     /// Hands over what the data to train on have settled.

@@ -98,11 +98,13 @@ fn the_validator_refuses_what_is_misspelt_or_out_of_range() {
 
 #[test]
 fn each_default_is_one_that_its_schema_allows() {
-    let each = schema()["properties"].as_object().expect("sections").clone();
-    for (section, schema) in each {
+    let whole = schema();
+    for (section, schema) in whole["properties"].as_object().expect("sections") {
         for (key, schema) in schema["properties"].as_object().into_iter().flatten() {
             if let Some(default) = schema.get("default") {
-                let validator = jsonschema::draft202012::new(schema).expect("a schema");
+                let mut schema = schema.clone();
+                schema["$defs"] = whole["$defs"].clone();
+                let validator = jsonschema::draft202012::new(&schema).expect("a schema");
                 assert!(validator.is_valid(default), "{section}.{key}: {default}");
             }
         }
