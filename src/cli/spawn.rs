@@ -10,7 +10,7 @@ use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure};
 use super::run::{given_token, kept_in, make_folder, print_report};
 use super::{job, logs};
-use crate::job::Resolved;
+use crate::job::{Job, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
@@ -46,6 +46,18 @@ impl Listen {
         let job = &resolved.job;
         // Several jobs may run on a machine, so only a port that somebody has asked for is insisted on.
         let port = if resolved.master_port_is_given { job.cluster.master_port } else { 0 };
+        Listen::at(job, port)
+    }
+
+    /// At a port that the system chooses.
+    ///
+    /// # Errors
+    /// As [`Listen::of`].
+    pub fn anywhere(job: &Job) -> Result<Listen, Failure> {
+        Listen::at(job, 0)
+    }
+
+    fn at(job: &Job, port: u16) -> Result<Listen, Failure> {
         let socket = launch::bind_master(&job.cluster.master_addr, port)?;
         // Where it really listens: the system chooses for port 0, and a name may have several addresses.
         let at = socket.local_addr().context("the socket that rank 0 listens at").map_err(Failure::from)?;

@@ -62,9 +62,7 @@ fn load(
     let model = run.join(name);
     if !model.is_file() {
         let hint = match args.best {
-            true => {
-                "a job with eval.best and eval.every_epochs keeps it; without --best the last model is taken"
-            }
+            true => "a job with eval.best keeps it; without --best the last model is taken",
             false => "the run has not come to its end",
         };
         return Err(Failure::usage(format!("`{}` is not there\n  hint: {hint}", model.display())));
@@ -110,7 +108,7 @@ fn use_model(
     let folder = RunFolder::at(scratch.path());
     libtorch::ensure().map_err(Failure::usage)?;
     limits::check(&resolved.job, None).map_err(Failure::usage)?;
-    let listen = Listen::of(resolved)?;
+    let listen = Listen::anywhere(&resolved.job)?;
     let world = World { resolved, folder: &folder, keeps_folder: false, look, started };
     let parent = std::process::id();
     let done = in_world(world, listen, |report| match report {

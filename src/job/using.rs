@@ -9,6 +9,8 @@ impl Job {
     /// Has the model start from what was saved, and do something else than to train.
     pub fn use_model(&mut self, model: &Path, task: Task) {
         let Work::Train(training) = &mut self.work else { return };
+        // Its ranks are all here, wherever they were when it was trained.
+        self.cluster.master_addr = "127.0.0.1".into();
         for module in training.modules.iter_mut().filter(|module| module.has_state()) {
             module.weights = Some(model.into());
         }

@@ -1,7 +1,7 @@
 //! `model-best.safetensors`: the model of the best validation, as the coordinator keeps it while training goes on.
 //!
-//! The trainers stand still until the owners' snapshots are taken, not until they are written: what is updated meanwhile is
-//! copied first.
+//! The trainers stand still until the owners' snapshots are taken, not until they are written, but where the one before is still
+//! being written: what is updated meanwhile is copied first.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -57,18 +57,18 @@ impl BestModel {
         let best = self.clone();
         let before = self.lock().take();
         let run = move || {
-            let written = before.map_or(Ok(()), join);
+            // What became of the one before does not matter: this one takes its place.
+            let _ = before.map(join);
             let offered = best.recorder.take_states(&best.autograd);
             let states = match States::take(&best.training, &best.autograd, offered) {
                 Ok(states) => states,
                 Err(error) => {
                     let _ = taken.send(Err(CallError::failed(format_args!("{error:#}"))));
-                    return written;
+                    return Ok(());
                 }
             };
             // Whoever asked may be gone: that is found elsewhere.
             let _ = taken.send(Ok(()));
-            written?;
             best.folder.write_with(run_folder::MODEL_BEST, |file, path| {
                 states.write(&best.training, file, path).map(drop)
             })?;

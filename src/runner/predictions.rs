@@ -60,8 +60,17 @@ enum To {
 
 impl Predictions {
     /// Of so many samples. Nothing is written before the first batch, which tells shapes and dtypes.
-    pub fn new(path: &Path, names: Vec<String>, samples: u64) -> Predictions {
-        Predictions { path: path.into(), names, samples, written: 0, to: None }
+    ///
+    /// # Errors
+    /// Two columns have one name.
+    pub fn new(path: &Path, names: Vec<String>, samples: u64) -> Result<Predictions> {
+        for (nth, name) in names.iter().enumerate() {
+            ensure!(
+                !names[..nth].contains(name),
+                "two columns are named `{name}`\n  hint: ask for each field once"
+            );
+        }
+        Ok(Predictions { path: path.into(), names, samples, written: 0, to: None })
     }
 
     /// Writes the rows of a batch, one tensor for each name.

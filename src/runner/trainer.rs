@@ -347,6 +347,11 @@ impl Trainer<'_> {
                 course.recorder.keep_best()?;
             }
             course.validated(result, best)?;
+            if verdict.stop {
+                tracing::info!(
+                    "training ends here: eval.stop has seen no better figure for as long as its patience says"
+                );
+            }
             Ok(verdict)
         })
     }

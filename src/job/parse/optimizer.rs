@@ -7,6 +7,7 @@ use super::super::validated::{Consistency, MadeOf, ModuleSpec, Training};
 use super::super::weights::wanted_by_layers;
 use super::modules;
 use crate::config::{Item, Table};
+use crate::layers::Layer;
 use crate::optimizers::{
     self, CLIP_NORM, CLIP_VALUE, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches,
 };
@@ -112,7 +113,8 @@ fn check_clip_value(item: &Item<'_>, training: &Training) {
         item.wrong(problem, "leave train.local_steps out");
     }
     let sparse = |module: &&ModuleSpec| {
-        !module.is_cut() && module.layers().iter().any(|layer| layer.op.has_sparse_gradient())
+        let trains = |layer: &Layer| layer.op.has_sparse_gradient() && module.trained(layer) > 0;
+        !module.is_cut() && module.layers().iter().any(trains)
     };
     if let Some(module) = training.modules.iter().find(sparse) {
         let problem =

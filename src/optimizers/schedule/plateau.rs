@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
-use super::{GAMMA, Needed, Shape};
-use crate::config::{AnyKey as _, Integer, Key, Number, Words, at_least, between, integer, key, words};
+use super::{Needed, Shape};
+use crate::config::{
+    AnyKey as _, Integer, Key, Number, Words, above, at_least, between, integer, key, words,
+};
 use crate::metrics::{METRIC, MODE, MetricSpec, Mode, Watched};
 
 curve! {
@@ -31,7 +33,8 @@ pub enum Threshold {
 }
 
 const MOST: i64 = 1_000_000;
-const PLATEAU_GAMMA: Key<Number> = GAMMA.default("0.1");
+const PLATEAU_GAMMA: Key<Number> =
+    key("gamma", above(0.0).below(1.0)).default("0.1").doc("What the rate is multiplied by each time.");
 const PATIENCE: Key<Integer> = key("patience", integer(0..=MOST))
     .default("10")
     .doc("Validations without a better figure that change nothing; the next one does.");

@@ -46,11 +46,13 @@ pub(in crate::runner) struct About {
 body! {
     /// What follows from a validation, for all trainers.
     pub(in crate::runner) struct Judged {
-        verdict: Json<Verdict>,
+        stop: bool,
+        /// To the bit, as the first trainer has it.
+        lr_factor: f64,
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::runner) struct Verdict {
     /// Training ends here.
     pub stop: bool,

@@ -37,6 +37,9 @@ pub struct BatchFigures {
 /// The numbers in front of what a loss reports, in a row of a batch.
 const OWN: usize = 5;
 
+/// Of one batch: a tensor has no more elements, and a sum of as many batches as there are stays a number.
+const MOST_TARGETS: f64 = (1u64 << 40) as f64;
+
 /// How batches of a data set are dealt out.
 #[derive(Clone, Copy, Debug)]
 pub struct Deal {
@@ -71,8 +74,9 @@ impl Counted {
     /// # Errors
     /// When a metric does not take what the loss takes.
     pub fn add(&mut self, figures: BatchFigures, output: &Tensor, target: Option<&Tensor>) -> Result<()> {
-        if let (Some(target), false) = (target, self.metrics.is_empty()) {
-            self.metrics.iter_mut().try_for_each(|metric| metric.update(output, target))?;
+        for metric in &mut self.metrics {
+            let target = target.context("metrics compare with a target, and the loss takes none")?;
+            metric.update(output, target)?;
         }
         self.batches.push(figures);
         Ok(())
@@ -146,6 +150,7 @@ impl Counted {
                 [weight.loss, weight.metrics].iter().all(|weight| weight.is_finite() && *weight >= 0.0);
             ensure!(are_weights, "weights of a batch of {weight:?} came");
             let reported = reported.iter().cloned().zip(row[OWN..].iter().copied()).collect();
+            ensure!((0.0..=MOST_TARGETS).contains(&row[1]), "{} targets of a batch came", row[1]);
             Ok(BatchFigures { samples, targets: row[1] as u64, weight, loss: row[4], reported })
         };
         rows.chunks(OWN + reported.len()).enumerate().map(figures).collect()
@@ -176,10 +181,11 @@ impl Counted {
         for batch in in_order {
             let batch = batch.context("a batch of the test data is missing")?;
             samples += batch.samples;
-            targets += batch.targets;
+            targets = u64::saturating_add(targets, batch.targets);
             weights.loss += batch.weight.loss;
             weights.metrics += batch.weight.metrics;
-            loss += batch.loss * batch.weight.loss;
+            // A mean over nothing may be no number.
+            loss += if batch.weight.loss > 0.0 { batch.loss * batch.weight.loss } else { 0.0 };
             for (name, value) in batch.reported {
                 *reported.entry(name).or_default() += value * batch.weight.metrics;
             }

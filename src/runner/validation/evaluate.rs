@@ -85,7 +85,7 @@ pub fn predict(
     let schedule = Schedule::for_evaluation(total, job.eval.batch_size, 0, 1)?;
     let fields = what.fields.iter().map(|(name, _)| name.clone());
     let names: Vec<String> = fields.chain(output_names(job)).collect();
-    let mut predictions = Predictions::new(&what.file, names, total);
+    let mut predictions = Predictions::new(&what.file, names, total).map_err(BadJob)?;
     let mut done = 0;
     for batch in split.fetch(job, root, schedule)? {
         let samples = batch?.data;

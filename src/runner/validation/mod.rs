@@ -67,7 +67,6 @@ pub struct Validations<'a> {
 }
 
 impl<'a> Validations<'a> {
-    ///
     /// # Errors
     /// Trainers would wait for each other: some here, some in a step.
     pub fn new(
@@ -173,7 +172,8 @@ impl<'a> Validations<'a> {
             let (about, batches, states) = counted.into_parts()?;
             let judge = Judge { number, about: Json(about), batches, states };
             let judged = self.mesh.request_within(self.first, judge, WAIT_FOR_TRAINERS).wait()?;
-            return Ok(judged.verdict.0);
+            let Judged { stop, lr_factor } = judged;
+            return Ok(Verdict { stop, lr_factor });
         }
         let (mut others, mut waiting) = (Vec::new(), Vec::new());
         for Arrival { from, call, answer } in self.meetings.judge.gather(self.mesh)? {
@@ -187,7 +187,8 @@ impl<'a> Validations<'a> {
         }
         let verdict = decide(&mut self.rules, counted.together(job, others)?).context("the validation")?;
         for answer in waiting {
-            answer.send(Judged { verdict: Json(verdict) });
+            let Verdict { stop, lr_factor } = verdict;
+            answer.send(Judged { stop, lr_factor });
         }
         Ok(verdict)
     }

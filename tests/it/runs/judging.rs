@@ -234,7 +234,7 @@ fn mistakes_with_a_run_are_told() {
     };
     insta::assert_snapshot!(told(&["eval", "--best"]), @r"
     error: `RUN/model-best.safetensors` is not there
-      hint: a job with eval.best and eval.every_epochs keeps it; without --best the last model is taken
+      hint: a job with eval.best keeps it; without --best the last model is taken
     ");
     insta::assert_snapshot!(told(&["predict", "--out", "p.txt"]), @r"
     error: `p.txt` says no format by its ending
