@@ -30,7 +30,7 @@ pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
         Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, None)?),
-        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None)?),
+        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None, as_it_is)?),
     }
 }
 
@@ -45,24 +45,8 @@ pub fn load_to_use(
     args: &JobArgs,
     adjust: impl FnOnce(&mut Job) -> Result<(), Failure>,
 ) -> Result<Resolved, Failure> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read the job `{name}`: {error}")))?;
-    let (mut overrides, mut wrong) = settings(&args.set);
-    overrides.extend(options(args, None));
-    let file = JobText { name: &name, text: &text };
-    match job::load(&Sources { file, env: job::environment_of_all_ranks(), overrides: &overrides }) {
-        Ok(mut resolved) if wrong.is_empty() => {
-            adjust(&mut resolved.job)?;
-            wrong.extend(model_files::problems(&resolved.job, None));
-            if wrong.is_empty() {
-                return Ok(resolved);
-            }
-        }
-        Ok(_) => {}
-        Err(more) => wrong.extend(more.errors),
-    }
-    Err(JobErrors::new(&name, wrong).into())
+    let (name, text) = text(path)?;
+    validate(JobText { name: &name, text: &text }, job::environment_of_all_ranks(), args, None, adjust)
 }
 
 /// A job whose data and plug-ins are there.
@@ -77,13 +61,23 @@ fn read(
     args: &JobArgs,
     rank: Option<u32>,
 ) -> Result<Resolved, Failure> {
+    let (name, text) = text(path)?;
+    validate(JobText { name: &name, text: &text }, env, args, rank, as_it_is)
+}
+
+/// The name of a job file in messages, and what is in it.
+fn text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!(
             "cannot read the job `{name}`: {error}\n  hint: `pstrain init {name}` writes a starter job"
         ))
     })?;
-    validate(JobText { name: &name, text: &text }, env, args, rank)
+    Ok((name, text))
+}
+
+fn as_it_is(_: &mut Job) -> Result<(), Failure> {
+    Ok(())
 }
 
 fn validate(
@@ -91,12 +85,14 @@ fn validate(
     env: Vec<(String, String)>,
     args: &JobArgs,
     rank: Option<u32>,
+    adjust: impl FnOnce(&mut Job) -> Result<(), Failure>,
 ) -> Result<Resolved, Failure> {
     let (mut overrides, mut wrong) = settings(&args.set);
     overrides.extend(options(args, rank));
     let loaded = job::load(&Sources { file, env, overrides: &overrides });
     match loaded {
-        Ok(resolved) => {
+        Ok(mut resolved) => {
+            adjust(&mut resolved.job)?;
             wrong.extend(model_files::problems(&resolved.job, resolved.rank));
             if wrong.is_empty() {
                 return Ok(resolved);

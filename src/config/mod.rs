@@ -6,6 +6,25 @@
 //!
 //! Knows nothing of jobs: which keys there are is said by those who read them.
 
+/// What a job's table says of a struct of options: its meaning, its keys, and how it is read by them. Each option has the name
+/// of its key.
+macro_rules! read_by_keys {
+    ($doc:literal $name:ident { $($option:ident = $key:expr,)* }) => {
+        impl $name {
+            pub(super) const DOC: &'static str = $doc.trim_ascii();
+            pub(super) const KEYS: &'static [&'static dyn $crate::config::AnyKey] = &[$(&$key,)*];
+
+            pub(super) fn read(table: &$crate::config::Table<'_>) -> Option<$name> {
+                let _ = table;
+                // Each is read before any can fail, so that all that are wrong are told.
+                $(let $option = table.read(&$key);)*
+                Some($name { $($option: $option?,)* })
+            }
+        }
+    };
+}
+pub(crate) use read_by_keys;
+
 mod error;
 mod float32;
 mod item;

@@ -6,16 +6,17 @@
 //! the loop is over.
 
 use std::fmt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::sync::oneshot;
 
 use super::calls::driver::Train;
 use super::inputs::BadJob;
 use super::progress::Reporter;
+use super::waiting::receive;
 use crate::autograd::Autograd;
 use crate::job::{Placement, Training};
 use crate::parallel::{RemoteModule, WAIT_FOR_TRAINERS};
@@ -118,21 +119,10 @@ impl TrainRequests {
 
     fn wait(&self, mesh: &Mesh) -> Result<TrainRequest> {
         let taken = self.taken.lock().expect("only the main thread takes requests");
-        loop {
-            match taken.recv_timeout(LOOK_EVERY) {
-                Ok(request) => return Ok(request),
-                Err(RecvTimeoutError::Disconnected) => bail!("nobody sends requests any more"),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Some(lost) = mesh.lost().now() {
-                bail!("{lost}");
-            }
-        }
+        receive(mesh, &taken, "nobody sends requests any more")
     }
 }
 
-/// While a trainer waits to be started it looks so often whether all ranks are still there.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time from a failed call or collective to the mesh's word on who is lost.
 const VERDICT: Duration = Duration::from_secs(1);
 /// Time from an answer to the driver to its end of the job.

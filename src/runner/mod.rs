@@ -49,3 +49,4 @@ mod training;
 pub mod try_data;
 mod try_script;
 mod validation;
+mod waiting;

@@ -120,7 +120,7 @@ pub struct Stepped {
 }
 
 /// How the parts of a step count.
-struct Counted {
+struct Shares {
     /// One for each micro-batch.
     parts: Vec<Part>,
     /// Beside other trainers.
@@ -135,14 +135,14 @@ struct Part {
     root: f64,
 }
 
-impl Counted {
+impl Shares {
     /// By samples.
-    fn evenly(samples: &StepSamples) -> Counted {
+    fn evenly(samples: &StepSamples) -> Shares {
         let part = |batch: &Samples| {
             let share = batch.count as f64 / samples.count as f64;
             Part { shown: Weight { loss: share, metrics: share }, root: batch.count as f64 / samples.divisor }
         };
-        Counted { parts: samples.batches.iter().map(part).collect(), weight: samples.weight as f64 }
+        Shares { parts: samples.batches.iter().map(part).collect(), weight: samples.weight as f64 }
     }
 
     /// By what the loss says that the micro-batches weigh. `mean_over_trainers` makes of what a step weighs the mean over the
@@ -150,7 +150,7 @@ impl Counted {
     fn weighed(
         weights: &[Weight],
         mean_over_trainers: Option<impl FnOnce(f64) -> Result<f64>>,
-    ) -> Result<Counted> {
+    ) -> Result<Shares> {
         let all = Weight {
             loss: weights.iter().map(|weight| weight.loss).sum(),
             metrics: weights.iter().map(|weight| weight.metrics).sum(),
@@ -165,7 +165,7 @@ impl Counted {
             shown: Weight { loss: part(of.loss, all.loss), metrics: part(of.metrics, all.metrics) },
             root: part(of.loss, divisor),
         };
-        Ok(Counted { parts: weights.iter().map(part).collect(), weight })
+        Ok(Shares { parts: weights.iter().map(part).collect(), weight })
     }
 }
 
@@ -243,16 +243,16 @@ impl Stepper {
     }
 
     /// How the micro-batches count. Trainers whose gradients are averaged agree on it before they begin.
-    fn counted(&mut self, samples: &StepSamples) -> Result<Counted> {
+    fn counted(&mut self, samples: &StepSamples) -> Result<Shares> {
         if !self.loss.weighs() {
-            return Ok(Counted::evenly(samples));
+            return Ok(Shares::evenly(samples));
         }
         let mut weights = Vec::new();
         for batch in &samples.batches {
             weights.push(self.loss.weigh(&batch.take(&self.targets), batch.count)?);
         }
         let sync = self.gradient_sync.as_ref();
-        Counted::weighed(&weights, sync.map(|sync| move |weight| sync.mean_over_ranks(weight)))
+        Shares::weighed(&weights, sync.map(|sync| move |weight| sync.mean_over_ranks(weight)))
     }
 
     /// The step's context, and its first micro-batch where that has begun ahead of its turn.
@@ -274,7 +274,7 @@ impl Stepper {
         number: u64,
         context: &Context,
         mut first: Option<MicroBatch>,
-        (samples, counted): (&StepSamples, &Counted),
+        (samples, counted): (&StepSamples, &Shares),
         want_metrics: bool,
         stepped: &mut Stepped,
     ) -> Result<Passed> {
@@ -432,19 +432,19 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_step_count_by_what_they_weigh() {
-        let alone = Counted::weighed(&weights([1.0, 3.0]), None::<fn(f64) -> Result<f64>>).unwrap();
+        let alone = Shares::weighed(&weights([1.0, 3.0]), None::<fn(f64) -> Result<f64>>).unwrap();
         let shown: Vec<Weight> = alone.parts.iter().map(|part| part.shown).collect();
         assert_eq!(shown, [0.25, 0.75].map(|share| Weight { loss: share, metrics: share }));
         assert_eq!((alone.parts[0].root, alone.parts[1].root, alone.weight), (0.25, 0.75, 4.0));
         // Of two trainers the other weighs 12.
-        let beside = Counted::weighed(&weights([1.0, 3.0]), Some(|own: f64| Ok((own + 12.0) / 2.0))).unwrap();
+        let beside = Shares::weighed(&weights([1.0, 3.0]), Some(|own: f64| Ok((own + 12.0) / 2.0))).unwrap();
         assert_eq!((beside.parts[0].root, beside.parts[1].root, beside.weight), (0.125, 0.375, 1.0));
         assert_eq!(beside.parts[1].shown.loss, 0.75);
     }
 
     #[test]
     fn a_step_in_which_nothing_counts_has_no_loss_and_no_gradient() {
-        let nothing = Counted::weighed(&weights([0.0, 0.0]), None::<fn(f64) -> Result<f64>>).unwrap();
+        let nothing = Shares::weighed(&weights([0.0, 0.0]), None::<fn(f64) -> Result<f64>>).unwrap();
         let zero = Weight { loss: 0.0, metrics: 0.0 };
         assert!(nothing.parts.iter().all(|part| part.shown == zero && part.root == 0.0));
         assert_eq!(nothing.weight, 0.0);

@@ -1,13 +1,12 @@
 //! `[eval]`: when the model is judged on the test data, by which figures, and what they decide.
 
 use super::super::validated::{Eval, Every, Stop, Training};
+use super::train::MOST_BATCH;
 use crate::config::{
     AnyKey, By, Integer, Item, Key, Kind, Number, Optional, Table, at_least, by, integer, key,
 };
 use crate::metrics::{METRIC, METRICS, MODE, Watched, watched, watched_or_name};
 use crate::optimizers::{self, SCHEDULE};
-
-const MOST_BATCH: i64 = 1 << 24;
 
 pub(in crate::job) const BATCH_SIZE: Key<Integer> = key("batch_size", integer(1..=MOST_BATCH))
     .default("128")

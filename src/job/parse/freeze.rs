@@ -4,8 +4,8 @@ use super::super::shards::Cut;
 use super::super::validated::{ModuleSpec, Placement, Training};
 use super::super::weights::wanted_by_layers;
 use super::modules;
+use super::patterns::unmatched;
 use crate::config::{By, Item, JobError, Key, Kind, Optional, Table, by, key};
-use crate::optimizers::matches;
 
 pub(super) const FREEZE: Key<Optional<By<Vec<String>>>> =
     key("freeze", by(patterns, || Kind::Either(vec![Kind::Flag, Kind::list(Kind::Str)]))).optional().doc(
@@ -48,16 +48,11 @@ fn check_patterns(item: &Item<'_>, stages: &[&ModuleSpec]) {
     let tensors = wanted_by_layers(&first.whole_layers()).into_iter().filter(|tensor| tensor.required);
     let names: Vec<String> = tensors.map(|tensor| first.whole_parameter_name(&tensor.name)).collect();
     for (nth, pattern) in first.freeze.iter().enumerate() {
-        if names.iter().any(|name| matches(pattern, name)) {
+        let Some(hint) = unmatched(pattern, &names, "the module has no parameters: leave it out") else {
             continue;
-        }
+        };
         let entry = item.at(&[nth]);
         let item = entry.as_ref().unwrap_or(item);
-        let hint = match names.as_slice() {
-            [] => "the module has no parameters: leave it out".to_owned(),
-            [only] => format!("the only parameter is `{only}`"),
-            [first, .., last] => format!("the {} parameters are `{first}` to `{last}`", names.len()),
-        };
         item.wrong("is a pattern that no parameter matches", hint);
     }
 }

@@ -11,6 +11,7 @@ mod freeze;
 mod graph;
 pub(super) mod modules;
 mod optimizer;
+mod patterns;
 pub(super) mod pipeline;
 mod places;
 pub(super) mod pull_push;

@@ -6,10 +6,11 @@ use super::super::shards::RowLife;
 use super::super::validated::{Consistency, MadeOf, ModuleSpec, Training};
 use super::super::weights::wanted_by_layers;
 use super::modules;
+use super::patterns::unmatched;
 use crate::config::{Item, Table};
 use crate::layers::Layer;
 use crate::optimizers::{
-    self, CLIP_NORM, CLIP_VALUE, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE, matches,
+    self, CLIP_NORM, CLIP_VALUE, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE,
 };
 
 pub(super) struct Read {
@@ -142,15 +143,7 @@ fn check_groups<'a>(
     for (nth, group) in optimization.groups.iter().enumerate() {
         for pattern in &group.patterns {
             let Some(item) = groups.at(&[nth]) else { continue };
-            let matched = names.iter().any(|name| matches(pattern, name));
-            if !matched {
-                let hint = match names.as_slice() {
-                    [] => "no module is updated by this optimizer".to_owned(),
-                    [only] => format!("the only parameter is `{only}`"),
-                    [first, .., last] => {
-                        format!("the {} parameters are `{first}` to `{last}`", names.len())
-                    }
-                };
+            if let Some(hint) = unmatched(pattern, &names, "no module is updated by this optimizer") {
                 let problem = format!("has a pattern that no parameter matches: \"{pattern}\"");
                 item.reader().report(item.error_without_value(problem).hint(hint));
             }

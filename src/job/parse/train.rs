@@ -16,7 +16,7 @@ pub(super) struct Read<'a> {
 }
 
 const MOST_STEPS: i64 = 1 << 48;
-const MOST_BATCH: i64 = 1 << 24;
+pub(super) const MOST_BATCH: i64 = 1 << 24;
 
 const ROLE: Key<ByHand> =
     key("role", by_hand(|| Kind::Str)).default("trainer").doc("The role whose ranks train.");

@@ -57,17 +57,7 @@ macro_rules! curve {
             $(#[serde(skip_serializing_if = "crate::optimizers::schedule::Unsaid::is_unsaid")] $option: $type,)*
         }
 
-        impl $name {
-            pub(super) const DOC: &'static str = $doc.trim_ascii();
-            pub(super) const KEYS: &'static [&'static dyn crate::config::AnyKey] = &[$(&$key,)*];
-
-            pub(super) fn read(table: &crate::config::Table<'_>) -> Option<$name> {
-                let _ = table;
-                // Each is read before any can fail, so that all that are wrong are told.
-                $(let $option = table.read(&$key);)*
-                Some($name { $($option: $option?,)* })
-            }
-        }
+        crate::config::read_by_keys! { $doc $name { $($option = $key,)* } }
     };
 }
 

@@ -121,9 +121,7 @@ impl Schedule {
             return Err(ScheduleError::NoFullBatch { part: smallest, batch_size: spec.batch_size });
         }
         let taken: Vec<u64> = parts.iter().map(|&part| samples_taken(part, smallest, &spec)).collect();
-        let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
-        let all = steps_per_epoch.saturating_mul(u64::from(spec.epochs));
-        let total_steps = if spec.max_steps == 0 { all } else { all.min(spec.max_steps) };
+        let (steps_per_epoch, total_steps) = steps(&spec, taken[spec.trainer as usize]);
         Ok(Schedule { spec, taken, first_batch: 0, every: 1, steps_per_epoch, total_steps })
     }
 
@@ -192,9 +190,7 @@ impl Schedule {
     /// `period` is in steps, or in epochs.
     pub fn occasions(&self, period: Period) -> (u64, u64) {
         let before_the_end = |taken: u64| {
-            let steps_per_epoch = taken.div_ceil(self.spec.batch_size);
-            let all = steps_per_epoch.saturating_mul(u64::from(self.spec.epochs));
-            let total = if self.spec.max_steps == 0 { all } else { all.min(self.spec.max_steps) };
+            let (steps_per_epoch, total) = steps(&self.spec, taken);
             total.saturating_sub(1) / period.steps(steps_per_epoch)
         };
         let own = before_the_end(self.taken[self.spec.trainer as usize]);
@@ -226,7 +222,7 @@ impl Schedule {
 
     /// Steps of an epoch of the trainer that has fewest, and of the one that has most.
     pub fn shortest_and_longest_epoch(&self) -> (u64, u64) {
-        let steps = self.taken.iter().map(|taken| taken.div_ceil(self.spec.batch_size));
+        let steps = self.taken.iter().map(|&taken| steps(&self.spec, taken).0);
         let (least, most) = (steps.clone().min(), steps.max());
         (least.unwrap_or(self.steps_per_epoch), most.unwrap_or(self.steps_per_epoch))
     }
@@ -313,6 +309,13 @@ impl EpochOrder {
         let place = self.order.at(self.first + nth * self.stride);
         self.parts.as_ref().map_or(place, |part| part.order.at(part.before + place))
     }
+}
+
+/// Of a trainer that takes so many samples in an epoch: the steps of an epoch, and of the whole run.
+fn steps(spec: &ScheduleSpec, taken: u64) -> (u64, u64) {
+    let of_epoch = taken.div_ceil(spec.batch_size);
+    let all = of_epoch.saturating_mul(u64::from(spec.epochs));
+    (of_epoch, if spec.max_steps == 0 { all } else { all.min(spec.max_steps) })
 }
 
 /// How many samples are a trainer's. Under `Split` trainer t takes every T-th sample from the t-th on (S-3).

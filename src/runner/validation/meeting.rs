@@ -1,14 +1,14 @@
 //! Where the first trainer meets the others: each of them makes a call, and the answers wait until it has all of them.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tokio::sync::oneshot;
 
 use crate::rpc::{Call, CallError, Incoming, Mesh, Methods};
+use crate::runner::waiting::receive;
 use crate::topology::Rank;
 
 /// One kind of call that all trainers but the first make to the first.
@@ -70,22 +70,10 @@ impl<C: Call> Meeting<C> {
         let taken = self.taken.lock().ok().context("another thread gathers them")?;
         let mut here = BTreeMap::new();
         while here.len() < self.others.len() {
-            match taken.recv_timeout(LOOK_EVERY) {
-                Ok(arrival) => {
-                    let from = arrival.from;
-                    ensure!(here.insert(from, arrival).is_none(), "rank {from} has come twice");
-                }
-                Err(RecvTimeoutError::Disconnected) => bail!("nobody can come any more"),
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(lost) = mesh.lost().now() {
-                        bail!("{lost}");
-                    }
-                }
-            }
+            let arrival = receive(mesh, &taken, "nobody can come any more")?;
+            let from = arrival.from;
+            ensure!(here.insert(from, arrival).is_none(), "rank {from} has come twice");
         }
         Ok(here.into_values().collect())
     }
 }
-
-/// While the first trainer waits it looks so often whether all ranks are still there.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
