@@ -6,6 +6,7 @@ use c10d::Backend;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::runner::run_folder::WhichModel;
 use crate::job::Operation;
 use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
@@ -193,14 +194,34 @@ pub struct SpawnArgs {
     pub output: OutputArgs,
 }
 
+/// Which of a run's models.
+#[derive(Args)]
+pub struct WhichArgs {
+    /// The model of the best validation, not the last one
+    #[arg(long)]
+    best: bool,
+    /// The moving average of the weights, not the last ones
+    #[arg(long, conflicts_with = "best")]
+    ema: bool,
+}
+
+impl WhichArgs {
+    pub fn model(&self) -> WhichModel {
+        match (self.best, self.ema) {
+            (true, _) => WhichModel::Best,
+            (false, true) => WhichModel::Average,
+            (false, false) => WhichModel::Last,
+        }
+    }
+}
+
 /// A model that was trained.
 #[derive(Args)]
 pub struct ModelArgs {
     /// The folder of the run
     pub run: PathBuf,
-    /// The model of the best validation, not the last one
-    #[arg(long)]
-    pub best: bool,
+    #[command(flatten)]
+    pub which: WhichArgs,
     /// Hold and compute everything in one process, not on the ranks of the job
     #[arg(long)]
     pub one_rank: bool,
@@ -259,9 +280,8 @@ pub struct ExportArgs {
     /// Folder to write to [default: export in the run folder]
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// The weights of the best evaluation instead of the last ones
-    #[arg(long)]
-    pub best: bool,
+    #[command(flatten)]
+    pub which: WhichArgs,
     /// Write over files that are there
     #[arg(long)]
     pub force: bool,

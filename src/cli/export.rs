@@ -6,8 +6,8 @@ use super::stdout;
 use crate::runner::export::{Export, ExportError};
 
 pub fn export(args: &ExportArgs) -> Result<u8, Failure> {
-    let ExportArgs { run, to: ExportFormat::Python, out, best, force } = args;
-    let written = Export { run, out: out.as_deref(), best: *best, force: *force }.write()?;
+    let ExportArgs { run, to: ExportFormat::Python, out, which, force } = args;
+    let written = Export { run, out: out.as_deref(), which: which.model(), force: *force }.write()?;
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     let folder = written[0].parent().map_or_else(String::new, |folder| folder.display().to_string());
     stdout::line(format_args!(

@@ -58,14 +58,10 @@ fn load(
             run_folder::JOB
         )));
     }
-    let name = if args.best { run_folder::MODEL_BEST } else { run_folder::MODEL };
-    let model = run.join(name);
+    let which = args.which.model();
+    let model = run.join(which.file());
     if !model.is_file() {
-        let hint = match args.best {
-            true => "a job with eval.best keeps it; without --best the last model is taken",
-            false => "the run has not come to its end",
-        };
-        return Err(Failure::usage(format!("`{}` is not there\n  hint: {hint}", model.display())));
+        return Err(Failure::usage(format!("`{}` is not there\n  hint: {}", model.display(), which.hint())));
     }
     let mut resolved = job::load_to_use(&file, &args.values, |job| {
         let Some(training) = job.training_mut() else {

@@ -3,7 +3,7 @@
 
 use figment::value::{Dict, Value};
 
-use super::parse::{cluster, collectives, data, eval, modules, pipeline, pull_push, replicas, train};
+use super::parse::{cluster, collectives, data, ema, eval, modules, pipeline, pull_push, replicas, train};
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, section, text};
 use crate::optimizers;
 
@@ -25,6 +25,10 @@ pub const PIPELINE: Key<Keys> =
     section("pipeline", pipeline::KEYS).doc("How the batches of a step pass the modules.");
 pub const DATA: Key<Keys> = section("data", data::KEYS).doc("Where the samples come from.");
 pub const LOSS: Key<Keys> = section("loss", data::LOSS).doc("What is minimised.");
+pub const EMA: Key<Keys> = section("ema", ema::KEYS).doc(
+    "Keeps the exponential moving average of the weights beside them, as torch's `AveragedModel` with `get_ema_multi_avg_fn`: each \
+     validation has its figures too, called `ema.loss` and so on, and it is saved in model-ema.safetensors.",
+);
 pub const TRAIN: Key<Keys> =
     section("train", train::KEYS).doc("How long to train, and how the trainers' updates meet.");
 pub const EVAL: Key<Keys> = section("eval", eval::KEYS).doc("When and how to measure on `data.test`.");
@@ -44,6 +48,7 @@ pub static JOB: &[&dyn AnyKey] = &[
     &DATA,
     &LOSS,
     &optimizers::OPTIMIZER,
+    &EMA,
     &TRAIN,
     &EVAL,
     &LOG,

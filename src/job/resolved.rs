@@ -75,6 +75,9 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     let schedule = training.schedule.as_ref().and_then(|schedule| Value::serialize(schedule).ok());
     optimizer.extend(schedule.map(|schedule| ("schedule".to_owned(), schedule)));
     section(out, "optimizer", optimizer.iter());
+    if let Some(decay) = training.ema {
+        section(out, "ema", [("decay".to_owned(), decay.into())].iter().map(|(key, value)| (key, value)));
+    }
     section(out, "train", train(training, take(&mut root, "train"), is_graph).iter());
     for key in ["eval", "log", "plugins"] {
         section(out, key, take(&mut root, key).iter());

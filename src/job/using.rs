@@ -14,6 +14,8 @@ impl Job {
         for module in training.modules.iter_mut().filter(|module| module.has_state()) {
             module.weights = Some(model.into());
         }
+        // The weights stay as they are.
+        training.ema = None;
         training.task = task;
     }
 

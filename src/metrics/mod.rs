@@ -28,7 +28,7 @@ mod watch;
 pub use error::MetricError;
 pub use read::{COMMON, METRICS, TYPE, variants};
 pub use value::Value;
-pub use watch::{METRIC, MODE, Mode, Watched, watched, watched_or_name};
+pub use watch::{METRIC, MODE, Mode, OF_AVERAGE, Watched, watched, watched_or_name};
 
 use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
@@ -190,7 +190,7 @@ impl MetricSpec {
 impl Watched {
     /// Which of two figures is better, as far as it is said or known; `metrics` are the job's.
     pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
-        let own = metrics.iter().find(|metric| metric.name() == self.metric).and_then(MetricSpec::better);
+        let own = metrics.iter().find(|metric| metric.name() == self.figure()).and_then(MetricSpec::better);
         self.mode.or(own).or_else(|| self.usual())
     }
 }

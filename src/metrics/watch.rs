@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{AnyKey, By, Item, Key, Kind, Optional, Str, Table, Words, by, key, string, words};
 
+/// In front of the names of figures of the averages of the weights.
+pub const OF_AVERAGE: &str = "ema.";
+
 /// Which figure, and which of two is better.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
@@ -23,7 +26,8 @@ pub enum Mode {
 }
 
 pub const METRIC: Key<Str> = key("metric", string()).default("\"loss\"").doc(
-    "Which figure of the validations: `loss`, the name of one of `eval.metrics`, or what the loss reports.",
+    "Which figure of the validations: `loss`, the name of one of `eval.metrics`, or what the loss reports; of the averages of \
+     `[ema]` with `ema.` in front.",
 );
 pub const MODE: Key<Optional<Words<Mode>>> = key("mode", words(&[("min", Mode::Min), ("max", Mode::Max)]))
     .optional()
@@ -56,9 +60,19 @@ const LOSSES: [&str; 2] = ["loss", "mae"];
 const SCORES: [&str; 1] = ["accuracy"];
 
 impl Watched {
+    /// Is it a figure of the averages of the weights, not of the weights?
+    pub fn is_of_average(&self) -> bool {
+        self.metric.starts_with(OF_AVERAGE)
+    }
+
+    /// Its name, of whichever weights it is.
+    pub(super) fn figure(&self) -> &str {
+        self.metric.strip_prefix(OF_AVERAGE).unwrap_or(&self.metric)
+    }
+
     /// Which of two figures is better, of what losses report.
     pub(super) fn usual(&self) -> Option<Mode> {
-        let name = self.metric.as_str();
+        let name = self.figure();
         match () {
             () if LOSSES.contains(&name) => Some(Mode::Min),
             () if SCORES.contains(&name) => Some(Mode::Max),

@@ -14,9 +14,10 @@
 //!
 //! * OP-1: One [`Optimizer`] is used by one thread. Several may update the same parameters at the same time, without
 //!   locks, which is what Hogwild is; each with its own state.
-//! * OP-2: A parameter without a gradient is not touched, nor is its state or its count of steps.
+//! * OP-2: A parameter without a gradient is not touched, nor is its state or its count of steps; only its average follows it.
 //! * OP-3: A tensor of a state that somebody holds is never written.
 
+mod average;
 mod error;
 mod ops;
 mod optimization;
@@ -28,6 +29,7 @@ mod rule;
 mod schedule;
 mod state;
 
+pub use average::AVERAGE;
 pub use error::OptimizerError;
 pub use optimization::{Optimization, ParameterGroup, matches};
 pub use optimizer::Optimizer;

@@ -14,6 +14,9 @@ pub struct Optimization {
     /// Each number of a gradient is brought between minus this and this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip_value: Option<f64>,
+    /// The decay of the averages of the parameters that are kept beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<f64>,
 }
 
 /// Parameters by patterns of their names, and the options of their own. The optimizer is that of the others.
@@ -41,7 +44,8 @@ impl Optimization {
 
     /// Tensors of the size of a parameter that are kept for it; of groups that differ, for those with most.
     pub fn tensors_per_parameter(&self) -> u64 {
-        self.specs().map(OptimizerSpec::tensors_per_parameter).max().unwrap_or(0)
+        let of_rule = self.specs().map(OptimizerSpec::tensors_per_parameter).max().unwrap_or(0);
+        of_rule + u64::from(self.ema.is_some())
     }
 
     /// Multiplies all learning rates.
@@ -54,7 +58,7 @@ impl Optimization {
 
 impl From<OptimizerSpec> for Optimization {
     fn from(spec: OptimizerSpec) -> Optimization {
-        Optimization { spec, groups: Vec::new(), clip_value: None }
+        Optimization { spec, groups: Vec::new(), clip_value: None, ema: None }
     }
 }
 

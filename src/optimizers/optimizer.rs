@@ -5,6 +5,7 @@ use std::sync::Arc;
 use c10d::torch_message;
 use tch::{Kind, TchError, Tensor, no_grad};
 
+use super::average::Average;
 use super::rule::{Impossible, Slot, Update};
 use super::{Optimization, OptimizerError, OptimizerSpec};
 
@@ -17,6 +18,8 @@ pub struct Optimizer {
     pub(super) states: Vec<ParameterState>,
     /// Of gradients.
     clip_value: Option<f64>,
+    /// The decay of the parameters' averages, if there are any.
+    ema: Option<f64>,
 }
 
 /// How some of the parameters are updated.
@@ -35,6 +38,7 @@ pub(super) struct ParameterState {
     pub tensors: Vec<Tensor>,
     /// Taken so far.
     pub steps: u64,
+    pub average: Option<Average>,
     /// Cloned into each snapshot of the present tensors: more than one holder means that somebody reads them.
     pub readers: Arc<()>,
 }
@@ -70,15 +74,16 @@ impl Optimizer {
                 return Err(OptimizerError::Parameter { optimizer, index, what });
             }
             let rule = optimization.group_of(name.as_ref()).map_or(0, |group| group + 1);
-            ParameterState::new(rule, &rules[rule].slots, param)
+            ParameterState::new(rule, &rules[rule].slots, param, optimization.ema.is_some())
                 .map_err(|error| torch(optimizer, index, &error))
         };
         let states = names.into_iter().zip(params).enumerate().map(state).collect::<Result<_, _>>()?;
-        Ok(Optimizer { name: optimizer, rules, states, clip_value: optimization.clip_value })
+        let &Optimization { clip_value, ema, .. } = optimization;
+        Ok(Optimizer { name: optimizer, rules, states, clip_value, ema })
     }
 
     /// Updates `params` in place by `grads`, both in the order given to [`Optimizer::new`], at the learning rate times
-    /// `lr_factor`. No gradient: the parameter is skipped (OP-2).
+    /// `lr_factor`. No gradient: the parameter is skipped (OP-2); its average follows it all the same.
     ///
     /// # Errors
     /// Another number of tensors, a gradient of another shape, a sparse gradient where the rule takes none. What came
@@ -96,18 +101,42 @@ impl Optimizer {
             }
         }
         for (index, (param, grad)) in params.iter().zip(grads).enumerate() {
-            let Some(grad) = grad else { continue };
-            if grad.size() != param.size() {
-                let (wanted, got) = (param.size(), grad.size());
-                return Err(OptimizerError::Shape { optimizer, index, what: "gradient".into(), wanted, got });
+            if let Some(grad) = grad {
+                self.step_one(index, param, grad, lr_factor)?;
             }
-            let Rule { spec, .. } = &self.rules[self.states[index].rule];
-            let lr = spec.lr() * lr_factor;
-            if let Some(why) = grad.is_sparse().then(|| spec.rule().refuses_sparse()).flatten() {
-                return Err(OptimizerError::Sparse { optimizer, index, why });
-            }
-            no_grad(|| self.update(index, param, grad, lr))
-                .map_err(|error| torch(optimizer, index, &error))?;
+            let averaged = no_grad(|| self.states[index].follow(param, self.ema));
+            averaged.map_err(|error| torch(optimizer, index, &error))?;
+        }
+        Ok(())
+    }
+
+    fn step_one(
+        &mut self,
+        index: usize,
+        param: &Tensor,
+        grad: &Tensor,
+        lr_factor: f64,
+    ) -> Result<(), OptimizerError> {
+        let optimizer = self.name;
+        if grad.size() != param.size() {
+            let (wanted, got) = (param.size(), grad.size());
+            return Err(OptimizerError::Shape { optimizer, index, what: "gradient".into(), wanted, got });
+        }
+        let Rule { spec, .. } = &self.rules[self.states[index].rule];
+        let lr = spec.lr() * lr_factor;
+        if let Some(why) = grad.is_sparse().then(|| spec.rule().refuses_sparse()).flatten() {
+            return Err(OptimizerError::Sparse { optimizer, index, why });
+        }
+        no_grad(|| self.update(index, param, grad, lr)).map_err(|error| torch(optimizer, index, &error))
+    }
+
+    /// The averages become the parameters, and the parameters the averages.
+    ///
+    /// # Errors
+    /// What libtorch refuses (memory).
+    pub fn swap_averages(&mut self, params: &[Tensor]) -> Result<(), OptimizerError> {
+        for (index, (state, param)) in self.states.iter_mut().zip(params).enumerate() {
+            no_grad(|| state.swap_average(param)).map_err(|error| torch(self.name, index, &error))?;
         }
         Ok(())
     }
@@ -128,13 +157,19 @@ impl Optimizer {
 }
 
 impl ParameterState {
-    pub fn new(rule: usize, slots: &[Slot], param: &Tensor) -> Result<ParameterState, TchError> {
+    pub fn new(
+        rule: usize,
+        slots: &[Slot],
+        param: &Tensor,
+        averaged: bool,
+    ) -> Result<ParameterState, TchError> {
         let first = |slot: &Slot| match slot.per_element {
             true => no_grad(|| param.f_full_like(slot.first)),
             false => Tensor::f_full([] as [i64; 0], slot.first, (Kind::Float, tch::Device::Cpu)),
         };
         let tensors = slots.iter().map(first).collect::<Result<_, _>>()?;
-        Ok(ParameterState { rule, tensors, steps: 0, readers: Arc::new(()) })
+        let average = averaged.then(|| Average::of(param)).transpose()?;
+        Ok(ParameterState { rule, tensors, steps: 0, average, readers: Arc::new(()) })
     }
 
     /// Where somebody still reads the tensors, they are theirs from now on, and the next step writes copies.
@@ -143,9 +178,23 @@ impl ParameterState {
         if Arc::get_mut(&mut self.readers).is_none() {
             let copies = self.tensors.iter().map(Tensor::f_detach_copy).collect::<Result<_, _>>();
             self.tensors = copies?;
+            if let Some(average) = &mut self.average {
+                average.mean = average.mean.f_detach_copy()?;
+            }
             self.readers = Arc::new(());
         }
         Ok(())
+    }
+
+    fn follow(&mut self, param: &Tensor, decay: Option<f64>) -> Result<(), TchError> {
+        let Some(decay) = decay else { return Ok(()) };
+        self.leave_to_readers()?;
+        self.average.as_mut().map_or(Ok(()), |average| average.follow(param, decay))
+    }
+
+    fn swap_average(&mut self, param: &Tensor) -> Result<(), TchError> {
+        self.leave_to_readers()?;
+        self.average.as_mut().map_or(Ok(()), |average| average.swap(param))
     }
 }
 

@@ -94,7 +94,7 @@ fn read_one(table: &Table<'_>, common: &[&dyn AnyKey]) -> Option<Optimization> {
     let groups = table.item(&GROUPS).map_or(Some(Vec::new()), |groups| read_groups(&groups, entry, &spec));
     check_together(table, entry, &spec)?;
     // That of all modules is added where they run.
-    Some(Optimization { spec, groups: groups?, clip_value: None })
+    Some(Optimization { spec, groups: groups?, clip_value: None, ema: None })
 }
 
 /// What a group does not say is as the optimizer says it.

@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
-use super::OptimizerSpec;
-use super::rule::Slot;
+use super::average::{AVERAGE, RowAverages};
+use super::rule::{Slot, each};
+use super::{Optimization, OptimizerSpec};
 
 /// What updates a table, and what it remembers of each row.
 #[derive(Debug)]
@@ -18,24 +19,27 @@ pub struct RowOptimizer {
     steps: u64,
     /// Of gradients.
     clip_value: Option<f32>,
+    averages: Option<RowAverages>,
 }
 
 impl RowOptimizer {
-    /// For a table of so many numbers.
+    /// For a table of so many numbers, `dim` in each row. `optimization`: of its clipping and averages.
     ///
     /// # Errors
     /// The optimizer, or one of its options, updates more than the rows that have gradients: what stands behind its name
     /// in a message.
     pub fn new(
         spec: OptimizerSpec,
-        clip_value: Option<f64>,
+        optimization: &Optimization,
+        dim: usize,
         numbers: usize,
     ) -> Result<RowOptimizer, &'static str> {
         spec.rule().rows().map(drop)?;
         let slots = spec.rule().slots();
         let values = slots.iter().map(|slot| vec![slot.first as f32; numbers]).collect();
-        let clip_value = clip_value.map(|limit| limit as f32);
-        Ok(RowOptimizer { spec, slots, values, steps: 0, clip_value })
+        let clip_value = optimization.clip_value.map(|limit| limit as f32);
+        let averages = optimization.ema.map(|decay| RowAverages::new(decay, dim, numbers));
+        Ok(RowOptimizer { spec, slots, values, steps: 0, clip_value, averages })
     }
 
     /// The table has become longer.
@@ -43,12 +47,41 @@ impl RowOptimizer {
         for (slot, values) in self.slots.iter().zip(&mut self.values) {
             values.resize(numbers, slot.first as f32);
         }
+        if let Some(averages) = &mut self.averages {
+            averages.grow(numbers);
+        }
     }
 
     /// Other rows stand where these numbers of the table are.
     pub fn forget(&mut self, numbers: Range<usize>) {
         for (slot, values) in self.slots.iter().zip(&mut self.values) {
             values[numbers.clone()].fill(slot.first as f32);
+        }
+    }
+
+    /// The row that starts at number `at` of the table has been written, by no step: its average is what it is.
+    pub fn written(&mut self, at: usize, row: &[f32]) {
+        if let Some(averages) = &mut self.averages {
+            averages.begin(at, row, self.steps);
+        }
+    }
+
+    /// Are there averages?
+    pub fn averages(&self) -> bool {
+        self.averages.is_some()
+    }
+
+    /// Brings the average of a row, which starts at number `at` of the table, up to the steps that were taken.
+    pub fn settle(&mut self, at: usize, row: &[f32]) {
+        if let Some(averages) = &mut self.averages {
+            averages.settle(at, row, self.steps);
+        }
+    }
+
+    /// A row's average, settled before, becomes the row, and the row the average.
+    pub fn swap_average(&mut self, at: usize, row: &mut [f32]) {
+        if let Some(averages) = &mut self.averages {
+            averages.row_mut(at..at + row.len()).swap_with_slice(row);
         }
     }
 
@@ -60,7 +93,8 @@ impl RowOptimizer {
         let sign = if self.spec.maximizes() { -1.0 } else { 1.0 };
         let rate = rule.rate(self.steps, self.spec.lr() * lr_factor);
         let clip = self.clip_value.map(|limit| (limit, Vec::new()));
-        RowStep { rate: sign * rate as f32, rule, values: &mut self.values, clip }
+        let averages = self.averages.as_mut().map(|averages| (averages, self.steps));
+        RowStep { rate: sign * rate as f32, rule, values: &mut self.values, clip, averages }
     }
 
     /// Steps so far.
@@ -70,17 +104,23 @@ impl RowOptimizer {
 
     /// The slots by PyTorch's names, and their numbers, which stand as those of the table do.
     pub fn slots(&self) -> impl Iterator<Item = (Slot, &[f32])> {
-        self.slots.iter().copied().zip(self.values.iter().map(Vec::as_slice))
+        let of_rule = self.slots.iter().copied().zip(self.values.iter().map(Vec::as_slice));
+        of_rule.chain(self.averages.iter().map(|averages| (each(AVERAGE, 0.0), averages.numbers.as_slice())))
     }
 
     /// As [`RowOptimizer::slots`], for whoever goes on from another's state.
     pub fn slots_mut(&mut self) -> impl Iterator<Item = (Slot, &mut [f32])> {
-        self.slots.iter().copied().zip(self.values.iter_mut().map(Vec::as_mut_slice))
+        let of_rule = self.slots.iter().copied().zip(self.values.iter_mut().map(Vec::as_mut_slice));
+        let averages = self.averages.iter_mut();
+        of_rule.chain(averages.map(|averages| (each(AVERAGE, 0.0), averages.numbers.as_mut_slice())))
     }
 
-    /// Goes on from so many steps.
+    /// Goes on from so many steps, of which the averages are.
     pub fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
+        if let Some(averages) = &mut self.averages {
+            averages.set_steps(steps);
+        }
     }
 }
 
@@ -92,6 +132,8 @@ pub struct RowStep<'a> {
     values: &'a mut [Vec<f32>],
     /// The limit, and room for a row's gradient within it.
     clip: Option<(f32, Vec<f32>)>,
+    /// And which step this is.
+    averages: Option<(&'a mut RowAverages, u64)>,
 }
 
 impl RowStep<'_> {
@@ -105,6 +147,12 @@ impl RowStep<'_> {
                 clipped.as_slice()
             }
         };
+        if let Some((averages, step)) = &mut self.averages {
+            averages.settle(at, row, *step - 1);
+        }
         self.rule.row(self.rate, row, gradient, self.values, at);
+        if let Some((averages, step)) = &mut self.averages {
+            averages.follow(at, row, *step);
+        }
     }
 }

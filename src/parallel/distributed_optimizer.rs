@@ -246,6 +246,17 @@ impl DistributedOptimizer {
         self.steps = steps;
     }
 
+    /// The averages of the modules on this rank become their parameters, and the parameters the averages.
+    ///
+    /// # Errors
+    /// What libtorch refuses (memory).
+    pub fn swap_averages(&mut self) -> Result<()> {
+        self.replicas.iter_mut().try_for_each(|replica| {
+            replica.leave_to_snapshots(|_| true)?;
+            Ok(replica.optimizer.swap_averages(&replica.local.tensors)?)
+        })
+    }
+
     fn replica(&mut self, module: &str) -> Result<&mut LocalReplica> {
         let found = self.replicas.iter_mut().find(|replica| replica.local.name == module);
         found.with_context(|| format!("module `{module}` is not on this rank"))
@@ -456,18 +467,18 @@ impl LocalReplica {
         if terms.clip_factor != 1.0 {
             own = norm::scaled(own, terms.clip_factor)?;
         }
-        self.leave_to_snapshots(&own)?;
+        self.leave_to_snapshots(|place| own[place].is_some())?;
         Ok(self.optimizer.step(&self.local.tensors, &own, terms.lr_factor)?)
     }
 
     /// The parameters are written in place, since the leaves of the forwards share them: so it is the snapshots that are
-    /// held that get copies of what is about to be written.
-    fn leave_to_snapshots(&mut self, gradients: &Gradients) -> Result<()> {
+    /// held that get copies of what is about to be written, by the place of a parameter.
+    fn leave_to_snapshots(&mut self, is_written: impl Fn(usize) -> bool) -> Result<()> {
         self.snapshots.retain(|snapshot| snapshot.strong_count() > 0);
-        let parameters = self.local.module.parameters().iter().zip(gradients);
-        let written = || parameters.clone().filter(|(_, gradient)| gradient.is_some());
+        let parameters = self.local.module.parameters().iter().enumerate();
+        let written = parameters.filter(|(place, _)| is_written(*place)).map(|(_, info)| info.name.as_str());
+        let written: Vec<&str> = written.collect();
         for snapshot in self.snapshots.iter().filter_map(Weak::upgrade) {
-            let written: Vec<&str> = written().map(|(info, _)| info.name.as_str()).collect();
             snapshot.lock().expect("nobody panics reading a state").leave(&written)?;
         }
         Ok(())

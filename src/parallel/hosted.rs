@@ -382,6 +382,10 @@ impl Stateful for HostedModule {
         restored.with_context(|| format!("module `{}`", self.name))
     }
 
+    fn swap_averages(&self) -> Result<()> {
+        self.updates.prepare(HostedParameters::swap_averages)
+    }
+
     fn put_rows(&self, _tensor: &str, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
         bail!("module `{}` does not go by rows", self.name)
     }

@@ -121,6 +121,13 @@ impl HostedParameters {
         restore_slots(&self.module, lane, optimizer, state)
     }
 
+    /// The averages become the parameters, and the parameters the averages.
+    pub(super) fn swap_averages(&mut self) -> Result<()> {
+        let Some(optimizer) = &mut self.optimizer else { return Ok(()) };
+        let all = vec![true; self.module.parameters().len()];
+        self.parameters.update(&all, |tensors| anyhow::Ok(optimizer.swap_averages(tensors)?)).map(drop)
+    }
+
     pub(super) fn set_optimizer(
         &mut self,
         optimizer: impl FnOnce(&[Tensor]) -> Result<Optimizer>,

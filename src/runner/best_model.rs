@@ -12,9 +12,10 @@ use tokio::sync::oneshot;
 use super::calls::record::KeepBest;
 use super::run_folder::{self, RunFolder};
 use super::run_recorder::RunRecorder;
-use super::saved_model::States;
+use super::saved_model::{Numbers, States};
 use crate::autograd::Autograd;
 use crate::job::Training;
+use crate::metrics::Watched;
 use crate::rpc::{CallError, Methods};
 
 /// The coordinator's.
@@ -70,7 +71,7 @@ impl BestModel {
             // Whoever asked may be gone: that is found elsewhere.
             let _ = taken.send(Ok(()));
             best.folder.write_with(run_folder::MODEL_BEST, |file, path| {
-                states.write(&best.training, file, path).map(drop)
+                states.write(&best.training, best.numbers(), file, path).map(drop)
             })?;
             Ok(())
         };
@@ -79,6 +80,13 @@ impl BestModel {
             started.map_err(|error| CallError::failed(format_args!("no thread to keep a model: {error}")))?;
         *self.lock() = Some(started);
         told.await.map_err(|_| CallError::failed("the thread that keeps the best model has ended"))?
+    }
+
+    /// Those that the figure which decides is of.
+    fn numbers(&self) -> Numbers {
+        let watched = self.training.eval.best.as_ref();
+        let averages = watched.is_some_and(Watched::is_of_average);
+        if averages { Numbers::Averages } else { Numbers::Weights }
     }
 
     /// Waits until the last one is written.

@@ -28,12 +28,42 @@ pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
 /// Of the best validation, with `eval.best`.
 pub const MODEL_BEST: &str = "model-best.safetensors";
+/// The moving averages of the weights, with `[ema]`.
+pub const MODEL_EMA: &str = "model-ema.safetensors";
 pub const TRACE: &str = "trace.json";
 /// What the data to train on have settled for all others, as their plug-in has written it.
 pub const DATA_STATE: &str = "dataset.state";
 
 /// All that a run may leave in its folder.
-const FILES: [&str; 7] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, TRACE, DATA_STATE];
+const FILES: [&str; 8] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, MODEL_EMA, TRACE, DATA_STATE];
+
+/// One of the models of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhichModel {
+    Last,
+    Best,
+    Average,
+}
+
+impl WhichModel {
+    /// The file that it is in.
+    pub fn file(self) -> &'static str {
+        match self {
+            WhichModel::Last => MODEL,
+            WhichModel::Best => MODEL_BEST,
+            WhichModel::Average => MODEL_EMA,
+        }
+    }
+
+    /// What helps where a run has none.
+    pub fn hint(self) -> &'static str {
+        match self {
+            WhichModel::Last => "a run writes it when it ends: is this one still going on, or did it end early?",
+            WhichModel::Best => "a job with eval.best keeps it; without --best the last model is taken",
+            WhichModel::Average => "a job with [ema] keeps it; without --ema the last model is taken",
+        }
+    }
+}
 
 /// Where run folders go when none is asked for.
 const ROOT: &str = "runs";

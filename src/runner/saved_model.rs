@@ -14,11 +14,20 @@ use crate::autograd::Autograd;
 use crate::job::shards::Cut;
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::model::{Region, TensorFile};
+use crate::optimizers::AVERAGE;
 use crate::parallel::{Extent, Piece, StateSnapshot};
 use crate::profile::beat;
 
 /// The states of all modules, each with the snapshots of those who own parts of it.
 pub struct States(Vec<(ModuleSpec, Vec<StateSnapshot>)>);
+
+/// Which numbers of a model are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    Weights,
+    /// The moving averages of the parameters, and what else there is as it is.
+    Averages,
+}
 
 /// One part of a tensor.
 struct Part<'a> {
@@ -55,18 +64,24 @@ impl States {
         Ok(States(states))
     }
 
-    /// Writes them to `file`, which will be at `path`, without what optimizers remember. Tells which tensors are no numbers:
+    /// Writes its numbers to `file`, which will be at `path`, without what optimizers remember. Tells which tensors are no numbers:
     /// those with NaN, and those with infinities unless TorchScript has them, which masks with them.
     ///
     /// # Errors
     /// When the file cannot be written, or an owner does not give what it has.
-    pub fn write(&self, job: &Training, file: &File, path: &Path) -> Result<Vec<String>> {
+    pub fn write(
+        &self,
+        job: &Training,
+        numbers: Numbers,
+        file: &File,
+        path: &Path,
+    ) -> Result<Vec<String>> {
         // Written once more where it was not before.
         file.set_len(0).with_context(|| path.display().to_string())?;
-        let mut file = TensorFile::begin(file.try_clone()?, path, self.regions(job))?;
+        let mut file = TensorFile::begin(file.try_clone()?, path, self.regions(job, numbers))?;
         let mut masks = BTreeSet::new();
         for (spec, snapshots) in &self.0 {
-            for (tensor, parts) in parts(snapshots) {
+            for (tensor, parts) in parts(snapshots, numbers) {
                 let names = names(job, spec, snapshots, &tensor);
                 let Some(first) = names.first() else { continue };
                 if spec.torchscript().is_some() {
@@ -81,10 +96,10 @@ impl States {
         Ok(odd.map(|(name, what)| format!("`{name}` ({what})")).collect())
     }
 
-    fn regions(&self, job: &Training) -> Vec<Region> {
+    fn regions(&self, job: &Training, numbers: Numbers) -> Vec<Region> {
         let mut regions = Vec::new();
         for (spec, snapshots) in &self.0 {
-            for (tensor, parts) in parts(snapshots) {
+            for (tensor, parts) in parts(snapshots, numbers) {
                 let entry = parts[0].entry();
                 let mut shape = entry.shape.clone();
                 if matches!(entry.extent, Extent::Rows { .. }) {
@@ -109,11 +124,17 @@ impl Part<'_> {
     }
 }
 
-/// The parts of each value, in their order.
-fn parts(snapshots: &[StateSnapshot]) -> BTreeMap<String, Vec<Part<'_>>> {
+/// The parts of each tensor, in their order.
+fn parts(snapshots: &[StateSnapshot], numbers: Numbers) -> BTreeMap<String, Vec<Part<'_>>> {
     let mut parts: BTreeMap<String, Vec<Part<'_>>> = BTreeMap::new();
     for snapshot in snapshots {
-        for (entry, of) in snapshot.entries.iter().enumerate().filter(|(_, entry)| entry.slot.is_none()) {
+        let entries = || snapshot.entries.iter().enumerate();
+        let averages = || entries().filter(|(_, of)| of.slot.as_deref() == Some(AVERAGE));
+        for (value, of) in entries().filter(|(_, of)| of.slot.is_none()) {
+            let average = averages().find(|(_, average)| {
+                numbers == Numbers::Averages && (&average.tensor, average.extent) == (&of.tensor, of.extent)
+            });
+            let entry = average.map_or(value, |(entry, _)| entry);
             parts.entry(of.tensor.clone()).or_default().push(Part { snapshot, entry });
         }
     }

@@ -12,13 +12,15 @@ use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
 use super::loader::Schedule;
 use super::measured::Worked;
-use super::metrics::TrainerReport;
+use super::metrics::{EvalResult, TrainerReport};
 use super::preflight::{self, Facts};
 use super::progress::Reporter;
 use super::samples::Split;
 use super::skipped::Skipped;
 use super::step::{StepSamples, Stepper};
-use super::validation::{Meetings, Share, StandIn, Validations, evaluate, own_buffers, predict};
+use super::validation::{
+    Counted, Meetings, Rules, Share, StandIn, Validations, averages, evaluate, own_buffers, predict,
+};
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
 use crate::job::{Consistency, ModuleSpec, Placement, Task, Training};
@@ -332,6 +334,38 @@ impl Trainer<'_> {
     ) -> Result<Verdict> {
         self.mesh.doing("validating");
         course.throughput.pause(Instant::now());
+        let counted = self.count(host, stepper, course, validations)?;
+        if self.job.ema.is_none() {
+            return validations.end(self.job, counted, |rules, result| {
+                self.decide(stepper, course, rules, result)
+            });
+        }
+        let mut of_weights = None;
+        validations.end(self.job, counted, |_, result| {
+            of_weights = Some(result);
+            averages::swap_at_owners(self.job, self.autograd)?;
+            Ok(Verdict::GO_ON)
+        })?;
+        stepper.optimizer.swap_averages()?;
+        let counted = self.count(host, stepper, course, validations)?;
+        stepper.optimizer.swap_averages()?;
+        let verdict = validations.end(self.job, counted, |rules, of_averages| {
+            averages::swap_at_owners(self.job, self.autograd)?;
+            let of_weights = of_weights.context("the figures of the weights have come first")?;
+            self.decide(stepper, course, rules, averages::beside(of_weights, of_averages))
+        })?;
+        stepper.optimizer.refresh()?;
+        Ok(verdict)
+    }
+
+    /// This trainer's part of the test data through the model, when all trainers have come.
+    fn count(
+        &mut self,
+        host: &Host,
+        stepper: &mut Stepper,
+        course: &Course,
+        validations: &mut Validations<'_>,
+    ) -> Result<Counted> {
         let first = validations.begin(own_buffers(stepper))?;
         stepper.optimizer.refresh()?;
         let trainers = self.job.train.trainers.ranks.len() as u32;
@@ -340,20 +374,29 @@ impl Trainer<'_> {
         let state = course.data_state.clone();
         let counted = evaluate(host, self.job, self.root, state, stepper, share, self.reporter)?;
         stand_in.end(stepper)?;
-        validations.end(self.job, counted, |rules, result| {
-            let (best, verdict) = rules.judge(&result)?;
-            if best {
-                self.keep_modules(stepper, course)?;
-                course.recorder.keep_best()?;
-            }
-            course.validated(result, best)?;
-            if verdict.stop {
-                tracing::info!(
-                    "training ends here: eval.stop has seen no better figure for as long as its patience says"
-                );
-            }
-            Ok(verdict)
-        })
+        Ok(counted)
+    }
+
+    /// The first trainer's: what follows from the figures of all.
+    fn decide(
+        &self,
+        stepper: &mut Stepper,
+        course: &mut Course,
+        rules: &mut Rules,
+        result: EvalResult,
+    ) -> Result<Verdict> {
+        let (best, verdict) = rules.judge(&result)?;
+        if best {
+            self.keep_modules(stepper, course)?;
+            course.recorder.keep_best()?;
+        }
+        course.validated(result, best)?;
+        if verdict.stop {
+            tracing::info!(
+                "training ends here: eval.stop has seen no better figure for as long as its patience says"
+            );
+        }
+        Ok(verdict)
     }
 }
 

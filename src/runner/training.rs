@@ -16,7 +16,7 @@ use super::preflight::{self, Facts, Preflight};
 use super::progress::{Reporter, Update};
 use super::run_folder::{self, RunFolder};
 use super::run_recorder::{self, RunRecorder};
-use super::saved_model::States;
+use super::saved_model::{Numbers, States};
 use super::spool::Spool;
 use super::threads;
 use super::trace::{self, Traces};
@@ -234,9 +234,14 @@ impl<'a> TrainingRank<'a> {
         let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
         let (mut spool, mut odd) = (Spool::new(folder), Vec::new());
         spool.write(run_folder::MODEL, |file, path| {
-            odd = states.write(self.training, file, path)?;
+            odd = states.write(self.training, Numbers::Weights, file, path)?;
             Ok(())
         })?;
+        if self.training.ema.is_some() {
+            spool.write(run_folder::MODEL_EMA, |file, path| {
+                states.write(self.training, Numbers::Averages, file, path).map(drop)
+            })?;
+        }
         drop(states);
         if let Some(state) = recorder.take_data_state() {
             spool.write(run_folder::DATA_STATE, |mut file, _| Ok(file.write_all(&state)?))?;

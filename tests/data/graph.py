@@ -37,6 +37,7 @@ COLUMN_ROWS = [12, 3, 40, 7, 1, 25, 9, 30, 2, 18, 5, 33, 11, 4, 21, 6, 14, 2, 28
 # Models that are also trained with two optimizers, groups and a schedule.
 CLIP_NORM = 0.15
 CLIP_VALUE = 0.002
+DECAY = 0.9
 # The modules of which one is, in each model that has one.
 FROZEN = ["tables", "user", "a", "both"]
 TUNED = ["dlrm", "columns", "towers", "diamond"]
@@ -271,9 +272,16 @@ def frozen(model):
     return [torch.optim.SGD(trained, lr=LR)], [], None
 
 
+def averaged(model):
+    """As plain; what is taken is the moving average of the weights."""
+    return plain(model)
+
+
 def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     targets = targets if isinstance(targets, list) else [targets]
     optimizers, schedules, clip_norm = how(model)
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(DECAY))
     clipped = 0
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
@@ -289,8 +297,9 @@ def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
             clipped += bool(norm > clip_norm)
         for each in [*optimizers, *schedules]:
             each.step()
+        average.update_parameters(model)
     assert not clip_norm or clipped > STEPS * 0.8, clipped
-    return model.state_dict()
+    return (average.module if how is averaged else model).state_dict()
 
 
 def main():
@@ -303,7 +312,7 @@ def main():
 
     def trained(name, make, rows, *given):
         """From the seed, and from the first rows of tables that are cut."""
-        ways = {"": plain}
+        ways = {"": plain, "_averaged": averaged}
         if name in TUNED:
             ways.update(_tuned=tuned, _clamped=clamped)
         if name in [*TUNED, "script"]:

@@ -19,7 +19,7 @@ const EVERY_STEPS: Key<Integer> = key("every_steps", integer(0..=1 << 48))
     .doc("In place of `every_epochs`: also test after every so many steps of a trainer.");
 const BEST: Key<Optional<By<Watched>>> = key("best", watched_or_name()).optional().doc(
     "Keeps the model of the best validation beside the last, in model-best.safetensors: the figure that decides, as \
-     \"accuracy\" or { metric = \"loss\", mode = \"min\" }.",
+     \"accuracy\" or { metric = \"loss\", mode = \"min\" }. By a figure of `[ema]` it is the average that is kept.",
 );
 const STOP: Key<Optional<By<Stop>>> = key("stop", by(stop, || Kind::Table(STOP_KEYS)))
     .optional()
@@ -87,6 +87,9 @@ pub(super) fn check(root: &Table<'_>, section: &Table<'_>, training: &Training) 
         } else if *every == Every::End {
             let hint = "write eval.every_epochs = 1, or every_steps".into();
             wrong("goes by validations, and this job tests at its end only".into(), hint);
+        } else if watched.is_of_average() && training.ema.is_none() {
+            let problem = format!("goes by `{}`, and this job averages no weights", watched.metric);
+            wrong(problem, "write [ema]".into());
         } else if watched.mode_among(metrics).is_none() {
             let problem = format!(
                 "goes by `{}`, and whether less or more of it is better is not known",

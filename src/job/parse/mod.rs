@@ -6,6 +6,7 @@
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
+pub(super) mod ema;
 pub(super) mod eval;
 mod freeze;
 mod graph;
@@ -113,7 +114,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(&root.open(&keys::LOSS));
-    let optimizer = optimizer::read(root);
+    let (optimizer, ema) = (optimizer::read(root), ema::read(root));
     let eval = eval::read(&root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
@@ -135,6 +136,7 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         schedule,
         clip_norm,
         clip_value,
+        ema: ema?,
         train: train.train?,
         eval: eval?,
         log: log?,
@@ -173,6 +175,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
+    ema::check(root, training);
     freeze::check(root, training);
     eval::check(root, &root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {

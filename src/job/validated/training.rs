@@ -40,6 +40,8 @@ pub struct Training {
     pub clip_norm: Option<f64>,
     /// The largest number of a gradient.
     pub clip_value: Option<f64>,
+    /// The decay of the weights' moving average.
+    pub ema: Option<f64>,
     pub train: Train,
     pub eval: Eval,
     pub log: Log,
@@ -201,7 +203,7 @@ impl Training {
     }
 
     fn in_force(&self, written: &Optimization) -> Optimization {
-        let mut optimization = Optimization { clip_value: self.clip_value, ..written.clone() };
+        let mut optimization = Optimization { clip_value: self.clip_value, ema: self.ema, ..written.clone() };
         if self.train.scale_lr && self.rounds() {
             optimization.scale_lr(self.train.trainers.ranks.len() as f64);
         }

@@ -15,6 +15,14 @@ call! {
     }
 }
 
+call! {
+    /// The averages that the callee keeps of a module's parameters take the parameters' place, and these theirs. Twice: nothing has
+    /// changed.
+    pub(in crate::parallel) struct SwapAverages = "state.swap_averages" -> () {
+        module: String,
+    }
+}
+
 body! {
     pub(crate) struct Taken {
         snapshot: RRef,

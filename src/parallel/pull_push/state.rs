@@ -61,6 +61,16 @@ impl Stateful for ServerRange {
         })
     }
 
+    fn swap_averages(&self) -> Result<()> {
+        let all = vec![true; self.parts.len()];
+        self.updates.prepare(|segments| {
+            let Some(optimizer) = &mut segments.optimizer else { return Ok(()) };
+            segments.values.update(&all, |values| anyhow::Ok(optimizer.swap_averages(values)?))?;
+            self.changes.mark(&all);
+            Ok(())
+        })
+    }
+
     fn put_rows(&self, _tensor: &str, _slot: Option<&str>, _ids: &[i64], _values: &Tensor) -> Result<()> {
         bail!("module `{}` does not go by rows", self.module)
     }

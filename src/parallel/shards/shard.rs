@@ -16,7 +16,7 @@ use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::{RowTable, TablePart, TableSpec};
 use crate::model::TableRows;
-use crate::optimizers::{Optimization, OptimizerSpec};
+use crate::optimizers::{AVERAGE, Optimization, OptimizerSpec};
 use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
@@ -161,7 +161,7 @@ impl Shard {
     pub fn set_optimizer(&self, optimization: &Optimization) -> Result<()> {
         let spec = self.options(optimization)?;
         self.optimizer.choose(&self.module, optimization, || {
-            let set = self.updates.prepare(|table| table.set_optimizer(spec, optimization.clip_value));
+            let set = self.updates.prepare(|table| table.set_optimizer(spec, optimization));
             set.with_context(|| in_module(&self.module))
         })
     }
@@ -323,8 +323,9 @@ impl Stateful for Shard {
         let (mut slots, mut steps, mut snapshot, mut life) = (Vec::new(), 0, None, None);
         let counters = self.updates.snapshot(|_, table| {
             snapshot = Some(table.snapshot(unused_rows));
-            // Rows that nobody has used have none.
-            (slots, steps) = if unused_rows { (Vec::new(), 0) } else { table.slots() };
+            (slots, steps) = table.slots();
+            // Rows that nobody has used have no others.
+            slots.retain(|(_, slot)| !unused_rows || *slot == AVERAGE);
             life = if unused_rows { None } else { table.life() };
             Ok(())
         })?;
@@ -342,8 +343,8 @@ impl Stateful for Shard {
             };
             let source = Arc::new(ShardRows::new(self.clone(), snapshot.clone(), caller, ids.as_ref()));
             state.add_rows(entry(None, source.len(), self.dim), source.clone(), None);
-            for (nth, slot) in slots.iter().enumerate() {
-                state.add_rows(entry(Some(*slot), source.len(), self.dim), source.clone(), Some(nth));
+            for (nth, slot) in &slots {
+                state.add_rows(entry(Some(*slot), source.len(), self.dim), source.clone(), Some(*nth));
             }
             if let Some(LifeState { ages, candidates }) = &life {
                 let (ages, candidates) =
@@ -352,7 +353,7 @@ impl Stateful for Shard {
                 let sightings = entry(Some(SIGHTINGS), candidates.0.len(), 2);
                 state.add_rows(sightings, Arc::new(candidates), None);
             }
-            if !slots.is_empty() {
+            if !slots.is_empty() && !unused_rows {
                 let steps = Tensor::f_from_slice(&[steps as i64])?.f_view([0i64; 0])?;
                 state.add(name, Some(STEP), None, vec![], Extent::Shared, &steps)?;
             }
@@ -380,6 +381,13 @@ impl Stateful for Shard {
         self.updates.restore(&state.counters, |_, table| {
             // Above 2^53 nobody counts.
             steps.into_iter().for_each(|steps| table.set_steps(steps as u64));
+            Ok(())
+        })
+    }
+
+    fn swap_averages(&self) -> Result<()> {
+        self.updates.prepare(|table| {
+            table.swap_averages();
             Ok(())
         })
     }

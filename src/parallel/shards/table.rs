@@ -13,7 +13,7 @@ use super::life::{AGE, LifeState, Living, Made, SIGHTINGS, no_room};
 use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
-use crate::optimizers::{OptimizerSpec, RowOptimizer};
+use crate::optimizers::{Optimization, OptimizerSpec, RowOptimizer};
 use crate::parallel::StepTerms;
 use crate::parallel::mean::weights;
 use crate::parallel::updates::Updated;
@@ -125,11 +125,58 @@ impl Table {
 
     /// # Errors
     /// The optimizer cannot update single rows.
-    pub fn set_optimizer(&mut self, spec: &OptimizerSpec, clip_value: Option<f64>) -> Result<()> {
-        let optimizer = RowOptimizer::new(spec.clone(), clip_value, self.numbers.len());
+    pub fn set_optimizer(&mut self, spec: &OptimizerSpec, optimization: &Optimization) -> Result<()> {
+        let optimizer = RowOptimizer::new(spec.clone(), optimization, self.dim, self.numbers.len());
         let refused = |why| anyhow!("{}{why} cannot update single rows", spec.name());
-        self.optimizer = Some(optimizer.map_err(refused)?);
+        let mut optimizer = optimizer.map_err(refused)?;
+        if optimizer.averages() {
+            for (_, place) in self.rows() {
+                let row = self.range(place);
+                optimizer.written(row.start, &self.numbers[row]);
+            }
+        }
+        self.optimizer = Some(optimizer);
         Ok(())
+    }
+
+    /// The averages of rows become the rows, and the rows the averages.
+    pub fn swap_averages(&mut self) {
+        self.settle_averages();
+        self.each_averaged(|optimizer, at, row| optimizer.swap_average(at, row));
+    }
+
+    /// Brings the averages of all rows up to the steps that were taken.
+    fn settle_averages(&mut self) {
+        self.each_averaged(|optimizer, at, row| optimizer.settle(at, row));
+    }
+
+    /// Each row there is, with the number of the table at which it starts, where there are averages.
+    fn each_averaged(&mut self, mut write: impl FnMut(&mut RowOptimizer, usize, &mut [f32])) {
+        if !self.optimizer.as_ref().is_some_and(RowOptimizer::averages) {
+            return;
+        }
+        let rows = self.rows();
+        let written: Vec<Entry> = rows.iter().map(|&(_, place)| Entry { place, part: 0, row: 0 }).collect();
+        self.leave_to_snapshots(&written);
+        let Some(mut optimizer) = self.optimizer.take() else { return };
+        for (_, place) in rows {
+            let row = self.range(place);
+            write(&mut optimizer, row.start, &mut self.numbers[row]);
+        }
+        self.optimizer = Some(optimizer);
+    }
+
+    /// The ids of the rows that there are, and where they stand.
+    fn rows(&self) -> Vec<(i64, Place)> {
+        match &self.places {
+            Places::Range { ids, made } => {
+                let is_made = |place: &Place| made[*place as usize / 64] >> (*place % 64) & 1 == 1;
+                let places = (0..(ids.end - ids.start) as Place).filter(is_made);
+                places.map(|place| (ids.start + i64::from(place), place)).collect()
+            }
+            Places::Hashed { places, .. } => places.iter().map(|(&id, &place)| (id, place)).collect(),
+            Places::Living(living) => living.rows(self.now()).map(|(id, place, _)| (id, place)).collect(),
+        }
     }
 
     /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives what to remember of them, and the rows
@@ -166,19 +213,10 @@ impl Table {
 
     /// The rows as they are now, for as long as what is returned is held. `unused`: also those that nobody has used yet.
     pub fn snapshot(&mut self, unused: bool) -> Arc<TableSnapshot> {
+        self.settle_averages();
         let rows = match &self.places {
             Places::Range { ids, made } if unused => Rows::All { ids: ids.clone(), made: made.clone() },
-            Places::Range { ids, made } => {
-                let is_made = |place: &Place| made[*place as usize / 64] >> (*place % 64) & 1 == 1;
-                let places = (0..(ids.end - ids.start) as Place).filter(is_made);
-                Rows::Listed(places.map(|place| (ids.start + i64::from(place), place)).collect())
-            }
-            Places::Hashed { places, .. } => {
-                Rows::Listed(places.iter().map(|(&id, &place)| (id, place)).collect())
-            }
-            Places::Living(living) => {
-                Rows::Listed(living.rows(self.now()).map(|(id, place, _)| (id, place)).collect())
-            }
+            Places::Range { .. } | Places::Hashed { .. } | Places::Living(_) => Rows::Listed(self.rows()),
         };
         let snapshot = Arc::new(TableSnapshot::new(rows));
         self.snapshots.push(Arc::downgrade(&snapshot));
@@ -221,10 +259,10 @@ impl Table {
         Some(living.state(self.now()))
     }
 
-    /// The optimizer's slots by name, and how many steps it has taken.
-    pub fn slots(&self) -> (Vec<&'static str>, u64) {
+    /// The optimizer's slots by place and name, and how many steps it has taken.
+    pub fn slots(&self) -> (Vec<(usize, &'static str)>, u64) {
         let Some(optimizer) = &self.optimizer else { return (Vec::new(), 0) };
-        (optimizer.slots().map(|(slot, _)| slot.name).collect(), optimizer.steps())
+        (optimizer.slots().map(|(slot, _)| slot.name).enumerate().collect(), optimizer.steps())
     }
 
     /// Takes over what rows are, or what the optimizer remembers of them.
@@ -257,8 +295,13 @@ impl Table {
                 found.with_context(|| format!("this optimizer has no `{name}`"))?.1
             }
         };
-        for (place, row) in places.into_iter().zip(numbers.chunks(dim)) {
+        for (&place, row) in places.iter().zip(numbers.chunks(dim)) {
             into[place as usize * dim..][..dim].copy_from_slice(row);
+        }
+        if let (None, Some(optimizer)) = (slot, &mut self.optimizer) {
+            for (&place, row) in places.iter().zip(numbers.chunks(dim)) {
+                optimizer.written(place as usize * dim, row);
+            }
         }
         Ok(())
     }
@@ -370,7 +413,10 @@ impl Table {
         } else if reused && let Some(optimizer) = &mut self.optimizer {
             optimizer.forget(range.clone());
         }
-        self.initial.draw(id, &mut self.numbers[range]);
+        self.initial.draw(id, &mut self.numbers[range.clone()]);
+        if let Some(optimizer) = &mut self.optimizer {
+            optimizer.written(range.start, &self.numbers[range]);
+        }
     }
 
     /// Has the rows that an update's steps ask for often enough.

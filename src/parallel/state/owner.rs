@@ -23,6 +23,9 @@ pub(in crate::parallel) trait Stateful: Send + Sync {
     /// Goes on from a state. Rows have been put before.
     fn restore(&self, state: Restored) -> Result<()>;
 
+    /// The averages take the parameters' place, and these theirs.
+    fn swap_averages(&self) -> Result<()>;
+
     /// Takes rows of a tensor over.
     fn put_rows(&self, tensor: &str, slot: Option<&str>, ids: &[i64], values: &Tensor) -> Result<()>;
 }

@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result};
 use super::restoring::Restoring;
 use super::{OwnerState, Stateful};
 use crate::autograd::{Autograd, Scope};
-use crate::parallel::calls::state::{Finish, Piece, Put, Read, Restore, Take, Taken, Wanted};
+use crate::parallel::calls::state::{
+    Finish, Piece, Put, Read, Restore, SwapAverages, Take, Taken, Wanted,
+};
 use crate::parallel::{ModuleServer, RangeServer, ShardServer};
 use crate::rpc::{Json, Mesh, Methods, Objects};
 
@@ -34,6 +36,8 @@ impl StateServer {
         autograd.serve(methods, read);
         let server = self.clone();
         autograd.serve(methods, move |scope, call| std::future::ready(server.restore(&scope, call)));
+        let server = self.clone();
+        autograd.serve(methods, move |scope, call| std::future::ready(server.swap_averages(&scope, call)));
         autograd.serve(methods, put);
         autograd.serve(methods, finish);
     }
@@ -47,6 +51,10 @@ impl StateServer {
     fn take(&self, scope: &Scope, Take { module, unused_rows }: Take) -> Result<Taken> {
         let state = self.owner(&scope.mesh, &module)?.snapshot(scope.from, unused_rows)?;
         Ok(offer(scope.mesh.objects(), Arc::new(Mutex::new(state))))
+    }
+
+    fn swap_averages(&self, scope: &Scope, SwapAverages { module }: SwapAverages) -> Result<()> {
+        self.owner(&scope.mesh, &module)?.swap_averages()
     }
 
     fn restore(&self, scope: &Scope, Restore { module }: Restore) -> Result<Wanted> {

@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use super::server::offer;
 use super::{Entry, Extent, OwnerState, PIECE_BYTES, StepCounters};
 use crate::autograd::Autograd;
-use crate::parallel::calls::state::{Piece, Read, Take, Taken};
-use crate::rpc::{Json, RRef};
+use crate::parallel::calls::state::{Piece, Read, SwapAverages, Take, Taken};
+use crate::rpc::{Json, PendingReply, RRef};
 use crate::topology::Rank;
 
 /// What one owner had at one moment, for as long as this is held.
@@ -34,6 +34,13 @@ impl StateSnapshot {
     ) -> Result<StateSnapshot> {
         let take = Take { module: module.into(), unused_rows };
         Ok(StateSnapshot::of(autograd, autograd.call(owner, take, None).wait()?))
+    }
+
+    /// Has the averages that `owner` keeps of a module's parameters take the parameters' place, and these theirs. The answer
+    /// is to be waited for.
+    #[must_use = "only the answer tells that it is done"]
+    pub fn swap_averages(autograd: &Arc<Autograd>, owner: Rank, module: &str) -> PendingReply<()> {
+        autograd.call(owner, SwapAverages { module: module.into() }, None)
     }
 
     /// A state of this rank.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 
-use super::run_folder::{JOB, MODEL, MODEL_BEST};
+use super::run_folder::{JOB, WhichModel};
 use crate::files::{self, WholeFile};
 use crate::job::weights::{self, Header};
 use crate::job::{self, JobErrors, JobText, ModuleSpec, Sources, TorchScript, Training};
@@ -31,8 +31,7 @@ pub struct Export<'a> {
     pub run: &'a Path,
     /// None: in the run folder.
     pub out: Option<&'a Path>,
-    /// The weights of the best evaluation instead of the last.
-    pub best: bool,
+    pub which: WhichModel,
     /// Over files that are there.
     pub force: bool,
 }
@@ -127,18 +126,13 @@ impl Export<'_> {
 
     /// Where the weights are.
     fn weights(&self) -> Result<PathBuf, ExportError> {
-        let (run, name) = (self.run.display(), if self.best { MODEL_BEST } else { MODEL });
+        let name = self.which.file();
         let path = self.run.join(name);
         match path.exists() {
             true => Ok(path),
-            false if self.best => Err(refused(
-                format!("the run `{run}` has no {name}"),
-                "a run keeps its best weights where its job says by which evaluation; without --best the last ones are taken",
-            )),
-            false => Err(refused(
-                format!("the run `{run}` has no {name}"),
-                "a run writes it when it ends: is this one still going on, or did it end early?",
-            )),
+            false => {
+                Err(refused(format!("the run `{}` has no {name}", self.run.display()), self.which.hint()))
+            }
         }
     }
 

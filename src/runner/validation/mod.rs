@@ -7,6 +7,7 @@
 //! - `VA-1` Nobody takes a step while one of them validates: all look at one and the same model.
 //! - `VA-2` Trainers' copies are judged with the running statistics of the first one's, which are those that are saved.
 
+pub mod averages;
 mod counted;
 mod evaluate;
 mod meeting;
@@ -26,7 +27,7 @@ use crate::job::{Consistency, Every, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
 use crate::topology::Rank;
-use counted::Counted;
+pub use counted::Counted;
 pub use evaluate::{Share, evaluate, predict};
 use meeting::{Arrival, Meeting};
 pub use rules::Rules;

@@ -303,10 +303,15 @@ fn job_of(model: &Model, places: &[Place]) -> String {
 }
 
 fn train(model: &Model, places: &[Place], settings: &[&str]) -> Vec<(String, Tensor)> {
+    model::load(&crate::program::model(run(model, places, settings).path())).unwrap()
+}
+
+/// Leaves the run folder in the one that is returned.
+fn run(model: &Model, places: &[Place], settings: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), job_of(model, places)).unwrap();
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), settings)), 0);
-    model::load(&crate::program::model(folder.path())).unwrap()
+    folder
 }
 
 #[track_caller]
@@ -317,8 +322,12 @@ fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
 /// `how` it was trained there.
 #[track_caller]
 fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
+    assert_are(model, how, places, settings, train(model, places, settings));
+}
+
+#[track_caller]
+fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: Vec<(String, Tensor)>) {
     let cut = places.iter().any(|place| matches!(place, Rows | Hash));
-    let trained = train(model, places, settings);
     let figures = model::load(&data("graph.safetensors")).unwrap();
     let of_model = format!("{}{}{how}/", model.name, if cut { "_rows" } else { "" });
     let figures: Vec<_> = figures
@@ -442,6 +451,38 @@ fn clipping_by_value_equals_one_process_under_every_placement() {
     clipped(&COLUMNS, &[Replicas, Replicas, Replicas]);
     clipped(&TOWERS, &[Caller, Replicas, RemoteReplicas]);
     clipped(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
+}
+
+/// Weights and averages, with validations in between in which they swap their places.
+#[test]
+fn averages_of_the_weights_equal_one_process_under_every_placement() {
+    let averaged = |model: &Model, places: &[Place], more: &[&str]| {
+        let test = "data.test={file=\"graph.csv\", features=[\"id0\", \"id1\", \"id2\", \"id3\"], \
+                    feature_dtype=\"int64\", target=[\"x0\", \"x1\", \"x2\", \"x3\"]}";
+        let test = (model.samples == Samples::Numbers).then_some(test);
+        let settings: Vec<&str> =
+            ["ema.decay=0.9", "eval.every_steps=7"].into_iter().chain(test).chain(more.iter().copied()).collect();
+        let folder = run(model, places, &settings);
+        let file = crate::program::model(folder.path());
+        assert_are(model, "", places, &settings, model::load(&file).unwrap());
+        let averages = file.with_file_name("model-ema.safetensors");
+        assert_are(model, "_averaged", places, &settings, model::load(&averages).unwrap());
+    };
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Rows, Replicas],
+        [Caller, Hash, Caller],
+        [Remote, Caller, Replicas],
+        [Remote, With("bottom"), Stages],
+        [Replicas, Hash, RemoteReplicas],
+    ] {
+        averaged(&DLRM, &places, &[]);
+    }
+    averaged(&COLUMNS, &[Replicas, Rows, Remote], &["pipeline.micro_batches=4"]);
+    averaged(&TOWERS, &[Caller, Replicas, RemoteReplicas], &[]);
+    averaged(&DIAMOND, &[Remote, Caller, Remote, Replicas], &["replicas.average=all_reduce"]);
+    averaged(&SCRIPT, &[Remote, Caller], &[]);
+    averaged(&SCRIPT, &[Replicas, RemoteReplicas], &["replicas.average=all_reduce"]);
 }
 
 /// Nothing of one module is trained, and no bias of the last.

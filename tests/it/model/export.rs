@@ -10,6 +10,7 @@ use pstrain::job::Training;
 use pstrain::layers::{LAYERS, Layer};
 use pstrain::model::{Mode, Module, save};
 use pstrain::runner::export::Export;
+use pstrain::runner::run_folder::WhichModel;
 use tch::{Device, Kind, Tensor};
 
 /// A run folder at `folder` and, beside the exported files, what the model gives: `called.safetensors`.
@@ -17,7 +18,7 @@ fn exported(folder: &Path, job: &str, state: &[(String, Tensor)], inputs: &[Tens
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("job.toml"), job).unwrap();
     save(&folder.join("model.safetensors"), state).unwrap();
-    Export { run: folder, out: None, best: false, force: false }
+    Export { run: folder, out: None, which: WhichModel::Last, force: false }
         .write()
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut called = vec![("output".to_owned(), output.shallow_clone())];
