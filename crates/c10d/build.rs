@@ -6,7 +6,8 @@ use std::{env, fs, process};
 /// tch 0.24.0 takes this version and no other; the shim uses headers that change between versions.
 const TORCH_VERSION: &str = "2.11.0";
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
+    "csrc/autocast.cpp",
     "csrc/backend.cpp",
     "csrc/comm_hooks.cpp",
     "csrc/engine.cpp",

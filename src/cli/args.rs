@@ -6,7 +6,6 @@ use c10d::Backend;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::runner::run_folder::WhichModel;
 use crate::job::Operation;
 use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
@@ -14,6 +13,7 @@ use crate::rpc::Transport;
 use crate::runner::collective_times::{DTYPES, MEASURED};
 use crate::runner::model_files::SCRIPT_LIMIT;
 use crate::runner::progress::ColorChoice;
+use crate::runner::run_folder::WhichModel;
 
 /// What `init` writes where no other file is named.
 pub const STARTER_FILE: &str = "job.toml";

@@ -3,7 +3,9 @@
 
 use figment::value::{Dict, Value};
 
-use super::parse::{cluster, collectives, data, ema, eval, modules, pipeline, pull_push, replicas, train};
+use super::parse::{
+    cluster, collectives, data, ema, eval, modules, pipeline, precision, pull_push, replicas, train,
+};
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, section, text};
 use crate::optimizers;
 
@@ -23,6 +25,8 @@ pub const PULL_PUSH: Key<Keys> =
     section("pull_push", pull_push::KEYS).doc("How parameters travel, for modules with `run = \"caller\"`.");
 pub const PIPELINE: Key<Keys> =
     section("pipeline", pipeline::KEYS).doc("How the batches of a step pass the modules.");
+pub const PRECISION: Key<Keys> =
+    section("precision", precision::KEYS).doc("In how many bits modules compute.");
 pub const DATA: Key<Keys> = section("data", data::KEYS).doc("Where the samples come from.");
 pub const LOSS: Key<Keys> = section("loss", data::LOSS).doc("What is minimised.");
 pub const EMA: Key<Keys> = section("ema", ema::KEYS).doc(
@@ -45,6 +49,7 @@ pub static JOB: &[&dyn AnyKey] = &[
     &REPLICAS,
     &PULL_PUSH,
     &PIPELINE,
+    &PRECISION,
     &DATA,
     &LOSS,
     &optimizers::OPTIMIZER,

@@ -54,6 +54,9 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
     }
     let pipeline = Value::serialize(&training.pipeline).ok().and_then(Value::into_dict).unwrap_or_default();
     section(out, "pipeline", pipeline.iter());
+    if let Some(Value::Dict(_, precision)) = root.remove("precision") {
+        section(out, "precision", precision.iter());
+    }
     let mut data = take(&mut root, "data");
     if matches!(training.data.partition, Partition::Fractions(_)) {
         data.remove("partition");

@@ -1,6 +1,6 @@
 //! A forward through a module, functional in its parameters.
 
-use c10d::torch_message;
+use c10d::{Autocast, torch_message};
 use tch::{Device, TchError, Tensor};
 
 use super::module::Body;
@@ -84,6 +84,7 @@ impl Module {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
         }
+        let _region = self.autocast_region()?;
         match &self.body {
             Body::Layers { nodes, .. } => {
                 let all = self.has_fixed_in_layers().then(|| self.with_fixed(params));
@@ -101,6 +102,20 @@ impl Module {
                 script.forward(&self.name, (params, self.share_fixed(), buffers), &here, mode)
             }
         }
+    }
+
+    /// In which its forward runs: kept until that is over.
+    fn autocast_region(&self) -> Result<Option<Autocast>, ModelError> {
+        let device: Device = match &self.body {
+            Body::Layers { nodes, .. } => nodes.first().map_or(Device::Cpu, |node| node.device),
+            Body::Script { device, .. } => (*device).into(),
+        };
+        let begun = self.autocast.map(|kind| Autocast::begin(device, kind)).transpose();
+        begun.map_err(|error| ModelError::Build {
+            module: self.name.clone(),
+            what: "a region of autocast".into(),
+            message: error.message,
+        })
     }
 
     fn through_layers(

@@ -10,7 +10,7 @@ use super::ModelError;
 use super::plan::{Node, Plan};
 use super::script::{self, ScriptBody};
 use super::split::Split;
-use crate::job::{MadeOf, ModuleSize, ModuleSpec, Stage, weights};
+use crate::job::{Autocast, MadeOf, ModuleSize, ModuleSpec, Stage, weights};
 use crate::layers::op::Buffer;
 use crate::layers::{Layer, init, rng};
 use crate::topology::Device;
@@ -39,6 +39,8 @@ pub struct Module {
     seed: u64,
     /// Activations are computed again in the backward.
     pub(super) recompute: bool,
+    /// What forwards are cast to.
+    pub(super) autocast: Option<Kind>,
     /// Of the stages before, whose parameters are drawn first.
     earlier: Vec<Layer>,
     /// The module that this is or is a stage of, as a file of weights may call it, and the names of the other stages'
@@ -104,6 +106,7 @@ impl Module {
                     weights: spec.weights.clone(),
                     seed,
                     recompute: spec.recompute,
+                    autocast: spec.autocast.map(kind_of),
                     earlier: Vec::new(),
                     whole_name: spec.name.clone(),
                     others_names: Vec::new(),
@@ -150,6 +153,7 @@ impl Module {
             weights: spec.weights.clone(),
             seed,
             recompute: spec.recompute,
+            autocast: spec.autocast.map(kind_of),
             earlier,
             whole_name: spec.written_name().into(),
             others_names: spec.stage.as_ref().map(others_names).unwrap_or_default(),
@@ -301,6 +305,12 @@ impl Module {
 
     pub(super) fn buffer_error(&self, what: &str, error: &TchError) -> ModelError {
         ModelError::Build { module: self.name.clone(), what: what.into(), message: torch_message(error) }
+    }
+}
+
+fn kind_of(autocast: Autocast) -> Kind {
+    match autocast {
+        Autocast::Bf16 => Kind::BFloat16,
     }
 }
 

@@ -134,9 +134,7 @@ fn averaged(own: &Average, given: &[&NamedSlot]) -> Result<Average, (String, Str
     let failed = |error: tch::TchError| (AVERAGE.to_owned(), c10d::torch_message(&error));
     match given.is_empty() {
         true => Average::of(&own.mean).map_err(failed),
-        false => {
-            Ok(Average { mean: copied(given, AVERAGE, &own.mean)?, steps: counted(given, AVERAGED)? })
-        }
+        false => Ok(Average { mean: copied(given, AVERAGE, &own.mean)?, steps: counted(given, AVERAGED)? }),
     }
 }
 

@@ -9,6 +9,7 @@ use tch::Tensor;
 use super::loader::{Batch, Schedule};
 use super::metrics::{Throughput, TrainerReport};
 use super::samples::{Samples, Split};
+use super::step::in_float32;
 use super::threads;
 use crate::job::{Source, Training};
 use crate::model::{Mode, Module};
@@ -75,7 +76,7 @@ impl OneProcess {
         }
         let (outputs, targets) = (take(&given, &self.ends), samples.take(&self.targets));
         drop(given);
-        let computed = self.loss.compute(&outputs, &targets, false)?;
+        let computed = self.loss.compute(&in_float32(outputs)?, &targets, false)?;
         let loss = computed.loss.f_double_value(&[])?;
         let seed = computed.loss.f_ones_like()?;
         let all: Vec<Tensor> = leaves.iter().flatten().map(Tensor::shallow_clone).collect();

@@ -58,7 +58,9 @@ impl WhichModel {
     /// What helps where a run has none.
     pub fn hint(self) -> &'static str {
         match self {
-            WhichModel::Last => "a run writes it when it ends: is this one still going on, or did it end early?",
+            WhichModel::Last => {
+                "a run writes it when it ends: is this one still going on, or did it end early?"
+            }
             WhichModel::Best => "a job with eval.best keeps it; without --best the last model is taken",
             WhichModel::Average => "a job with [ema] keeps it; without --ema the last model is taken",
         }

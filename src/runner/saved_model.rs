@@ -69,13 +69,7 @@ impl States {
     ///
     /// # Errors
     /// When the file cannot be written, or an owner does not give what it has.
-    pub fn write(
-        &self,
-        job: &Training,
-        numbers: Numbers,
-        file: &File,
-        path: &Path,
-    ) -> Result<Vec<String>> {
+    pub fn write(&self, job: &Training, numbers: Numbers, file: &File, path: &Path) -> Result<Vec<String>> {
         // Written once more where it was not before.
         file.set_len(0).with_context(|| path.display().to_string())?;
         let mut file = TensorFile::begin(file.try_clone()?, path, self.regions(job, numbers))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::samples::Samples;
 use super::skipped::Skipped;
@@ -305,7 +305,7 @@ impl Stepper {
                     let batch = &batches[nth];
                     let mut started =
                         passed.in_flight.pop_front().context("a micro-batch ends before it begins")?;
-                    let outputs = started.finish(&passage(nth))?;
+                    let outputs = in_float32(started.finish(&passage(nth))?)?;
                     let loss_began = Instant::now();
                     let targets = batch.take(&self.targets);
                     let computed = trainable_loss(&mut self.loss, &outputs, &targets, want_metrics)?;
@@ -356,7 +356,7 @@ impl Stepper {
     pub fn predict(&self, samples: &Samples) -> Result<Vec<Tensor>> {
         let forwards = vec![Forward::PREDICT; self.modules.len()];
         let passage = Passage { walk: &self.walk, modules: &self.modules, context: None, forwards };
-        MicroBatch::start(&passage, fields(samples))?.finish(&passage)
+        in_float32(MicroBatch::start(&passage, fields(samples))?.finish(&passage)?)
     }
 
     /// What the job says about a step whose loss or gradients are not finite numbers: `wrong` tells which.
@@ -399,6 +399,15 @@ fn trainable_loss(
         bail!("{UNTRAINABLE}");
     }
     Ok(computed)
+}
+
+/// Outputs as losses and metrics take them: as in `autocast`, where losses are among what runs in float32.
+pub(super) fn in_float32(outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    let cast = |output: Tensor| match output.f_kind()? {
+        Kind::BFloat16 => anyhow::Ok(output.f_to_kind(Kind::Float)?),
+        _ => Ok(output),
+    };
+    outputs.into_iter().map(cast).collect()
 }
 
 /// How the forwards of a micro-batch run, `at` its step and place there, `after` so many steps of this trainer.

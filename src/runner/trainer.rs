@@ -336,9 +336,8 @@ impl Trainer<'_> {
         course.throughput.pause(Instant::now());
         let counted = self.count(host, stepper, course, validations)?;
         if self.job.ema.is_none() {
-            return validations.end(self.job, counted, |rules, result| {
-                self.decide(stepper, course, rules, result)
-            });
+            return validations
+                .end(self.job, counted, |rules, result| self.decide(stepper, course, rules, result));
         }
         let mut of_weights = None;
         validations.end(self.job, counted, |_, result| {

@@ -85,6 +85,15 @@ def drawn(*makes):
     return modules
 
 
+def dots(vectors):
+    """Of each pair; under autocast as its lists say of products of matrices, which the job's layer is."""
+    count = vectors.size(1)
+    if torch.is_autocast_enabled("cpu"):
+        rows, columns = torch.tril_indices(count, count, -1)
+        return torch.bmm(vectors, vectors.transpose(1, 2))[:, rows, columns]
+    return torch.stack([(vectors[:, i] * vectors[:, j]).sum(1) for i in range(count) for j in range(i)], 1)
+
+
 class Dlrm(nn.Module):
     def __init__(self):
         super().__init__()
@@ -98,8 +107,7 @@ class Dlrm(nn.Module):
     def forward(self, ids, dense):
         bottom = self.bottom(dense)
         vectors = torch.cat([bottom.unsqueeze(1), self.tables(ids)], 1)
-        dots = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(IDS + 1) for j in range(i)]
-        return self.top(torch.cat([bottom, torch.stack(dots, 1)], 1))
+        return self.top(torch.cat([bottom, dots(vectors)], 1))
 
 
 class Tables(nn.ModuleList):
@@ -124,8 +132,7 @@ class Columns(nn.Module):
     def forward(self, dense, ids):
         bottom = self.bottom(dense)
         vectors = torch.cat([bottom.unsqueeze(1), self.tables(ids)], 1)
-        dots = [(vectors[:, i] * vectors[:, j]).sum(1) for i in range(vectors.size(1)) for j in range(i)]
-        return self.top(torch.cat([bottom, torch.stack(dots, 1)], 1))
+        return self.top(torch.cat([bottom, dots(vectors)], 1))
 
 
 class WeightedBag(nn.EmbeddingBag):
@@ -277,6 +284,11 @@ def averaged(model):
     return plain(model)
 
 
+def bf16(model):
+    """As plain, with modules in bfloat16 where autocast says so; each trainer's half goes its own way."""
+    return plain(model)
+
+
 def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     targets = targets if isinstance(targets, list) else [targets]
     optimizers, schedules, clip_norm = how(model)
@@ -286,9 +298,13 @@ def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
         own = torch.arange(step * BATCH, (step + 1) * BATCH)
-        both = torch.cat([own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)])
+        halves = [own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)]
         model.zero_grad()
-        loss(model(*[x[both] for x in inputs]), *[y[both] for y in targets]).backward()
+        for part in halves if how is bf16 else [torch.cat(halves)]:
+            with torch.autocast("cpu", torch.bfloat16, enabled=how is bf16):
+                outputs = model(*[x[part] for x in inputs])
+                of_part = loss(outputs, *[y[part] for y in targets])
+            (of_part * len(part) / (BATCH * TRAINERS)).backward()
         if clip_norm and clip_norm < 0:
             clipped += any(bool((p.grad.abs() > -clip_norm).any()) for p in model.parameters())
             nn.utils.clip_grad_value_(model.parameters(), -clip_norm)
@@ -314,7 +330,7 @@ def main():
         """From the seed, and from the first rows of tables that are cut."""
         ways = {"": plain, "_averaged": averaged}
         if name in TUNED:
-            ways.update(_tuned=tuned, _clamped=clamped)
+            ways.update(_tuned=tuned, _clamped=clamped, _bf16=bf16)
         if name in [*TUNED, "script"]:
             ways["_frozen"] = frozen
         for way, how in ways.items():

@@ -43,6 +43,7 @@
 //! A C++ shim (`csrc/`) does the calls; no C++ exception leaves it. The `unsafe` code written by hand lives here, so
 //! nothing here knows of jobs. c10d's own log goes to standard error.
 
+mod autocast;
 mod backend;
 mod backward;
 pub mod cuda;
@@ -63,6 +64,7 @@ mod threads;
 pub mod vectors;
 mod work;
 
+pub use autocast::Autocast;
 pub use backend::{Backend, NoBackend, finalize};
 pub use backward::with_backward;
 pub use error::{Error, Members, Operation, Result};

@@ -10,6 +10,7 @@ use tch::Tensor;
 
 use crate::TorchError;
 
+pub mod autocast;
 pub mod group;
 pub mod recompute;
 pub mod script;

@@ -1,8 +1,7 @@
 //! `[ema]`: the moving average of the weights.
 
-use super::super::keys;
 use super::super::validated::{Consistency, Training};
-use crate::config::{AnyKey, Key, Number, Table, at_least, key};
+use crate::config::{AnyKey, Item, Key, Number, Table, at_least, key};
 
 const DECAY: Key<Number> = key("decay", at_least(0.0).below(1.0))
     .default("0.999")
@@ -10,16 +9,13 @@ const DECAY: Key<Number> = key("decay", at_least(0.0).below(1.0))
 pub static KEYS: &[&dyn AnyKey] = &[&DECAY];
 
 /// `Some(None)`: the job averages nothing.
-pub(super) fn read(root: &Table<'_>) -> Option<Option<f64>> {
-    if root.item(&keys::EMA).is_none() {
-        return Some(None);
-    }
-    root.open(&keys::EMA).read(&DECAY).map(Some)
+/// `table`: the section, if a job has it.
+pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<f64>> {
+    table.map_or(Some(None), |table| table.read(&DECAY).map(Some))
 }
 
 /// Whether there is one order of steps, and somebody who sees each of them.
-pub(super) fn check(root: &Table<'_>, training: &Training) {
-    let Some(item) = root.item(&keys::EMA) else { return };
+pub(super) fn check(item: &Item<'_>, training: &Training) {
     let wrong =
         |problem: &str, hint: &str| item.reader().report(item.error_without_value(problem).hint(hint));
     if training.train.consistency == Consistency::Hogwild {

@@ -15,6 +15,7 @@ mod optimizer;
 mod patterns;
 pub(super) mod pipeline;
 mod places;
+pub(super) mod precision;
 pub(super) mod pull_push;
 pub(super) mod replicas;
 mod shards;
@@ -114,12 +115,16 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
     let normalize = data_table.item(&data::NORMALIZE);
     let data = data::read(data_table, trainers);
     let loss = data::read_loss(&root.open(&keys::LOSS));
-    let (optimizer, ema) = (optimizer::read(root), ema::read(root));
+    let optimizer = optimizer::read(root);
+    let ema = ema::read(root.item(&keys::EMA).map(|_| root.open(&keys::EMA)).as_ref());
+    let autocast = precision::read(&root.open(&keys::PRECISION));
     let eval = eval::read(&root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
-    let (Graph { modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
+    let (Graph { mut modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
+    let autocast = autocast?;
+    modules.iter_mut().for_each(|module| module.autocast = autocast);
     let optimizer::Read { common, schedule, clip_norm, clip_value, own } = optimizer?;
     let mut training = Training {
         seed: seed? as u64,
@@ -175,7 +180,9 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
-    ema::check(root, training);
+    if let Some(item) = root.item(&keys::EMA) {
+        ema::check(&item, training);
+    }
     freeze::check(root, training);
     eval::check(root, &root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {

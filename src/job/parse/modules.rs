@@ -227,6 +227,8 @@ impl Parsed<'_> {
                 weights: self.weights.clone(),
                 freeze: self.freeze.clone(),
                 recompute: self.recompute,
+                // That of the job.
+                autocast: None,
                 row_life: self.row_life,
             };
             places::stages(whole, places)

@@ -166,6 +166,7 @@ pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
             weights: whole.weights.clone(),
             freeze: whole.freeze.clone(),
             recompute: whole.recompute,
+            autocast: whole.autocast,
             row_life: whole.row_life,
         }
     };

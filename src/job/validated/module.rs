@@ -31,8 +31,18 @@ pub struct ModuleSpec {
     pub freeze: Vec<String>,
     /// Between forward and backward only the input is kept; the backward begins with another forward.
     pub recompute: bool,
+    /// Its forwards run in fewer bits what torch's `autocast` does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autocast: Option<Autocast>,
     /// Of a table that is cut by hash.
     pub row_life: RowLife,
+}
+
+/// What `autocast` computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Autocast {
+    Bf16,
 }
 
 /// Which part this is of a module that is placed on several roles, one after another.

@@ -7,9 +7,7 @@ use anyhow::{Context as _, Result};
 use super::restoring::Restoring;
 use super::{OwnerState, Stateful};
 use crate::autograd::{Autograd, Scope};
-use crate::parallel::calls::state::{
-    Finish, Piece, Put, Read, Restore, SwapAverages, Take, Taken, Wanted,
-};
+use crate::parallel::calls::state::{Finish, Piece, Put, Read, Restore, SwapAverages, Take, Taken, Wanted};
 use crate::parallel::{ModuleServer, RangeServer, ShardServer};
 use crate::rpc::{Json, Mesh, Methods, Objects};
 

@@ -322,11 +322,18 @@ fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
 /// `how` it was trained there.
 #[track_caller]
 fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
-    assert_are(model, how, places, settings, train(model, places, settings));
+    assert_are(model, how, places, settings, &train(model, places, settings));
 }
 
 #[track_caller]
-fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: Vec<(String, Tensor)>) {
+fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: &[(String, Tensor)]) {
+    let (name, difference) = farthest(model, how, places, trained);
+    assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
+}
+
+/// Which of the tensors is farthest from PyTorch's, and how far in a number.
+#[track_caller]
+fn farthest(model: &Model, how: &str, places: &[Place], trained: &[(String, Tensor)]) -> (String, f64) {
     let cut = places.iter().any(|place| matches!(place, Rows | Hash));
     let figures = model::load(&data("graph.safetensors")).unwrap();
     let of_model = format!("{}{}{how}/", model.name, if cut { "_rows" } else { "" });
@@ -338,6 +345,7 @@ fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], tra
     let saved = trained.iter().filter(|(name, _)| !is_ids(name)).count();
     assert_eq!(saved, figures.len(), "{places:?}");
     let find = |wanted: &str| trained.iter().find(|(name, _)| name == wanted).map(|(_, value)| value);
+    let mut farthest = (String::new(), 0.0);
     for (name, mut figure) in figures {
         let found = find(&name).unwrap_or_else(|| panic!("{places:?}: {name} was not saved"));
         let ids = name.strip_suffix("weight").and_then(|table| find(&format!("{table}ids")));
@@ -345,8 +353,11 @@ fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], tra
             figure = figure.index_select(0, ids);
         }
         let difference = (found - figure).abs().max().double_value(&[]);
-        assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
+        if difference >= farthest.1 || difference.is_nan() {
+            farthest = (name, difference);
+        }
     }
+    farthest
 }
 
 #[test]
@@ -460,13 +471,16 @@ fn averages_of_the_weights_equal_one_process_under_every_placement() {
         let test = "data.test={file=\"graph.csv\", features=[\"id0\", \"id1\", \"id2\", \"id3\"], \
                     feature_dtype=\"int64\", target=[\"x0\", \"x1\", \"x2\", \"x3\"]}";
         let test = (model.samples == Samples::Numbers).then_some(test);
-        let settings: Vec<&str> =
-            ["ema.decay=0.9", "eval.every_steps=7"].into_iter().chain(test).chain(more.iter().copied()).collect();
+        let settings: Vec<&str> = ["ema.decay=0.9", "eval.every_steps=7"]
+            .into_iter()
+            .chain(test)
+            .chain(more.iter().copied())
+            .collect();
         let folder = run(model, places, &settings);
         let file = crate::program::model(folder.path());
-        assert_are(model, "", places, &settings, model::load(&file).unwrap());
+        assert_are(model, "", places, &settings, &model::load(&file).unwrap());
         let averages = file.with_file_name("model-ema.safetensors");
-        assert_are(model, "_averaged", places, &settings, model::load(&averages).unwrap());
+        assert_are(model, "_averaged", places, &settings, &model::load(&averages).unwrap());
     };
     for places in [
         [Remote, Remote, Remote],
@@ -483,6 +497,33 @@ fn averages_of_the_weights_equal_one_process_under_every_placement() {
     averaged(&DIAMOND, &[Remote, Caller, Remote, Replicas], &["replicas.average=all_reduce"]);
     averaged(&SCRIPT, &[Remote, Caller], &[]);
     averaged(&SCRIPT, &[Replicas, RemoteReplicas], &["replicas.average=all_reduce"]);
+}
+
+/// As near to `torch.autocast` as float32 is to float32, and far from that.
+#[test]
+fn bf16_is_torchs_autocast_under_every_placement() {
+    let cast = |model: &Model, places: &[Place], more: &[&str]| {
+        let settings: Vec<&str> = ["precision.autocast=bf16"].iter().chain(more).copied().collect();
+        let trained = train(model, places, &settings);
+        assert_are(model, "_bf16", places, &settings, &trained);
+        let (_, of_float32) = farthest(model, "", places, &trained);
+        assert!(of_float32 > 20.0 * CLOSE, "{}, {places:?}: {of_float32}", model.name);
+    };
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Rows, Replicas],
+        [Caller, Hash, Caller],
+        [Remote, Caller, Replicas],
+        [Remote, With("bottom"), Stages],
+        [Replicas, Hash, RemoteReplicas],
+    ] {
+        cast(&DLRM, &places, &[]);
+    }
+    cast(&COLUMNS, &[Replicas, Rows, Remote], &[]);
+    cast(&TOWERS, &[Remote, Remote, Remote], &[]);
+    cast(&TOWERS, &[Caller, Replicas, RemoteReplicas], &[]);
+    cast(&DIAMOND, &[Remote, Caller, Remote, Replicas], &["replicas.average=all_reduce"]);
+    cast(&DIAMOND, &[Replicas, Replicas, Replicas, Replicas], &[]);
 }
 
 /// Nothing of one module is trained, and no bias of the last.

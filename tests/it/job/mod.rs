@@ -6,6 +6,7 @@ mod freeze;
 mod metrics;
 mod model;
 mod optimizers;
+mod precision;
 mod pull_push;
 mod schedules;
 mod shards;

@@ -32,6 +32,7 @@ pub fn spec(input: &[i64], layers: Vec<Layer>) -> ModuleSpec {
         weights: None,
         freeze: Vec::new(),
         recompute: false,
+        autocast: None,
         row_life: RowLife::FOR_EVER,
     }
 }

@@ -74,6 +74,36 @@ fn eval_repeats_the_last_validation_of_every_placement() {
     }
 }
 
+/// Averages of the weights: judged in their place, kept where a figure of theirs decides, and used afterwards.
+#[test]
+fn eval_repeats_the_figures_of_averages_in_their_placement() {
+    let replicas = ["modules.net.place=\"trainer\"", "roles={trainer=\"rest\"}"];
+    let caller = ["modules.net.run=\"caller\""];
+    for placement in [&[][..], &replicas, &caller] {
+        let folder = tempfile::tempdir().unwrap();
+        let averages = [
+            NORM,
+            "ema.decay=0.9",
+            "eval.best=\"ema.accuracy\"",
+            "eval.every_steps=20",
+            "train.consistency=\"bsp\"",
+        ];
+        let settings: Vec<&str> = placement.iter().copied().chain(averages).collect();
+        assert_code(&train(folder.path(), &settings), 0);
+        let last = summary(folder.path())["eval"].clone();
+        let again = evaluated(folder.path(), &["--ema"]);
+        assert_ne!(last["loss"], last["ema.loss"], "{placement:?}");
+        for key in ["loss", "accuracy"] {
+            assert_eq!(again[key], last[format!("ema.{key}")], "{placement:?}, {key}");
+            assert_eq!(evaluated(folder.path(), &[])[key], last[key], "{placement:?}, {key}");
+        }
+        let best = evaluated(folder.path(), &["--best"]);
+        let records = records(folder.path(), "eval");
+        let kept = records.iter().rfind(|record| record["best"] == true).unwrap();
+        assert_eq!(best["loss"], kept["ema.loss"], "{placement:?}");
+    }
+}
+
 /// The figures do not depend on who has computed them: of two runs of one trainer and of three that learn nothing.
 #[test]
 fn three_trainers_find_what_one_finds() {
