@@ -7,7 +7,7 @@ use figment::value::{Dict, Value};
 use sha2::{Digest, Sha256};
 
 use super::parse::takes::FROM;
-use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, PluginRef, Training, Work};
+use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, Training, Work};
 use crate::config::AnyKey as _;
 use crate::config::show::{inline, rank};
 use crate::config::text::{join, key_text};
@@ -138,11 +138,6 @@ pub(super) fn hash(job: &Job) -> [u8; 32] {
     if let Work::Train(training) = &mut job.work {
         training.data.root = DataRoot::Nothing;
         training.files_mut().for_each(only_its_name);
-        for plugin in [&mut training.data.plugin, &mut training.loss.plugin] {
-            if let PluginRef::File(path) = plugin {
-                only_its_name(path);
-            }
-        }
     }
     job.cluster.init = Init::Env;
     job.cluster.master_addr.clear();

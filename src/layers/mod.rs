@@ -29,7 +29,7 @@ mod tables;
 mod window;
 
 pub use op::{ForwardArgs, Op, ParameterSpec, RowTable, Seen, TablePart, TableSpec};
-pub use read::{NAME, TYPE, check_name, list};
+pub use read::{NAME, NAMES, TYPE, check_name, is_name, list};
 pub use shape::{InputDtype, MOST_DIMENSIONS, Mismatch, Outputs, Signal, WantedDtype, infer, infer_from};
 pub use tables::{BagMode, Columns, EMPTY_PLACE, TableRows};
 

@@ -99,12 +99,19 @@ fn name(item: &Item<'_>) -> Option<String> {
 
 /// Whether it is a name that can stand in the names of parameters.
 pub fn check_name(name: &str, item: &Item<'_>) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    let sound = !name.is_empty() && name.len() <= 64 && name.chars().all(fits);
+    let sound = is_name(name);
     if !sound {
         let error = JobError::new(format!("`{}`: `{name}` is not a valid name", item.path));
-        let hint = "a name is 1 to 64 letters, digits, `_` and `-`";
-        item.reader().report(error.from(item.origin()).hint(hint));
+        item.reader().report(error.from(item.origin()).hint(format!("a name is {NAMES}")));
     }
     sound
 }
+
+/// Can records and files know something by this name?
+pub fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    !name.is_empty() && name.len() <= 64 && name.chars().all(fits)
+}
+
+/// What [`is_name`] allows.
+pub const NAMES: &str = "1 to 64 letters, digits, `_` and `-`";

@@ -3,7 +3,8 @@
 //! One file for each metric says everything of it: its options as keys of a job, which outputs and targets it takes, and
 //! its formula, with the figures of scikit-learn and torchmetrics. One line below adds it. A [`Metric`] takes batches,
 //! gives what it has counted as tensors ([`Metric::state`]), takes what others have counted ([`Metric::merge`]), and tells
-//! the figure. Nothing here knows of ranks, modules or jobs.
+//! the figure. Of a metric that is a plug-in ([`PluginMetric`]) there is only what a job says of it: whoever runs plug-ins
+//! measures it. Nothing here knows of ranks, modules or jobs.
 //!
 //! Invariants:
 //!
@@ -19,6 +20,7 @@ mod error;
 mod layout;
 mod mean;
 mod per_class;
+mod plugin;
 mod ranking;
 mod read;
 mod state;
@@ -26,6 +28,7 @@ mod value;
 mod watch;
 
 pub use error::MetricError;
+pub use plugin::{KEYS as PLUGIN_KEYS, PluginMetric};
 pub use read::{COMMON, METRICS, TYPE, variants};
 pub use value::Value;
 pub use watch::{METRIC, MODE, Mode, OF_AVERAGE, Watched, watched, watched_or_name};
@@ -44,7 +47,15 @@ pub const RESERVED: [&str; 9] =
 
 /// A metric as a job writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MetricSpec {
+#[serde(untagged)]
+pub enum MetricSpec {
+    BuiltIn(BuiltIn),
+    Plugin(PluginMetric),
+}
+
+/// One of the program's own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuiltIn {
     name: String,
     #[serde(flatten)]
     measure: Measure,
@@ -164,6 +175,32 @@ const THRESHOLD: Key<Number> = key("threshold", number())
 impl MetricSpec {
     /// As records call it: `accuracy`, `top_5`, `f1_macro`, or as the job says.
     pub fn name(&self) -> &str {
+        match self {
+            MetricSpec::BuiltIn(metric) => metric.name(),
+            MetricSpec::Plugin(metric) => &metric.name,
+        }
+    }
+
+    /// Which of two figures is better; None: none is, or nobody has said it.
+    pub fn better(&self) -> Option<Mode> {
+        match self {
+            MetricSpec::BuiltIn(metric) => metric.measure.measures().better(),
+            MetricSpec::Plugin(metric) => metric.mode,
+        }
+    }
+
+    /// Is it the one that tells a figure of this name?
+    fn tells(&self, figure: &str) -> bool {
+        match self {
+            MetricSpec::BuiltIn(metric) => figure == metric.name,
+            MetricSpec::Plugin(metric) => metric.may_tell(figure),
+        }
+    }
+}
+
+impl BuiltIn {
+    /// See [`MetricSpec::name`].
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -177,11 +214,6 @@ impl MetricSpec {
         fits.map_err(|Unfit { problem, hint }| (problem, hint))
     }
 
-    /// Which of two figures is better; None: none is.
-    pub fn better(&self) -> Option<Mode> {
-        self.measure.measures().better()
-    }
-
     pub fn start(&self) -> Metric {
         Metric { name: self.name.clone(), counted: self.measure.measures().start() }
     }
@@ -190,7 +222,7 @@ impl MetricSpec {
 impl Watched {
     /// Which of two figures is better, as far as it is said or known; `metrics` are the job's.
     pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
-        let own = metrics.iter().find(|metric| metric.name() == self.figure()).and_then(MetricSpec::better);
+        let own = metrics.iter().find(|metric| metric.tells(self.figure())).and_then(MetricSpec::better);
         self.mode.or(own).or_else(|| self.usual())
     }
 }
@@ -214,7 +246,7 @@ impl Metric {
         no_grad(|| self.counted.state()).map_err(|fault| self.error(fault))
     }
 
-    /// Counts what a metric of the same [`MetricSpec`] has counted elsewhere.
+    /// Counts what a metric of the same [`BuiltIn`] has counted elsewhere.
     ///
     /// # Errors
     /// It is not the state of such a metric.

@@ -1,6 +1,6 @@
 //! Metrics as a job writes them: `eval.metrics`.
 
-use super::{ENTRIES, Entry, Measure, MetricSpec, RESERVED};
+use super::{BuiltIn, ENTRIES, Entry, Measure, MetricSpec, RESERVED, plugin};
 use crate::config::{
     AnyKey, By, Item, JobError, Key, Kind, Optional, Str, Table, Variant, by, key, string, suggest,
 };
@@ -10,7 +10,7 @@ use crate::layers;
 pub const METRICS: Key<By<Vec<MetricSpec>>> =
     key("metrics", by(read, || Kind::list(Kind::Named("metric")))).default("[]").doc(
         "What is measured beside what the loss reports, over all test samples: a list of metrics. They compare the first output \
-         that the loss takes with its first target.",
+         that the loss takes with its first target; plug-ins get all of both.",
     );
 /// Names the metric's type.
 pub const TYPE: Key<Str> = key("type", string()).example("\"accuracy\"").doc("Which metric.");
@@ -35,9 +35,9 @@ fn read(item: &Item<'_>) -> Option<Vec<MetricSpec>> {
     let metrics: Vec<MetricSpec> = read.into_iter().collect::<Option<_>>()?;
     let mut unique = true;
     for (index, metric) in metrics.iter().enumerate() {
-        if let Some(first) = metrics[..index].iter().position(|other| other.name == metric.name) {
+        if let Some(first) = metrics[..index].iter().position(|other| other.name() == metric.name()) {
             let (one, other) = (&entries[first].path, &entries[index]);
-            let problem = format!("`{one}` and `{}` are both named `{}`", other.path, metric.name);
+            let problem = format!("`{one}` and `{}` are both named `{}`", other.path, metric.name());
             let hint = "records tell metrics apart by their names: give one of them a `name`";
             other.reader().report(JobError::new(problem).from(other.origin()).hint(hint));
             unique = false;
@@ -51,13 +51,18 @@ fn metric(item: &Item<'_>) -> Option<MetricSpec> {
     let (table, kind) = match item.is_table() {
         true => {
             let table = item.table()?;
+            if table.item(&plugin::PLUGIN).is_some() {
+                let read = plugin::read(&table)?;
+                return (errors == item.reader().errors()).then_some(MetricSpec::Plugin(read));
+            }
             let kind = table.read(&TYPE)?;
             (table, kind)
         }
         false => match item.value().as_str() {
             Some(kind) => (Table::bare(item), kind.to_owned()),
             None => {
-                item.wrong("is not a metric", "write \"accuracy\", or { type = \"top_k\", k = 5 }");
+                let hint = "write \"accuracy\", { type = \"top_k\", k = 5 }, or { plugin = \"my_metric.wasm\" }";
+                item.wrong("is not a metric", hint);
                 return None;
             }
         },
@@ -73,22 +78,25 @@ fn metric(item: &Item<'_>) -> Option<MetricSpec> {
     table.only(&[COMMON, entry.keys].concat());
     let (name, measure) = (name?, measure?);
     let name = name.unwrap_or_else(|| measure.measures().name());
-    (errors == item.reader().errors()).then_some(MetricSpec { name, measure })
+    (errors == item.reader().errors()).then_some(MetricSpec::BuiltIn(BuiltIn { name, measure }))
 }
 
 fn entry(kind: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == kind)
 }
 
-fn name(item: &Item<'_>) -> Option<String> {
+pub(super) fn name(item: &Item<'_>) -> Option<String> {
     let name = item.text()?;
-    if RESERVED.contains(&name) && name != LOSS {
-        item.wrong("is a key that each record has", "give it another name");
-        return None;
-    }
-    if name == LOSS {
-        item.wrong("is what records call the loss", "give it another name");
-        return None;
-    }
-    layers::check_name(name, item).then(|| name.into())
+    (free(name, item) && layers::check_name(name, item)).then(|| name.into())
+}
+
+/// Do records call nothing else so?
+pub(super) fn free(name: &str, item: &Item<'_>) -> bool {
+    let taken = match name {
+        LOSS => "is what records call the loss",
+        name if RESERVED.contains(&name) => "is a key that each record has",
+        _ => return true,
+    };
+    item.wrong(taken, "give it another name");
+    false
 }

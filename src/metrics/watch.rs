@@ -10,7 +10,7 @@ pub const OF_AVERAGE: &str = "ema.";
 /// Which figure, and which of two is better.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
-    /// `loss`, the name of a metric, or what the loss reports.
+    /// `loss`, the name of a metric, `NAME.FIGURE` of one that tells several, or what the loss reports.
     pub metric: String,
     /// None: as is usual for it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,9 +29,11 @@ pub const METRIC: Key<Str> = key("metric", string()).default("\"loss\"").doc(
     "Which figure of the validations: `loss`, the name of one of `eval.metrics`, or what the loss reports; of the averages of \
      `[ema]` with `ema.` in front.",
 );
-pub const MODE: Key<Optional<Words<Mode>>> = key("mode", words(&[("min", Mode::Min), ("max", Mode::Max)]))
-    .optional()
-    .doc("Whether less (`min`) or more (`max`) is better; known of `loss` and the metrics that pstrain has.");
+pub const MODE: Key<Optional<Words<Mode>>> = key("mode", words(&MODES)).optional().doc(
+    "Whether less (`min`) or more (`max`) is better; known of `loss`, of the metrics that pstrain has, and of plug-ins whose \
+     `mode` says it.",
+);
+pub(super) const MODES: [(&str, Mode); 2] = [("min", Mode::Min), ("max", Mode::Max)];
 
 /// Reads [`METRIC`] and [`MODE`].
 pub fn watched(table: &Table<'_>) -> Option<Watched> {

@@ -17,6 +17,7 @@ wasmtime::component::bindgen!({
             export pstrain:plugin/loss@0.2.0;
             export pstrain:plugin/loss-weight@0.2.0;
             export pstrain:plugin/raw-loss@0.2.0;
+            export pstrain:plugin/metric@0.2.0;
         }
     ",
     world: "pstrain:host/everything",
@@ -24,7 +25,7 @@ wasmtime::component::bindgen!({
     with: { "pstrain:plugin/tensors.tensor": tch::Tensor },
 });
 
-pub use exports::pstrain::plugin::{dataset, loss, loss_weight, raw_loss};
+pub use exports::pstrain::plugin::{dataset, loss, loss_weight, metric, raw_loss};
 pub use pstrain::plugin::{log, tensors, types};
 
 /// The package's name and version, as they stand in the names of imports and exports.

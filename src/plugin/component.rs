@@ -42,10 +42,11 @@ pub enum World {
     Dataset,
     Loss,
     RawLoss,
+    Metric,
 }
 
 impl World {
-    const ALL: [World; 3] = [World::Dataset, World::Loss, World::RawLoss];
+    const ALL: [World; 4] = [World::Dataset, World::Loss, World::RawLoss, World::Metric];
 
     /// The name of the interface that it exports.
     fn interface(self) -> &'static str {
@@ -53,6 +54,7 @@ impl World {
             World::Dataset => "dataset",
             World::Loss => "loss",
             World::RawLoss => "raw-loss",
+            World::Metric => "metric",
         }
     }
 }
@@ -63,6 +65,7 @@ impl fmt::Display for World {
             World::Dataset => "a dataset",
             World::Loss => "a loss",
             World::RawLoss => "a raw loss",
+            World::Metric => "a metric",
         })
     }
 }
@@ -237,7 +240,8 @@ fn worlds_of(engine: &Engine, component: &wasmtime::component::Component) -> Res
         return Ok(worlds);
     }
     let exports = if exports.is_empty() { "nothing".into() } else { exports.join(", ") };
-    Err(format!("it exports neither dataset, loss nor raw-loss of {PACKAGE}@{VERSION}; it exports {exports}"))
+    let known = World::ALL.map(World::interface).join(", ");
+    Err(format!("it exports none of {known} of {PACKAGE}@{VERSION}; it exports {exports}"))
 }
 
 /// Imports of whole interfaces that the linker does not have.

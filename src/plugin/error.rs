@@ -10,7 +10,7 @@ use crate::human;
 pub struct PluginError {
     /// The plug-in's name: of a shipped one, or its file.
     pub name: Box<str>,
-    /// What was asked of it: `load`, `open`, `batch`, `compute`.
+    /// What was asked of it: `load`, `open`, `batch`, `compute`, `update`.
     pub what: &'static str,
     pub kind: PluginErrorKind,
     /// The reason, in the guest's own words where it gave any. One line or several.

@@ -109,7 +109,7 @@ pub fn failed(call: &Call, message: &str) -> PluginError {
             (PluginErrorKind::Denied, Some(format!("{sees}; name files relative to it")))
         }
         None => {
-            let hint = "a loss sees no files; give it what it needs as parameters";
+            let hint = "only a dataset sees files; give it what it needs as parameters";
             (PluginErrorKind::Denied, Some(hint.to_owned()))
         }
     };

@@ -14,7 +14,7 @@ use super::host::ticks;
 use super::state::State;
 use crate::job::PluginLimits;
 
-/// A store with the guest `G` in it, one of the three typed exports.
+/// A store with the guest `G` in it, one of the typed exports.
 pub struct Instance<G> {
     pub store: Store<State>,
     guest: G,

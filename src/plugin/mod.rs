@@ -1,7 +1,7 @@
-//! The plug-in host: WebAssembly components that give samples or compute losses, inside limits.
+//! The plug-in host: WebAssembly components that give samples, compute losses or measure, inside limits.
 //!
-//! [`Host`] loads files into [`Component`]s; a [`Dataset`] or a [`Loss`] is one running instance of such a
-//! component, with its memory, its limits and its console. `plugins/wit/plugin.wit` is the contract with the
+//! [`Host`] loads files into [`Component`]s; a [`Dataset`], a [`Loss`] or a [`Metric`] is one running instance
+//! of such a component, with its memory, its limits and its console. `plugins/wit/plugin.wit` is the contract with the
 //! guests. Wasmtime's types stay in this folder; jobs, ranks and the wire are not known here.
 //!
 //! An instance is `Send` and belongs to one thread at a time; for more threads, open more from the same
@@ -10,7 +10,8 @@
 //!
 //! Invariants:
 //! - W-1: whatever a guest hands over (lengths, shapes, indices, text) is checked before it is used.
-//! - W-2: a guest that trapped is never entered again; the next call gets a fresh instance.
+//! - W-2: a guest that trapped is never entered again; the next call gets a fresh instance, or, of a metric, which has
+//!   counted, an error.
 //! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`]. Reading a file is
 //!   not bounded: a pipe or a dead network drive in the data folder can hold it up. `runner` gives up waiting then.
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
@@ -21,6 +22,7 @@
 mod apart;
 pub mod author;
 mod bindings;
+mod buffers;
 mod builtin;
 pub mod check;
 mod clock;
@@ -35,6 +37,7 @@ mod host;
 mod instance;
 mod logged;
 mod loss;
+mod metric;
 mod raw_loss;
 mod state;
 mod tensors;
@@ -47,3 +50,4 @@ pub use dtype::{is_floating, kind_name};
 pub use error::{PluginError, PluginErrorKind};
 pub use host::{Host, read_file};
 pub use loss::{Loss, LossValue, Weight};
+pub use metric::{Figures, Metric};

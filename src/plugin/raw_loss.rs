@@ -2,9 +2,10 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::bindings::raw_loss::{Buffer, Computed, Guest, GuestIndices};
+use super::bindings::raw_loss::{Computed, Guest, GuestIndices};
+use super::buffers::{buffer, buffers, widen};
 use super::component::Component;
-use super::dtype::{dtype_of, is_floating, kind_name};
+use super::dtype::{is_floating, kind_name};
 use super::error::{PluginError, PluginErrorKind};
 use super::instance::Instance;
 use super::tensors::saturated;
@@ -41,11 +42,7 @@ impl RawLoss {
         let host = |error: String| self.0.error("compute", PluginErrorKind::Host, error);
         let widened = outputs.iter().map(widen).collect::<Result<Vec<_>, _>>().map_err(host)?;
         let sent_outputs = widened.iter().map(buffer).collect::<Result<Vec<_>, _>>().map_err(host)?;
-        let sent_targets = targets
-            .iter()
-            .map(|target| buffer(&widen(target)?))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(host)?;
+        let sent_targets = buffers(targets).map_err(host)?;
         let Computed { loss, gradients, metrics } = self.0.call("compute", limits.time, |guest, store| {
             guest.call_compute(store, &sent_outputs, &sent_targets, want_gradient, want_metrics)
         })?;
@@ -61,26 +58,6 @@ impl RawLoss {
         let scalar = scalar.map_err(|message| self.0.error("compute", PluginErrorKind::BadData, message))?;
         Ok((scalar, metrics))
     }
-}
-
-/// Halves become float32, so that a guest needs to know two floating-point types only. Differentiable.
-fn widen(tensor: &Tensor) -> Result<Tensor, String> {
-    match tensor.kind() {
-        Kind::Half | Kind::BFloat16 => tensor.f_to_kind(Kind::Float).map_err(|error| error.to_string()),
-        _ => Ok(tensor.shallow_clone()),
-    }
-}
-
-fn buffer(tensor: &Tensor) -> Result<Buffer, String> {
-    let kind = tensor.kind();
-    let dtype = dtype_of(kind).ok_or_else(|| format!("a tensor of {kind:?} cannot be given to a plug-in"))?;
-    let dense = tensor.f_detach().and_then(|t| t.f_to_device(Device::Cpu)).and_then(|t| t.f_contiguous());
-    let dense = dense.map_err(|error| error.to_string())?;
-    let numel = dense.numel();
-    let mut bytes = vec![0; numel * kind.elt_size_in_bytes()];
-    dense.f_copy_data_u8(&mut bytes, numel).map_err(|error| error.to_string())?;
-    let shape = dense.size().iter().map(|&dim| dim as u64).collect();
-    Ok(Buffer { dtype, shape, bytes })
 }
 
 fn value_kind(outputs: &[Tensor]) -> Kind {

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use toml::Value;
 
 use crate::human::hex;
-use crate::job::{PluginRef, Resolved};
+use crate::job::{Resolved, Training};
 use crate::plugin;
 use crate::rpc::JobKeys;
 
@@ -37,11 +37,8 @@ pub fn of(resolved: &Resolved) -> Result<Agreement> {
         keys.push((what, hex(digest)));
     };
     let training = resolved.job.training();
-    let plugins = training.map(|training| [("data", &training.data.plugin), ("loss", &training.loss.plugin)]);
-    for (section, plugin) in plugins.into_iter().flatten() {
-        if let PluginRef::File(path) = plugin {
-            add(format!("{section}.plugin, its file"), plugin::read_file(path)?);
-        }
+    for (key, file) in training.map_or(Vec::new(), Training::plugin_files) {
+        add(format!("{key}, its file"), plugin::read_file(file)?);
     }
     for module in training.map_or(&[][..], |training| training.modules.as_slice()) {
         if let Some(script) = module.torchscript() {

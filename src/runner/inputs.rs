@@ -10,6 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::ids;
 use super::samples::Split;
+use super::validation::Measured;
 use crate::job::shipped::{self, DATASETS};
 use crate::job::{DataRoot, Job, JobError, PluginRef, Source, Training};
 use crate::layers::InputDtype;
@@ -47,9 +48,9 @@ impl BadJob {
 /// by trainers, and plug-ins by all, as part of what ranks agree on. Starts no thread and needs no libtorch.
 pub fn missing(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     let Some(training) = job.training() else { return Vec::new() };
-    let plugins = [("data.plugin", &training.data.plugin), ("loss.plugin", &training.loss.plugin)];
+    let plugins = training.plugin_files().into_iter();
     let mut problems: Vec<JobError> =
-        plugins.into_iter().filter_map(|(key, plugin)| missing_plugin(key, plugin)).collect();
+        plugins.filter_map(|(key, file)| missing_plugin(&key, file)).collect();
     let trains = rank.is_none_or(|rank| training.train.trainers.ranks.contains(&rank));
     if let DataRoot::Folder(root) = &training.data.root
         && trains
@@ -59,8 +60,7 @@ pub fn missing(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     problems
 }
 
-fn missing_plugin(key: &str, plugin: &PluginRef) -> Option<JobError> {
-    let PluginRef::File(path) = plugin else { return None };
+fn missing_plugin(key: &str, path: &Path) -> Option<JobError> {
     let key = format!("`{key}` = {:?}", path.display().to_string());
     match is_wasm(path) {
         Ok(true) => None,
@@ -164,11 +164,40 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
             return problems;
         }
     };
+    let mut metrics = Vec::new();
+    for (at, spec) in training.eval.metrics.iter().enumerate() {
+        match Measured::open(&host, spec, training.plugin_limits) {
+            Ok(metric) => metrics.push(metric),
+            Err(error) => problems.push(wrong(&format!("`eval.metrics[{at}]`"), error)),
+        }
+    }
     for (what, split) in [("`data.train`", train), (TEST, test)] {
         let Some(mut split) = split.filter(|_| has_libtorch) else { continue };
-        let metrics = if what == TEST { training.eval.metrics.as_slice() } else { &[] };
-        if let Err(error) = try_loss(training, &mut split, &mut loss, metrics) {
-            problems.push(wrong(what, error));
+        let metrics = if what == TEST { metrics.as_mut_slice() } else { &mut [] };
+        match try_loss(training, &mut split, &mut loss, metrics) {
+            Ok(figures) => problems.extend(untold(training, &figures)),
+            Err(error) => problems.push(wrong(what, error)),
+        }
+    }
+    problems
+}
+
+/// Figures that decide something and that a plug-in would have to tell: `figures` are those that the metrics have told.
+fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
+    let plugins = || {
+        training.eval.metrics.iter().filter_map(|metric| match metric {
+            MetricSpec::Plugin(metric) => Some(metric),
+            MetricSpec::BuiltIn(_) => None,
+        })
+    };
+    let mut problems = Vec::new();
+    for (key, watched) in training.deciding() {
+        let Some(metric) = plugins().find(|metric| metric.may_tell(&watched.metric)) else { continue };
+        let told: Vec<&str> =
+            figures.iter().map(String::as_str).filter(|figure| metric.may_tell(figure)).collect();
+        if !told.is_empty() && !told.contains(&watched.metric.as_str()) {
+            let problem = format!("`{key}` goes by `{}`, which `{}` does not tell", watched.metric, metric.plugin.display());
+            problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
         }
     }
     problems
@@ -176,15 +205,21 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
 
 const TEST: &str = "`data.test`";
 
-/// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere.
-fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss, metrics: &[MetricSpec]) -> Result<()> {
+/// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere. Gives the
+/// names of the figures that `metrics` tell of them, as far as it comes to that.
+fn try_loss(
+    training: &Training,
+    split: &mut Split,
+    loss: &mut Loss,
+    metrics: &mut [Measured],
+) -> Result<Vec<String>> {
     const FEW: u64 = 4;
     const MORE: u64 = 64;
     let most = MORE.min(training.train.batch_size).max(FEW);
     let indices: Vec<u64> = (0..split.samples().min(most)).collect();
     let samples = split.batch(&indices)?;
     ids::fit(training, &samples)?;
-    let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(()) };
+    let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(Vec::new()) };
     let zeros = |source: &Source| -> Result<Option<Tensor>> {
         let Source::Output { module, output } = *source else { return Ok(None) };
         let Some(signal) = training.modules[module].outputs().into_iter().nth(output) else {
@@ -198,12 +233,13 @@ fn try_loss(training: &Training, split: &mut Split, loss: &mut Loss, metrics: &[
         Ok(Some(Tensor::f_zeros(&shape, (kind, Device::Cpu))?))
     };
     let outputs = training.loss.from.iter().map(zeros).collect::<Result<Option<Vec<_>>>>()?;
-    let Some(outputs) = outputs else { return Ok(()) };
+    let Some(outputs) = outputs else { return Ok(Vec::new()) };
     let targets = samples.take(&training.loss.targets);
     loss.compute(&outputs, &targets, false).context("the loss of the first samples")?;
+    let mut told = Vec::new();
     for metric in metrics {
-        let target = targets.first().context("metrics compare with a target, and the loss takes none")?;
-        metric.start().update(&outputs[0], target)?;
+        metric.update(&outputs, &targets)?;
+        told.extend(metric.figures()?.into_iter().map(|(name, _)| name));
     }
-    Ok(())
+    Ok(told)
 }

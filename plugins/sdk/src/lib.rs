@@ -1,7 +1,8 @@
-//! Datasets and losses for pstrain, as WebAssembly plug-ins written in Rust.
+//! Datasets, losses and metrics for pstrain, as WebAssembly plug-ins written in Rust.
 //!
-//! A plug-in is a crate of type `cdylib` that implements one of three traits and exports it:
-//! [`Dataset`] with [`export_dataset!`], [`Loss`] with [`export_loss!`], [`RawLoss`] with [`export_raw_loss!`].
+//! A plug-in is a crate of type `cdylib` that implements one of four traits and exports it: [`Dataset`] with
+//! [`export_dataset!`], [`Loss`] with [`export_loss!`], [`RawLoss`] with [`export_raw_loss!`], [`Metric`] with
+//! [`export_metric!`].
 //! `pstrain plugin new` writes such a crate, `pstrain plugin build` compiles it, `pstrain plugin check` tries it.
 //!
 //! A plug-in's keys in the job file arrive as its `Config`, read by serde. An error's text is what the person who
@@ -117,6 +118,58 @@
 //! # fn main() {}
 //! ```
 //!
+//! # A metric
+//!
+//! ```
+//! use pstrain_plugin::prelude::*;
+//!
+//! /// The part of the outputs that are above 0 where the target is, and nowhere else.
+//! #[derive(Default)]
+//! struct Signs {
+//!     hits: u64,
+//!     count: u64,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Config {}
+//!
+//! impl Metric for Signs {
+//!     type Config = Config;
+//!
+//!     fn open(_: Config) -> Result<Self> {
+//!         Ok(Signs::default())
+//!     }
+//!
+//!     fn update(&mut self, outputs: &[Buffer], targets: &[Buffer]) -> Result<()> {
+//!         let (output, target) = (outputs[0].to_f64()?, targets[0].to_f64()?);
+//!         ensure!(output.len() == target.len(), "{} outputs for {} targets", output.len(), target.len());
+//!         self.hits += output.iter().zip(&target).filter(|(o, t)| (**o > 0.0) == (**t > 0.0)).count() as u64;
+//!         self.count += output.len() as u64;
+//!         Ok(())
+//!     }
+//!
+//!     fn state(&self) -> Result<Vec<u8>> {
+//!         Ok(pack(&[self.hits as i64, self.count as i64]))
+//!     }
+//!
+//!     fn merge(&mut self, state: &[u8]) -> Result<()> {
+//!         let [hits, count] = unpack::<i64, 2>(state)?;
+//!         ensure!(0 <= hits && hits <= count, "{hits} hits of {count} came");
+//!         self.hits += hits as u64;
+//!         self.count += count as u64;
+//!         Ok(())
+//!     }
+//!
+//!     fn value(&self) -> Result<Figure> {
+//!         Ok((self.hits as f64 / self.count as f64).into())
+//!     }
+//! }
+//!
+//! export_metric!(Signs);
+//! # fn main() {}
+//! ```
+//!
 //! # Tests
 //!
 //! `cargo test` runs natively: [`testing`] opens a dataset and asks it for batches as the host does.
@@ -128,12 +181,14 @@ extern crate self as pstrain_plugin;
 
 #[doc(hidden)]
 pub mod bindings;
+mod buffer;
 mod config;
 pub mod data;
 pub mod dataset;
 mod element;
 pub mod log;
 pub mod loss;
+pub mod metric;
 mod panic;
 mod random;
 pub mod raw_loss;
@@ -143,20 +198,22 @@ mod tensor;
 pub mod testing;
 
 pub use ::anyhow::{Context, Error, Result, anyhow, bail, ensure};
+pub use buffer::Buffer;
 pub use dataset::{Batch, Dataset, Field, Purpose};
 pub use element::{DType, Element};
 pub use loss::{Loss, Metrics, Weight, only};
+pub use metric::{Figure, Metric, pack, unpack, unpack_all};
 pub use random::Random;
-pub use raw_loss::{Buffer, RawLoss, Value, Want};
+pub use raw_loss::{RawLoss, Value, Want};
 pub use serde;
 pub use tensor::Tensor;
 
 /// All that a plug-in usually needs: `use pstrain_plugin::prelude::*;`
 pub mod prelude {
     pub use crate::{
-        Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Loss, Metrics, Purpose, Random,
-        RawLoss, Result, Tensor, Value, Want, Weight, anyhow, bail, data, ensure, export_dataset,
-        export_loss, export_raw_loss, log, only,
+        Batch, Buffer, Context, DType, Dataset, Element, Error, Field, Figure, Loss, Metric, Metrics,
+        Purpose, Random, RawLoss, Result, Tensor, Value, Want, Weight, anyhow, bail, data, ensure,
+        export_dataset, export_loss, export_metric, export_raw_loss, log, only, pack, unpack, unpack_all,
     };
     pub use serde::Deserialize;
 }

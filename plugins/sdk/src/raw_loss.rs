@@ -1,12 +1,12 @@
 //! Losses with mathematics of their own: numbers in, value and gradient out. For small outputs.
 
+use crate::buffer::{self, Buffer};
 use crate::element::{DType, Element};
 use crate::loss::Metrics;
 use crate::slot::Slot;
 use crate::{Result, bindings};
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use serde::de::DeserializeOwned;
-use std::borrow::Cow;
 
 /// A loss that works out its gradient itself. See the [crate's example](crate#a-raw-loss).
 pub trait RawLoss: Sized + 'static {
@@ -34,59 +34,6 @@ pub trait RawLoss: Sized + 'static {
 pub struct Want {
     pub gradient: bool,
     pub metrics: bool,
-}
-
-/// The numbers of one tensor, in row-major order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Buffer {
-    dtype: DType,
-    shape: Vec<u64>,
-    bytes: Vec<u8>,
-}
-
-impl Buffer {
-    /// For the author's own tests.
-    pub fn new<T: Element>(elements: &[T], shape: impl Into<Vec<u64>>) -> Self {
-        Buffer { dtype: T::DTYPE, shape: shape.into(), bytes: bytemuck::cast_slice(elements).to_vec() }
-    }
-
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// The batch's size first.
-    pub fn shape(&self) -> &[u64] {
-        &self.shape
-    }
-
-    /// The elements, in row-major order.
-    ///
-    /// # Errors
-    /// If they are of another type.
-    pub fn values<T: Element>(&self) -> Result<Cow<'_, [T]>> {
-        ensure!(T::carries(self.dtype), "a tensor of {} was given where {} is wanted", self.dtype, T::DTYPE);
-        Ok(match bytemuck::try_cast_slice(&self.bytes) {
-            Ok(aligned) => Cow::Borrowed(aligned),
-            Err(_) => self.bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect(),
-        })
-    }
-
-    /// The elements as f64, whatever they are.
-    ///
-    /// # Errors
-    /// For 16-bit floats, which do not come as outputs.
-    pub fn to_f64(&self) -> Result<Vec<f64>> {
-        Ok(match self.dtype {
-            DType::Boolean | DType::Uint8 => self.bytes.iter().map(|&x| x.into()).collect(),
-            DType::Int8 => self.values::<i8>()?.iter().map(|&x| x.into()).collect(),
-            DType::Int16 => self.values::<i16>()?.iter().map(|&x| x.into()).collect(),
-            DType::Int32 => self.values::<i32>()?.iter().map(|&x| x.into()).collect(),
-            DType::Int64 => self.values::<i64>()?.iter().map(|&x| x as f64).collect(),
-            DType::Float32 => self.values::<f32>()?.iter().map(|&x| x.into()).collect(),
-            DType::Float64 => self.values::<f64>()?.into_owned(),
-            other => bail!("a tensor of {other} cannot be read as numbers"),
-        })
-    }
 }
 
 /// What [`RawLoss::compute`] returns.
@@ -120,7 +67,7 @@ impl Value {
     /// The gradient for the next output, `output`, in whichever of f32 and f64 that is.
     #[must_use]
     pub fn gradient_like(self, output: &Buffer, elements: &[f64]) -> Self {
-        if output.dtype == DType::Float64 {
+        if output.dtype() == DType::Float64 {
             return self.gradient(elements);
         }
         let elements: Vec<f32> = elements.iter().map(|&element| element as f32).collect();
@@ -160,16 +107,16 @@ impl Value {
         ensure!(given == wanted, "the loss gave {given} gradients for {wanted} outputs");
         for (n, (gradient, output)) in self.gradients.iter().zip(outputs).enumerate() {
             let Some(dtype) = gradient.dtype else {
-                ensure!(!output.dtype.is_float(), "the loss gave no gradient for output {n}");
+                ensure!(!output.dtype().is_float(), "the loss gave no gradient for output {n}");
                 continue;
             };
-            let size = output.dtype.size();
-            ensure!(dtype == output.dtype, "gradient {n} is {dtype}, and its output is {}", output.dtype);
+            let size = output.dtype().size();
+            ensure!(dtype == output.dtype(), "gradient {n} is {dtype}, and its output is {}", output.dtype());
             ensure!(
-                gradient.bytes.len() == output.bytes.len(),
+                gradient.bytes.len() == output.bytes().len(),
                 "gradient {n} has {} elements, and its output has {}",
                 gradient.bytes.len() / size,
-                output.bytes.len() / size
+                output.bytes().len() / size
             );
         }
         Ok(())
@@ -184,13 +131,11 @@ pub fn open<L: RawLoss>(slot: &Slot<L>, json: &str) -> Result<(), String> {
 #[doc(hidden)]
 pub fn compute<L: RawLoss>(
     slot: &Slot<L>,
-    outputs: Vec<Given>,
-    targets: Vec<Given>,
+    outputs: Vec<buffer::Given>,
+    targets: Vec<buffer::Given>,
     want: Want,
 ) -> Result<Computed, String> {
-    let buffer = |given: Given| Buffer { dtype: given.dtype, shape: given.shape, bytes: given.bytes };
-    let outputs: Vec<Buffer> = outputs.into_iter().map(buffer).collect();
-    let targets: Vec<Buffer> = targets.into_iter().map(buffer).collect();
+    let (outputs, targets) = (buffer::given(outputs), buffer::given(targets));
     slot.call("compute", |loss| {
         let value = loss.compute(&outputs, &targets, want)?;
         value.check(&outputs, want)?;
@@ -199,7 +144,6 @@ pub fn compute<L: RawLoss>(
     })
 }
 
-type Given = bindings::raw_loss::exports::pstrain::plugin::raw_loss::Buffer;
 type Computed = bindings::raw_loss::exports::pstrain::plugin::raw_loss::Computed;
 
 /// Makes a plug-in of a [`RawLoss`]. Once in a crate, at its root.
@@ -236,15 +180,6 @@ mod tests {
     use super::*;
 
     const BOTH: Want = Want { gradient: true, metrics: true };
-
-    #[test]
-    fn a_buffer_gives_its_numbers_in_its_own_type_only() {
-        let buffer = Buffer::new(&[1.5f32, -2.0], [2]);
-        assert_eq!(&buffer.values::<f32>().unwrap()[..], [1.5, -2.0]);
-        assert_eq!(buffer.to_f64().unwrap(), [1.5, -2.0]);
-        let error = buffer.values::<i64>().unwrap_err().to_string();
-        assert_eq!(error, "a tensor of float32 was given where int64 is wanted");
-    }
 
     #[test]
     fn a_gradient_that_does_not_fit_its_output_is_named() {

@@ -5,7 +5,7 @@ use super::train::MOST_BATCH;
 use crate::config::{
     AnyKey, By, Integer, Item, Key, Kind, Number, Optional, Table, at_least, by, integer, key,
 };
-use crate::metrics::{METRIC, METRICS, MODE, Watched, watched, watched_or_name};
+use crate::metrics::{METRIC, METRICS, MODE, MetricSpec, Watched, watched, watched_or_name};
 use crate::optimizers::{self, SCHEDULE};
 
 pub(in crate::job) const BATCH_SIZE: Key<Integer> = key("batch_size", integer(1..=MOST_BATCH))
@@ -59,26 +59,23 @@ pub(super) fn read(t: &Table<'_>) -> Option<Eval> {
 /// Whether metrics fit what the loss takes, as far as a job tells (only a dataset that is open knows its targets), and
 /// whether there are figures for what they decide.
 pub(super) fn check(root: &Table<'_>, section: &Table<'_>, training: &Training) {
-    let Eval { metrics, best, stop, every, .. } = &training.eval;
+    let Eval { metrics, every, .. } = &training.eval;
     let output = training.first_output();
     let items = section.item(&METRICS).and_then(|item| item.list()).unwrap_or_default();
     for (item, metric) in items.iter().zip(metrics) {
-        if let Err((problem, hint)) = metric.check(output.as_ref(), None) {
+        if let MetricSpec::BuiltIn(metric) = metric
+            && let Err((problem, hint)) = metric.check(output.as_ref(), None)
+        {
             item.wrong(problem, hint);
         }
     }
-    let plateau = training.schedule.as_ref().and_then(|schedule| schedule.plateau());
-    let deciding = [
-        (section.item(&BEST), best.clone()),
-        (section.item(&STOP), stop.as_ref().map(|stop| stop.watched.clone())),
-        (optimizers::section(root).item(&SCHEDULE), plateau.map(|plateau| plateau.watched())),
-    ];
     let measured = items.first().filter(|_| training.data.test.is_none());
     if let Some(item) = measured {
         item.wrong("is measured on test data, and this job has none", "write [data.test]");
     }
-    for (item, watched) in deciding {
-        let (Some(item), Some(watched)) = (item, watched) else { continue };
+    let watching = [section.item(&BEST), section.item(&STOP), optimizers::section(root).item(&SCHEDULE)];
+    for (key, watched) in training.deciding() {
+        let Some(item) = watching.iter().flatten().find(|item| item.path == key) else { continue };
         let wrong = |problem: String, hint: String| {
             item.reader().report(item.error_without_value(problem).hint(hint));
         };

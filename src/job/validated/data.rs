@@ -1,6 +1,6 @@
 //! The data of a job, and the plug-ins that read it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -63,6 +63,22 @@ pub enum PluginRef {
     Builtin(String),
     /// A `.wasm` file.
     File(PathBuf),
+}
+
+impl PluginRef {
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            PluginRef::Builtin(_) => None,
+            PluginRef::File(path) => Some(path),
+        }
+    }
+
+    pub(in crate::job) fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            PluginRef::Builtin(_) => None,
+            PluginRef::File(path) => Some(path),
+        }
+    }
 }
 
 /// What a plug-in may use. On by default.

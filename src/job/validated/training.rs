@@ -1,7 +1,7 @@
 //! What a job trains: modules, data, loss, optimizer, and how.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -232,15 +232,44 @@ impl Training {
         self.train.consistency == Consistency::Bsp || self.has_replicas()
     }
 
-    /// Files that modules are made of or start from.
+    /// The plug-ins that are files, each with the key that names it.
+    pub fn plugin_files(&self) -> Vec<(String, &Path)> {
+        let named = [("data.plugin", &self.data.plugin), ("loss.plugin", &self.loss.plugin)];
+        let named = named.into_iter().filter_map(|(key, plugin)| Some((key.to_owned(), plugin.file()?)));
+        let metrics = self.eval.metrics.iter().enumerate().filter_map(|(at, metric)| match metric {
+            MetricSpec::Plugin(metric) => Some((format!("eval.metrics[{at}].plugin"), metric.plugin.as_path())),
+            MetricSpec::BuiltIn(_) => None,
+        });
+        named.chain(metrics).collect()
+    }
+
+    /// The figures that decide something, each with the key that names it.
+    pub fn deciding(&self) -> Vec<(&'static str, Watched)> {
+        let plateau = self.schedule.as_ref().and_then(|schedule| schedule.plateau());
+        let deciding = [
+            ("eval.best", self.eval.best.clone()),
+            ("eval.stop", self.eval.stop.as_ref().map(|stop| stop.watched.clone())),
+            ("optimizer.schedule", plateau.map(|plateau| plateau.watched())),
+        ];
+        deciding.into_iter().filter_map(|(key, watched)| Some((key, watched?))).collect()
+    }
+
+    /// Files of plug-ins, and those that modules are made of or start from.
     pub(in crate::job) fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.modules.iter_mut().flat_map(|module| {
+        let plugins = [&mut self.data.plugin, &mut self.loss.plugin].into_iter();
+        let plugins = plugins.filter_map(PluginRef::file_mut);
+        let metrics = self.eval.metrics.iter_mut().filter_map(|metric| match metric {
+            MetricSpec::Plugin(metric) => Some(&mut metric.plugin),
+            MetricSpec::BuiltIn(_) => None,
+        });
+        let modules = self.modules.iter_mut().flat_map(|module| {
             let script = match &mut module.made_of {
                 MadeOf::TorchScript(script) => Some(&mut script.file),
                 MadeOf::Layers(_) => None,
             };
             script.into_iter().chain(&mut module.weights)
-        })
+        });
+        plugins.chain(metrics).chain(modules)
     }
 
     pub fn has_replicas(&self) -> bool {

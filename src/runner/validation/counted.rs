@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Kind, Tensor};
 
+use super::measured::Measured;
 use crate::job::Training;
-use crate::metrics::{Metric, RESERVED, Value};
-use crate::plugin::Weight;
+use crate::metrics::{RESERVED, Value};
+use crate::plugin::{Host, Weight};
 use crate::runner::calls::validation::About;
 use crate::runner::metrics::EvalResult;
 
@@ -19,7 +20,7 @@ pub struct Counted {
     /// Samples of the test data, also those of other trainers.
     samples: u64,
     batches: Vec<BatchFigures>,
-    metrics: Vec<Metric>,
+    metrics: Vec<Measured>,
 }
 
 /// What a loss has said of a batch.
@@ -64,19 +65,23 @@ impl Deal {
 }
 
 impl Counted {
-    pub fn new(job: &Training, samples: u64) -> Counted {
-        let metrics = job.eval.metrics.iter().map(|metric| metric.start()).collect();
-        Counted { samples, batches: Vec::new(), metrics }
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// A plug-in of the job's metrics does not open.
+    pub fn new(host: &Host, job: &Training, samples: u64) -> Result<Counted> {
+        let open = |metric| Measured::open(host, metric, job.plugin_limits);
+        let metrics = job.eval.metrics.iter().map(open).collect::<Result<_>>()?;
+        Ok(Counted { samples, batches: Vec::new(), metrics })
     }
 
     /// A batch, in its turn.
     ///
     /// # Errors
     /// When a metric does not take what the loss takes.
-    pub fn add(&mut self, figures: BatchFigures, output: &Tensor, target: Option<&Tensor>) -> Result<()> {
+    pub fn add(&mut self, figures: BatchFigures, outputs: &[Tensor], targets: &[Tensor]) -> Result<()> {
         for metric in &mut self.metrics {
-            let target = target.context("metrics compare with a target, and the loss takes none")?;
-            metric.update(output, target)?;
+            metric.update(outputs, targets)?;
         }
         self.batches.push(figures);
         Ok(())
@@ -85,8 +90,8 @@ impl Counted {
     /// For the first trainer.
     ///
     /// # Errors
-    /// Memory.
-    pub fn into_parts(self) -> Result<(About, Tensor, Vec<Tensor>)> {
+    /// Memory; a plug-in that does not say what it has counted.
+    pub fn into_parts(mut self) -> Result<(About, Tensor, Vec<Tensor>)> {
         let mut names: Vec<String> =
             self.batches.iter().flat_map(|batch| batch.reported.keys().cloned()).collect();
         names.sort_unstable();
@@ -100,7 +105,7 @@ impl Counted {
         let rows: Vec<f64> = self.batches.iter().flat_map(row).collect();
         let shape = [self.batches.len() as i64, (OWN + names.len()) as i64];
         let batches = Tensor::f_from_slice(&rows)?.f_view(shape)?;
-        let states = self.metrics.iter().map(Metric::state).collect::<Result<Vec<_>, _>>()?;
+        let states = self.metrics.iter_mut().map(Measured::state).collect::<Result<Vec<_>>>()?;
         let about =
             About { samples: self.samples, reported: names, states: states.iter().map(Vec::len).collect() };
         Ok((about, batches, states.into_iter().flatten().collect()))
@@ -114,7 +119,7 @@ impl Counted {
     fn take(
         own: &Deal,
         trainer: u64,
-        metrics: &mut [Metric],
+        metrics: &mut [Measured],
         (about, batches, states): (About, Tensor, Vec<Tensor>),
     ) -> Result<Vec<BatchFigures>> {
         let About { samples, reported, states: counts } = about;
@@ -193,8 +198,8 @@ impl Counted {
         let reported = reported.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
         let mut metrics: BTreeMap<String, Value> =
             reported.map(|(name, sum)| (name, Value::Number(sum / weights.metrics))).collect();
-        for (spec, metric) in job.eval.metrics.iter().zip(&self.metrics) {
-            metrics.insert(spec.name().into(), metric.value()?);
+        for metric in &mut self.metrics {
+            metrics.extend(metric.figures()?);
         }
         Ok(EvalResult { samples, targets, loss: loss / weights.loss, metrics })
     }

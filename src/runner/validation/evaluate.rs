@@ -25,7 +25,7 @@ pub struct Share {
 /// What the batches are that fall to this trainer, of a job that has test data.
 ///
 /// # Errors
-/// When the data cannot be read, a module's owner fails, or a metric does not take what the loss does.
+/// When the data cannot be read, a module's owner fails, or a metric does not open or take what the loss does.
 pub fn evaluate(
     host: &Host,
     job: &Training,
@@ -39,7 +39,7 @@ pub fn evaluate(
     let split = split.context("the job has no test data")?;
     let samples = split.samples();
     let schedule = Schedule::for_evaluation(samples, job.eval.batch_size, share.trainer, share.trainers)?;
-    let mut counted = Counted::new(job, samples);
+    let mut counted = Counted::new(host, job, samples).map_err(BadJob)?;
     let (mut done, total) = (0, schedule.samples_of_epoch());
     for batch in split.fetch(job, root, schedule)? {
         let samples = batch?.data;
@@ -58,7 +58,7 @@ pub fn evaluate(
             loss: computed.loss.f_double_value(&[])?,
             reported: computed.metrics.into_iter().collect(),
         };
-        counted.add(figures, &outputs[0], compared.first()).map_err(BadJob)?;
+        counted.add(figures, &outputs, &compared).map_err(BadJob)?;
         done += samples.count;
         beat();
         reporter.report(Update::Evaluating { done, total });

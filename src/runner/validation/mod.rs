@@ -10,6 +10,7 @@
 pub mod averages;
 mod counted;
 mod evaluate;
+mod measured;
 mod meeting;
 mod rules;
 mod stand_in;
@@ -29,6 +30,7 @@ use crate::rpc::{Json, Mesh, Methods};
 use crate::topology::Rank;
 pub use counted::Counted;
 pub use evaluate::{Share, evaluate, predict};
+pub use measured::Measured;
 use meeting::{Arrival, Meeting};
 pub use rules::Rules;
 pub use stand_in::{StandIn, own_buffers};

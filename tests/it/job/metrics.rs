@@ -2,7 +2,7 @@
 //! told.
 
 use pstrain::layers::{InputDtype, Signal};
-use pstrain::metrics::{Metric, MetricSpec, Value};
+use pstrain::metrics::{BuiltIn, Metric, MetricSpec, Value};
 use serde_json::Value as Json;
 use tch::{Kind, Tensor};
 
@@ -12,10 +12,13 @@ use super::{SOUND, load, set};
 const FIGURES: &str = include_str!("../../data/metrics.json");
 
 /// A metric as a job reads it, from TOML.
-fn spec(toml: &str) -> MetricSpec {
+fn spec(toml: &str) -> BuiltIn {
     let test = "data.test={ images = \"images\" }";
     let job = load(SOUND, &[], &[&format!("eval.metrics=[{toml}]"), test]).unwrap().job;
-    job.training().unwrap().eval.metrics[0].clone()
+    match job.training().unwrap().eval.metrics[0].clone() {
+        MetricSpec::BuiltIn(metric) => metric,
+        MetricSpec::Plugin(metric) => panic!("{metric:?} is a plug-in"),
+    }
 }
 
 fn toml(metric: &Json) -> String {
@@ -33,7 +36,7 @@ fn tensor(written: &Json) -> Tensor {
 }
 
 /// A metric for each of three trainers, batches given to them by chance, the last one smaller; merged into another.
-fn in_pieces(spec: &MetricSpec, output: &Tensor, target: &Tensor, seed: u64) -> Value {
+fn in_pieces(spec: &BuiltIn, output: &Tensor, target: &Tensor, seed: u64) -> Value {
     let mut state = seed;
     let mut below = |limit: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -138,7 +141,7 @@ fn of_equal_scores_that_of_the_lower_class_is_the_larger() {
 }
 
 /// One of each, with an output and a target that it takes.
-fn each() -> Vec<(MetricSpec, Tensor, Tensor)> {
+fn each() -> Vec<(BuiltIn, Tensor, Tensor)> {
     let classes =
         || (Tensor::from_slice2(&[[0.5_f32, -1.0, 0.0], [2.0, 3.0, 1.0]]), Tensor::from_slice(&[0_i64, 2]));
     let binary = || (Tensor::from_slice(&[0.5_f32, -1.0, 0.25]), Tensor::from_slice(&[0_i64, 1, 1]));
@@ -327,7 +330,7 @@ fn mistakes_in_metrics_are_told() {
     insta::assert_snapshot!(with("[5]"), @r#"
     error: job `x.toml`: `eval.metrics[0]` = 5 is not a metric
       from: option --set eval.metrics=[5]
-      hint: write "accuracy", or { type = "top_k", k = 5 }
+      hint: write "accuracy", { type = "top_k", k = 5 }, or { plugin = "my_metric.wasm" }
     "#);
 }
 

@@ -35,11 +35,11 @@ fn what_is_no_webassembly_is_told_apart() {
 #[test]
 fn webassembly_that_exports_no_world_is_told_apart() {
     assert_snapshot!(load_error(CORE), @r"
-    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.2.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports none of dataset, loss, raw-loss, metric of pstrain:plugin@0.2.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
     assert_snapshot!(load_error(COMPONENT), @r"
-    `thing.wasm` is not a plug-in that can be used here: it exports neither dataset, loss nor raw-loss of pstrain:plugin@0.2.0; it exports nothing
+    `thing.wasm` is not a plug-in that can be used here: it exports none of dataset, loss, raw-loss, metric of pstrain:plugin@0.2.0; it exports nothing
       hint: `pstrain plugin new` and `pstrain plugin build` make one
     ");
 }
