@@ -38,9 +38,10 @@ stand_in("wit_world.imports.tensors", Tensor=Tensor)
 stand_in("wit_world.exports")
 stand_in("wit_world.exports.dataset", Field=lambda *all: all, Info=lambda *all: all)
 stand_in("wit_world.exports.loss", Computed=lambda *all: all)
+stand_in("wit_world.exports.metric", Figure_Number=lambda one: one, Figure_Several=lambda several: several)
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "src/plugin/templates/python"))
-from pstrain import Field, export_dataset, export_loss  # noqa: E402
+from pstrain import Field, export_dataset, export_loss, export_metric  # noqa: E402
 
 EVALUATION = types.SimpleNamespace(train=False, epoch=0, seed=7)
 ALLOWED = "'bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloat16', 'float32', 'float64'"
@@ -94,6 +95,34 @@ class Mistakes(unittest.TestCase):
         loss = export_loss(Two)()
         loss.open("{}")
         self.says("`compute` gave a value of type float, and a tensor is wanted", loss.compute, [], [], False)
+
+    def test_a_metric_counts_buffers_and_tells_one_figure_or_several(self):
+        class Sum:
+            def __init__(self, several: bool = False):
+                self.several, self.sum = several, 0.0
+
+            def update(self, outputs, targets):
+                self.sum += sum(outputs[0].values) + len(targets)
+
+            def state(self):
+                return [self.sum] if self.several else array.array("d", [self.sum]).tobytes()
+
+            def merge(self, state):
+                self.sum += array.array("d", state)[0]
+
+            def value(self):
+                return {"sum": self.sum, "half": self.sum / 2} if self.several else self.sum
+
+        output = types.SimpleNamespace(dtype=Dtype.FLOAT32, shape=[2], bytes=array.array("f", [1, 2]).tobytes())
+        one, several = export_metric(Sum)(), export_metric(Sum)()
+        one.open("{}")
+        several.open('{"several": true}')
+        for metric in (one, several):
+            metric.update([output], [])
+        one.merge(one.state())
+        self.assertEqual(one.value(), 6.0)
+        self.assertEqual(several.value(), [("sum", 3.0), ("half", 1.5)])
+        self.says("`state` gave a value of type list, and bytes are wanted", several.state)
 
     def test_right_values_reach_the_host(self):
         right = dataset(Field("x", "int32", [2]), [1, 2])

@@ -302,7 +302,7 @@ pub enum PluginCommand {
         /// Language to write it in
         #[arg(long, default_value = "rust")]
         lang: Lang,
-        /// What it gives a job: samples, a loss over tensors, or a loss with a gradient of its own
+        /// What it gives a job: samples, a loss over tensors, a loss with a gradient of its own, or a metric
         #[arg(long, default_value = "dataset")]
         kind: PluginKind,
         /// Parent folder
@@ -322,7 +322,8 @@ pub enum PluginCommand {
     #[command(after_help = "\
 Examples:
   pstrain plugin check my_data.wasm --root . --config '{ file = \"example.csv\", target = \"y\" }'
-  pstrain plugin check cross_entropy --outputs float32[8,10] --targets int64[8]")]
+  pstrain plugin check cross_entropy --outputs float32[8,10] --targets int64[8]
+  pstrain plugin check my_metric.wasm --config '{ tolerance = 0.1 }'")]
     Check {
         /// A .wasm file, or the name of a built-in plug-in
         plugin: String,
@@ -332,7 +333,7 @@ Examples:
         /// The folder that a dataset may read
         #[arg(long, default_value = ".", value_name = "DIR")]
         root: PathBuf,
-        /// Shape of a model's output to try a loss with, as `float32[8,10]`; may be given several times
+        /// Shape of a model's output to try a loss or a metric with, as `float32[8,10]`; may be given several times
         #[arg(long, value_name = "SHAPE")]
         outputs: Vec<Sketch>,
         /// Shape of a target, as `int64[8]`; may be given several times

@@ -46,7 +46,9 @@ fn layer() -> Json {
 }
 
 fn metric() -> Json {
-    type_or_table(metrics::TYPE.name(), metrics::COMMON, &metrics::variants())
+    let mut metric = type_or_table(metrics::TYPE.name(), metrics::COMMON, &metrics::variants());
+    metric["anyOf"].as_array_mut().expect("it is one of several").push(schema::table(metrics::PLUGIN_KEYS));
+    metric
 }
 
 /// One that needs no arguments may be just its type.
@@ -98,6 +100,8 @@ pub fn reference() -> String {
     let (common, schedules) = optimizers::schedules();
     variants(&mut out, "Schedules", SCHEDULES_SAY, common, &schedules);
     variants(&mut out, "Metrics", METRICS_SAY, metrics::COMMON, &metrics::variants());
+    let keys = reference::table(metrics::PLUGIN_KEYS);
+    let _ = writeln!(out, "### A plug-in\n\n{PLUGIN_METRIC_SAYS}\n\n{keys}");
     shipped(&mut out, "Datasets", DATASETS_SAY, DATASETS);
     shipped(&mut out, "Losses", LOSSES_SAY, LOSSES);
     format!("{}\n", out.trim_end())
@@ -123,6 +127,9 @@ warm-up a `LinearLR` before it in a `SequentialLR`.";
 const METRICS_SAY: &str = "\
 In `eval.metrics`, as `\"accuracy\"` or `{ type = \"top_k\", k = 5 }`. Each is of all test samples together, whatever their \
 batches; the figures are those of scikit-learn and torchmetrics. A NaN among the outputs makes it null.";
+const PLUGIN_METRIC_SAYS: &str = "\
+One of your own, as `{ plugin = \"my_metric.wasm\", params = { tolerance = 0.1 }, mode = \"max\" }`; `pstrain plugin new \
+--kind metric` begins one. It counts all outputs and targets that the loss takes.";
 const DATASETS_SAY: &str = "\
 The plug-ins for `data.plugin` that are inside the program. Their parameters stand in `[data.train]` and `[data.test]`.";
 const LOSSES_SAY: &str = "\

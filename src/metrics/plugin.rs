@@ -23,8 +23,9 @@ pub struct PluginMetric {
     pub mode: Option<Mode>,
 }
 
-pub(super) const PLUGIN: Key<By<PathBuf>> =
-    key("plugin", by(file, || Kind::Str)).example("\"my_metric.wasm\"").doc("The path of the plug-in, a .wasm file.");
+pub(super) const PLUGIN: Key<By<PathBuf>> = key("plugin", by(file, || Kind::Str))
+    .example("\"my_metric.wasm\"")
+    .doc("The path of the plug-in, a .wasm file.");
 const PARAMS: Key<Optional<By<Json>>> =
     key("params", by(|item| item.json_table(), || Kind::Map(Box::new(Kind::Any))))
         .optional()

@@ -61,7 +61,8 @@ fn metric(item: &Item<'_>) -> Option<MetricSpec> {
         false => match item.value().as_str() {
             Some(kind) => (Table::bare(item), kind.to_owned()),
             None => {
-                let hint = "write \"accuracy\", { type = \"top_k\", k = 5 }, or { plugin = \"my_metric.wasm\" }";
+                let hint =
+                    "write \"accuracy\", { type = \"top_k\", k = 5 }, or { plugin = \"my_metric.wasm\" }";
                 item.wrong("is not a metric", hint);
                 return None;
             }

@@ -29,6 +29,7 @@ pub enum Kind {
     Dataset,
     Loss,
     RawLoss,
+    Metric,
 }
 
 /// What `pstrain plugin new` is asked for.
@@ -162,6 +163,7 @@ impl Kind {
             Kind::Dataset => "dataset",
             Kind::Loss => "loss",
             Kind::RawLoss => "raw_loss",
+            Kind::Metric => "metric",
         }
     }
 }
@@ -172,6 +174,7 @@ impl fmt::Display for Kind {
             Kind::Dataset => "dataset",
             Kind::Loss => "loss",
             Kind::RawLoss => "raw-loss",
+            Kind::Metric => "metric",
         })
     }
 }
@@ -184,7 +187,8 @@ impl FromStr for Kind {
             "dataset" => Ok(Kind::Dataset),
             "loss" => Ok(Kind::Loss),
             "raw-loss" | "raw_loss" => Ok(Kind::RawLoss),
-            _ => Err(format!("`{text}` is not a kind of plug-in; use dataset, loss or raw-loss")),
+            "metric" => Ok(Kind::Metric),
+            _ => Err(format!("`{text}` is not a kind of plug-in; use dataset, loss, raw-loss or metric")),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `pstrain plugin check`: loads a plug-in, calls it as a job would, and says what it found.
 
 mod dataset;
+mod example;
 mod loss;
+mod metric;
 mod show;
 mod sketch;
 
@@ -12,6 +14,7 @@ use serde::Serialize;
 
 pub use self::dataset::DatasetReport;
 pub use self::loss::{GradientReport, LossReport};
+pub use self::metric::{MergeReport, MetricReport};
 pub use self::sketch::{BadSketch, Sketch};
 use super::component::World;
 use super::error::PluginError;
@@ -33,7 +36,7 @@ pub struct Request<'a> {
     pub limits: PluginLimits,
     /// Samples of a dataset's batch.
     pub batch_size: u64,
-    /// Shapes of a loss's random inputs; usual ones are tried if these are empty.
+    /// Shapes of the random inputs of a loss or a metric; usual ones are tried if these are empty.
     pub outputs: Vec<Sketch>,
     pub targets: Vec<Sketch>,
 }
@@ -49,9 +52,10 @@ pub struct Report {
     pub open_time_limit_ms: f64,
     pub memory_limit_bytes: u64,
     pub batch_limit_bytes: u64,
-    /// One of these two is there, or both.
+    /// At least one of these is there.
     pub dataset: Option<DatasetReport>,
     pub loss: Option<LossReport>,
+    pub metric: Option<MetricReport>,
 }
 
 impl Report {
@@ -59,6 +63,7 @@ impl Report {
     pub fn is_good(&self) -> bool {
         let gradient = self.loss.as_ref().and_then(|loss| loss.gradient.as_ref());
         gradient.is_none_or(|gradient| gradient.agrees)
+            && self.metric.as_ref().is_none_or(|metric| metric.merged.agrees)
     }
 }
 
@@ -73,6 +78,7 @@ pub fn check(host: &Host, plugin: &PluginRef, request: &Request) -> Result<Repor
     let dataset = component.is(World::Dataset).then(|| dataset::check(&component, request)).transpose()?;
     let is_loss = component.is(World::Loss) || component.is(World::RawLoss);
     let loss = is_loss.then(|| loss::check(&component, request)).transpose()?;
+    let metric = component.is(World::Metric).then(|| metric::check(&component, request)).transpose()?;
     Ok(Report {
         name: component.name().into(),
         load_ms,
@@ -83,6 +89,7 @@ pub fn check(host: &Host, plugin: &PluginRef, request: &Request) -> Result<Repor
         batch_limit_bytes: request.limits.batch_bytes,
         dataset,
         loss,
+        metric,
     })
 }
 

@@ -49,8 +49,7 @@ impl BadJob {
 pub fn missing(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     let Some(training) = job.training() else { return Vec::new() };
     let plugins = training.plugin_files().into_iter();
-    let mut problems: Vec<JobError> =
-        plugins.filter_map(|(key, file)| missing_plugin(&key, file)).collect();
+    let mut problems: Vec<JobError> = plugins.filter_map(|(key, file)| missing_plugin(&key, file)).collect();
     let trains = rank.is_none_or(|rank| training.train.trainers.ranks.contains(&rank));
     if let DataRoot::Folder(root) = &training.data.root
         && trains
@@ -196,7 +195,11 @@ fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
         let told: Vec<&str> =
             figures.iter().map(String::as_str).filter(|figure| metric.may_tell(figure)).collect();
         if !told.is_empty() && !told.contains(&watched.metric.as_str()) {
-            let problem = format!("`{key}` goes by `{}`, which `{}` does not tell", watched.metric, metric.plugin.display());
+            let problem = format!(
+                "`{key}` goes by `{}`, which `{}` does not tell",
+                watched.metric,
+                metric.plugin.display()
+            );
             problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
         }
     }

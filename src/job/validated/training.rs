@@ -237,7 +237,9 @@ impl Training {
         let named = [("data.plugin", &self.data.plugin), ("loss.plugin", &self.loss.plugin)];
         let named = named.into_iter().filter_map(|(key, plugin)| Some((key.to_owned(), plugin.file()?)));
         let metrics = self.eval.metrics.iter().enumerate().filter_map(|(at, metric)| match metric {
-            MetricSpec::Plugin(metric) => Some((format!("eval.metrics[{at}].plugin"), metric.plugin.as_path())),
+            MetricSpec::Plugin(metric) => {
+                Some((format!("eval.metrics[{at}].plugin"), metric.plugin.as_path()))
+            }
             MetricSpec::BuiltIn(_) => None,
         });
         named.chain(metrics).collect()

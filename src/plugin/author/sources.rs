@@ -17,6 +17,7 @@ const WIT: Files = files! { "wit/plugin.wit": "plugins/wit/plugin.wit", };
 pub(super) const SDK: Files = files! {
     "sdk/Cargo.toml": "plugins/sdk/Cargo.toml",
     "sdk/src/bindings.rs": "plugins/sdk/src/bindings.rs",
+    "sdk/src/buffer.rs": "plugins/sdk/src/buffer.rs",
     "sdk/src/config.rs": "plugins/sdk/src/config.rs",
     "sdk/src/data.rs": "plugins/sdk/src/data.rs",
     "sdk/src/dataset.rs": "plugins/sdk/src/dataset.rs",
@@ -26,6 +27,7 @@ pub(super) const SDK: Files = files! {
     "sdk/src/loss.rs": "plugins/sdk/src/loss.rs",
     "sdk/src/loss/classes.rs": "plugins/sdk/src/loss/classes.rs",
     "sdk/src/loss/parts.rs": "plugins/sdk/src/loss/parts.rs",
+    "sdk/src/metric.rs": "plugins/sdk/src/metric.rs",
     "sdk/src/panic.rs": "plugins/sdk/src/panic.rs",
     "sdk/src/random.rs": "plugins/sdk/src/random.rs",
     "sdk/src/raw_loss.rs": "plugins/sdk/src/raw_loss.rs",
@@ -38,6 +40,7 @@ const RUST: Files = files! {
     "dataset": "src/plugin/templates/rust/dataset.rs",
     "loss": "src/plugin/templates/rust/loss.rs",
     "raw_loss": "src/plugin/templates/rust/raw_loss.rs",
+    "metric": "src/plugin/templates/rust/metric.rs",
 };
 const CARGO_TOML: &str = include_str!("../templates/rust/Cargo.toml.in");
 
@@ -45,6 +48,7 @@ const PYTHON: Files = files! {
     "dataset": "src/plugin/templates/python/dataset.py",
     "loss": "src/plugin/templates/python/loss.py",
     "raw_loss": "src/plugin/templates/python/raw_loss.py",
+    "metric": "src/plugin/templates/python/metric.py",
 };
 const PYPROJECT: &str = include_str!("../templates/python/pyproject.toml");
 const PYTHON_SDK: &str = include_str!("../templates/python/pstrain.py");
@@ -52,6 +56,7 @@ const PYTHON_SDK: &str = include_str!("../templates/python/pstrain.py");
 const EXAMPLE: &str = include_str!("../templates/example.csv");
 const JOB_DATASET: &str = include_str!("../templates/job_dataset.toml");
 const JOB_LOSS: &str = include_str!("../templates/job_loss.toml");
+const JOB_METRIC: &str = include_str!("../templates/job_metric.toml");
 
 /// Words that cannot be a crate's name.
 pub(super) const RUST_WORDS: [&str; 40] = [
@@ -77,11 +82,14 @@ pub(super) fn of(plugin: &NewPlugin) -> Vec<(&'static str, String)> {
             (".gitignore", "__pycache__/\n/*.wasm\n/runs/\n".to_owned()),
         ],
     };
+    let job = match plugin.kind {
+        Kind::Dataset => JOB_DATASET,
+        Kind::Loss | Kind::RawLoss => JOB_LOSS,
+        Kind::Metric => JOB_METRIC,
+    };
+    files.push(("job.toml", named(job)));
     if plugin.kind == Kind::Dataset {
-        files.push(("job.toml", named(JOB_DATASET)));
         files.push(("example.csv", EXAMPLE.to_owned()));
-    } else {
-        files.push(("job.toml", named(JOB_LOSS)));
     }
     let sdk = if plugin.lang == Lang::Rust { SDK } else { &[] };
     files.extend(WIT.iter().chain(sdk).map(|(path, content)| (*path, (*content).to_owned())));
@@ -91,7 +99,7 @@ pub(super) fn of(plugin: &NewPlugin) -> Vec<(&'static str, String)> {
 fn dependencies(kind: Kind) -> &'static str {
     match kind {
         Kind::Dataset => "csv = \"1\"\n",
-        Kind::Loss | Kind::RawLoss => "",
+        Kind::Loss | Kind::RawLoss | Kind::Metric => "",
     }
 }
 

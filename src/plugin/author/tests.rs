@@ -10,7 +10,7 @@ fn a_new_folder_has_all_that_a_build_needs() {
     for (lang, manifest, source) in
         [(Lang::Rust, "Cargo.toml", "src/lib.rs"), (Lang::Python, "pyproject.toml", "plugin.py")]
     {
-        for kind in [Kind::Dataset, Kind::Loss, Kind::RawLoss] {
+        for kind in [Kind::Dataset, Kind::Loss, Kind::RawLoss, Kind::Metric] {
             let parent = tempfile::tempdir().unwrap();
             let written = new(&plugin(parent.path(), lang, kind)).unwrap();
             let folder = parent.path().join("my-plugin");
@@ -81,7 +81,7 @@ fn a_folder_without_a_plugin_is_named() {
     assert_eq!(
         build(folder.path(), None).unwrap_err().to_string(),
         format!(
-            "`{}`: `los` is not a kind of plug-in; use dataset, loss or raw-loss\n  hint: `pstrain plugin new \
+            "`{}`: `los` is not a kind of plug-in; use dataset, loss, raw-loss or metric\n  hint: `pstrain plugin new \
              NAME --lang python` writes one that works",
             file.display()
         )

@@ -1,14 +1,13 @@
 //! A loss's check: it computes on random inputs, and its gradient is that of its value.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
+use super::example::{Example, fitting};
 use super::{Request, Sketch, measure};
 use crate::plugin::component::Component;
 use crate::plugin::dtype::is_floating;
-use crate::plugin::error::{PluginError, PluginErrorKind};
+use crate::plugin::error::PluginError;
 use crate::plugin::loss::Loss;
 
 /// Elements at which finite differences are taken, spread over the outputs.
@@ -48,15 +47,11 @@ pub struct GradientReport {
     pub probes: usize,
 }
 
-/// Inputs of a loss.
-struct Example {
-    outputs: Vec<Tensor>,
-    targets: Vec<Tensor>,
-}
-
 pub fn check(component: &Component, request: &Request) -> Result<LossReport, PluginError> {
     let mut loss = Loss::open(component, request.config, request.limits)?;
-    let (outputs, targets) = fitting(&mut loss, request)?;
+    let (outputs, targets) = fitting(request, |example| {
+        loss.compute(&leaves(&example.outputs), &example.targets, false).map(drop)
+    })?;
     let example = Example::random(&outputs, &targets, None);
     let leaves = leaves(&example.outputs);
     let value = loss.compute(&leaves, &example.targets, true)?;
@@ -75,61 +70,6 @@ pub fn check(component: &Component, request: &Request) -> Result<LossReport, Plu
         memory_bytes: loss.memory_bytes(),
         gradient,
     })
-}
-
-/// The shapes that were asked for, or the first usual ones that the loss takes.
-fn fitting(loss: &mut Loss, request: &Request) -> Result<(Vec<Sketch>, Vec<Sketch>), PluginError> {
-    if !request.outputs.is_empty() {
-        return Ok((request.outputs.clone(), request.targets.clone()));
-    }
-    let float = |shape: &[i64]| Sketch::new(Kind::Float, shape);
-    let usual = [
-        (float(&[8, 10]), Sketch::new(Kind::Int64, &[8])),
-        (float(&[8, 10]), float(&[8, 10])),
-        (float(&[8]), float(&[8])),
-        (float(&[8, 1]), float(&[8, 1])),
-        (float(&[8, 1]), float(&[8])),
-        (float(&[2, 4, 6, 6]), Sketch::new(Kind::Int64, &[2, 6, 6])),
-        (float(&[2, 1, 6, 6]), float(&[2, 1, 6, 6])),
-    ];
-    // An error that it returned may well be about the shapes; any other kind says more.
-    let says_more = |kind| !matches!(kind, PluginErrorKind::Failed | PluginErrorKind::BadOperation);
-    let mut told: Option<(PluginError, String)> = None;
-    for (output, target) in usual {
-        let given = format!("{output} and {target}");
-        let sketches = (vec![output], vec![target]);
-        let example = Example::random(&sketches.0, &sketches.1, None);
-        let Err(error) = loss.compute(&leaves(&example.outputs), &example.targets, false) else {
-            return Ok(sketches);
-        };
-        if told.as_ref().is_none_or(|(told, _)| says_more(error.kind) && !says_more(told.kind)) {
-            told = Some((error, given));
-        }
-    }
-    let (mut error, given) = told.expect("there are usual shapes");
-    error.message = format!("given {given}: {}", error.message);
-    if !says_more(error.kind) {
-        let hint = "none of the usual shapes went well; say what it takes by --outputs and --targets";
-        error.hint = Some(hint.into());
-    }
-    Err(error)
-}
-
-impl Example {
-    /// The same numbers at each call. `kind` takes the place of every floating-point dtype.
-    fn random(outputs: &[Sketch], targets: &[Sketch], kind: Option<Kind>) -> Example {
-        let mut random = ChaCha8Rng::seed_from_u64(0);
-        let cast = |tensor: Tensor| match kind {
-            Some(kind) if is_floating(tensor.kind()) => tensor.to_kind(kind),
-            _ => tensor,
-        };
-        // Scores of classes: the second dimension, or yes and no.
-        let classes = outputs.first().and_then(|output| output.shape.get(1)).map_or(2, |&c| c.max(2));
-        Example {
-            outputs: outputs.iter().map(|sketch| cast(sketch.output(&mut random))).collect(),
-            targets: targets.iter().map(|sketch| cast(sketch.target(classes, &mut random))).collect(),
-        }
-    }
 }
 
 fn leaves(outputs: &[Tensor]) -> Vec<Tensor> {

@@ -2,18 +2,19 @@
 
 use std::fmt;
 
-use super::{DatasetReport, GradientReport, LossReport, Report};
+use super::{DatasetReport, GradientReport, LossReport, MergeReport, MetricReport, Report};
 use crate::human;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kinds = match (&self.dataset, &self.loss) {
-            (Some(_), Some(_)) => "a dataset and a loss",
-            (Some(_), None) => "a dataset",
-            (None, Some(loss)) if loss.raw => "a raw-buffer loss",
-            _ => "a loss",
-        };
-        writeln!(f, "{}: {kinds}", self.name)?;
+        let loss = |loss: &LossReport| if loss.raw { "a raw-buffer loss" } else { "a loss" };
+        let kinds = [
+            self.dataset.as_ref().map(|_| "a dataset"),
+            self.loss.as_ref().map(loss),
+            self.metric.as_ref().map(|_| "a metric"),
+        ];
+        let kinds: Vec<&str> = kinds.into_iter().flatten().collect();
+        writeln!(f, "{}: {}", self.name, kinds.join(" and "))?;
         row(f, "loaded in", format!("{:.1} ms", self.load_ms))?;
         if !self.missing_imports.is_empty() {
             let names = self.missing_imports.join(", ");
@@ -28,6 +29,10 @@ impl fmt::Display for Report {
         if let Some(loss) = &self.loss {
             show_loss(f, loss)?;
             self.show_limits(f, loss.memory_bytes, loss.longest_us)?;
+        }
+        if let Some(metric) = &self.metric {
+            show_metric(f, metric)?;
+            self.show_limits(f, metric.memory_bytes, metric.longest_us)?;
         }
         Ok(())
     }
@@ -59,8 +64,12 @@ fn show_dataset(f: &mut fmt::Formatter<'_>, report: &DatasetReport) -> fmt::Resu
     row(f, "asked again", again.into())
 }
 
+fn show_given(f: &mut fmt::Formatter<'_>, outputs: &[String], targets: &[String]) -> fmt::Result {
+    row(f, "given", format!("outputs {}; targets {}", outputs.join(", "), targets.join(", ")))
+}
+
 fn show_loss(f: &mut fmt::Formatter<'_>, report: &LossReport) -> fmt::Result {
-    row(f, "given", format!("outputs {}; targets {}", report.outputs.join(", "), report.targets.join(", ")))?;
+    show_given(f, &report.outputs, &report.targets)?;
     row(f, "loss", format!("{:.6}", report.loss))?;
     for (name, value) in &report.metrics {
         row(f, name, format!("{value:.6}"))?;
@@ -71,6 +80,30 @@ fn show_loss(f: &mut fmt::Formatter<'_>, report: &LossReport) -> fmt::Result {
         None => "not compared: the loss of random inputs is not finite".into(),
     };
     row(f, "gradient", gradient)
+}
+
+fn show_metric(f: &mut fmt::Formatter<'_>, report: &MetricReport) -> fmt::Result {
+    show_given(f, &report.outputs, &report.targets)?;
+    for (name, figure) in &report.figures {
+        row(f, name, format!("{figure:.6}"))?;
+    }
+    row(f, "a batch", time(report.update_us))?;
+    row(f, "state", human::bytes(report.state_bytes))?;
+    row(f, "parts merged", report.merged.to_string())
+}
+
+impl fmt::Display for MergeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MergeReport { agrees, figure, whole, merged, error, tolerance } = self;
+        match agrees {
+            true => write!(f, "agree with all samples at once to {error:.1e}"),
+            false => write!(
+                f,
+                "WRONG: `{figure}` is {merged:.6}, of all samples at once {whole:.6} (error {error:.1e}, allowed \
+                 {tolerance:.0e})"
+            ),
+        }
+    }
 }
 
 impl fmt::Display for GradientReport {

@@ -1,4 +1,4 @@
-//! Random inputs of a given dtype and shape, for trying a loss.
+//! Random inputs of a given dtype and shape, for trying a loss or a metric.
 
 use std::fmt;
 use std::str::FromStr;

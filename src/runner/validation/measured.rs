@@ -80,15 +80,13 @@ impl Measured {
     pub fn figures(&mut self) -> Result<Vec<(String, Value)>> {
         match self {
             Measured::BuiltIn { name, metric } => Ok(vec![(name.clone(), metric.value()?)]),
-            Measured::Plugin { name, metric } => {
-                Ok(match metric.figures().with_context(|| of(name))? {
-                    Figures::One(number) => vec![(name.clone(), Value::Number(number))],
-                    Figures::Several(figures) => {
-                        let named = |(figure, number)| (format!("{name}.{figure}"), Value::Number(number));
-                        figures.into_iter().map(named).collect()
-                    }
-                })
-            }
+            Measured::Plugin { name, metric } => Ok(match metric.figures().with_context(|| of(name))? {
+                Figures::One(number) => vec![(name.clone(), Value::Number(number))],
+                Figures::Several(figures) => {
+                    let named = |(figure, number)| (format!("{name}.{figure}"), Value::Number(number));
+                    figures.into_iter().map(named).collect()
+                }
+            }),
         }
     }
 }
@@ -99,7 +97,9 @@ fn of(name: &str) -> String {
 
 /// The one row of bytes that a plug-in's state is.
 fn bytes(state: &[Tensor]) -> Result<Vec<u8>> {
-    let [row] = state else { return Err(anyhow!("a state of {} tensors came, and of one it is", state.len())) };
+    let [row] = state else {
+        return Err(anyhow!("a state of {} tensors came, and one is taken", state.len()));
+    };
     let (kind, shape) = (row.f_kind()?, row.size());
     ensure!(
         kind == Kind::Uint8 && shape.len() == 1 && row.device() == Device::Cpu,
@@ -108,4 +108,27 @@ fn bytes(state: &[Tensor]) -> Result<Vec<u8>> {
     let mut bytes = vec![0; row.numel()];
     row.f_contiguous()?.f_copy_data(&mut bytes, row.numel())?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_no_row_of_bytes_is_refused() {
+        let row = || Tensor::from_slice(&[7u8, 8]);
+        assert_eq!(bytes(&[row()]).unwrap(), [7, 8]);
+        assert_eq!(bytes(&[Tensor::from_slice::<u8>(&[])]).unwrap(), []);
+        let said = |state: &[Tensor]| bytes(state).unwrap_err().to_string();
+        assert_eq!(said(&[]), "a state of 0 tensors came, and one is taken");
+        assert_eq!(said(&[row(), row()]), "a state of 2 tensors came, and one is taken");
+        assert_eq!(
+            said(&[Tensor::from_slice(&[1.0])]),
+            "a state of Double [1] came, and a row of bytes is taken"
+        );
+        assert_eq!(
+            said(&[row().reshape([1, 2])]),
+            "a state of Uint8 [1, 2] came, and a row of bytes is taken"
+        );
+    }
 }

@@ -335,6 +335,89 @@ fn mistakes_in_metrics_are_told() {
 }
 
 #[test]
+fn mistakes_with_metrics_of_ones_own_are_told() {
+    let with = |metrics: &str, rest: &[&str]| {
+        let (metrics, test) = (format!("eval.metrics={metrics}"), "data.test={ images = \"images\" }");
+        let settings: Vec<&str> = [metrics.as_str(), test].iter().chain(rest).copied().collect();
+        super::said(load(SOUND, &[], &settings))
+    };
+    insta::assert_snapshot!(with("[{ plugin = \"accuracy\" }]", &[]), @r#"
+    error: job `x.toml`: `eval.metrics[0].plugin` = "accuracy" is no path that ends in .wasm
+      from: option --set eval.metrics=[{ plugin = "accuracy" }]
+      hint: the metrics inside the program are named by their type, as "accuracy"
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"own.wasm\", type = \"mae\", tolerance = 1 }]", &[]), @r#"
+    error: job `x.toml`: unknown key `eval.metrics[0].tolerance`
+      from: option --set eval.metrics=[{ plugin = "own.wasm", type = "mae", tolerance = 1 }]
+      hint: known keys: plugin, name, params, mode
+    error: job `x.toml`: unknown key `eval.metrics[0].type`
+      from: option --set eval.metrics=[{ plugin = "own.wasm", type = "mae", tolerance = 1 }]
+      hint: known keys: plugin, name, params, mode
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"own.wasm\", name = \"a b\" }, { plugin = \"a b.wasm\" }, { plugin = \"loss.wasm\" }]", &[]), @r#"
+    error: job `x.toml`: `eval.metrics[0].name`: `a b` is not a valid name
+      from: option --set eval.metrics=[{ plugin = "own.wasm", name = "a b" }, { plugin = "a b.wasm" }, { plugin = "loss.wasm" }]
+      hint: a name is 1 to 64 letters, digits, `_` and `-`
+    error: job `x.toml`: `eval.metrics[1].plugin` = "a b.wasm" gives the metric no name: a name is 1 to 64 letters, digits, `_` and `-`
+      from: option --set eval.metrics=[{ plugin = "own.wasm", name = "a b" }, { plugin = "a b.wasm" }, { plugin = "loss.wasm" }]
+      hint: write name = "..." beside it
+    error: job `x.toml`: `eval.metrics[2].plugin` = "loss.wasm" is what records call the loss
+      from: option --set eval.metrics=[{ plugin = "own.wasm", name = "a b" }, { plugin = "a b.wasm" }, { plugin = "loss.wasm" }]
+      hint: give it another name
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"x/own.wasm\" }, { plugin = \"y/own.wasm\" }]", &[]), @r#"
+    error: job `x.toml`: `eval.metrics[0]` and `eval.metrics[1]` are both named `own`
+      from: option --set eval.metrics=[{ plugin = "x/own.wasm" }, { plugin = "y/own.wasm" }]
+      hint: records tell metrics apart by their names: give one of them a `name`
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"own.wasm\", mode = \"less\", params = 3 }]", &[]), @r#"
+    error: job `x.toml`: `eval.metrics[0].params`: expected a table, found 3
+      from: option --set eval.metrics=[{ plugin = "own.wasm", mode = "less", params = 3 }]
+      hint: for example { key = "value" }
+    error: job `x.toml`: `eval.metrics[0].mode` = "less" is not one of min or max
+      from: option --set eval.metrics=[{ plugin = "own.wasm", mode = "less", params = 3 }]
+      hint: for example "min"
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"own.wasm\" }]", &["eval.every_epochs=1", "eval.best=own"]), @r#"
+    error: job `x.toml`: `eval.best` goes by `own`, and whether less or more of it is better is not known
+      from: option --set eval.best=own
+      hint: write mode = "min" or "max" beside metric
+    "#);
+    insta::assert_snapshot!(with("[{ plugin = \"own.wasm\", mode = \"max\" }]", &["eval.every_epochs=1", "eval.best=owner"]), @r#"
+    error: job `x.toml`: `eval.best` goes by `owner`, and whether less or more of it is better is not known
+      from: option --set eval.best=owner
+      hint: write mode = "min" or "max" beside metric
+    "#);
+}
+
+#[test]
+fn a_plug_in_is_a_metric_with_a_name_and_a_mode() {
+    let list = "eval.metrics=[\"mae\", { plugin = \"x/own.wasm\", mode = \"max\" }, \
+                { plugin = \"x/own.wasm\", name = \"other\", params = { delta = 0.5 } }]";
+    let deciding = ["eval.every_epochs=1", "eval.best=own.p90", "eval.stop={ metric = \"own\" }"];
+    let test = "data.test={ images = \"images\" }";
+    let settings: Vec<&str> = [list, test].into_iter().chain(deciding).collect();
+    let job = load(SOUND, &[], &settings).unwrap();
+    let training = job.job.training().unwrap();
+    let metrics = &training.eval.metrics;
+    let names: Vec<&str> = metrics.iter().map(MetricSpec::name).collect();
+    assert_eq!(names, ["mae", "own", "other"]);
+    let files: Vec<String> = training.plugin_files().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(files, ["eval.metrics[1].plugin", "eval.metrics[2].plugin"]);
+    let sent = serde_json::to_string(metrics).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<MetricSpec>>(&sent).unwrap(), *metrics);
+    // Where it lies may differ between machines, and what it is asked for may not.
+    let elsewhere = |list: &str| {
+        let settings: Vec<&str> = [list, test].into_iter().chain(deciding).collect();
+        load(SOUND, &[], &settings).unwrap().hash
+    };
+    assert_eq!(elsewhere(&list.replace("x/", "y/")), job.hash);
+    assert_ne!(elsewhere(&list.replace("0.5", "0.25")), job.hash);
+    // As it stands in the run folder.
+    assert_eq!(load(&job.toml, &[], &[]).unwrap().hash, job.hash);
+}
+
+#[test]
 fn metrics_of_one_type_have_names_that_tell_them_apart() {
     let list = "eval.metrics=[\"f1\", { type = \"f1\", average = \"macro\" }, { type = \"top_k\", k = 5 }, \
                 { type = \"accuracy\", threshold = 0.5, name = \"at_half\" }]";

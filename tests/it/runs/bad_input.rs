@@ -104,6 +104,20 @@ fn check_finds_a_loss_that_is_not_there_or_does_not_fit() {
 }
 
 #[test]
+fn check_finds_metrics_of_ones_own_that_are_not_there_or_do_not_fit() {
+    let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/plugins/dist");
+    let told = |metric: &str| {
+        let metrics = format!("eval.metrics=[\"accuracy\", {}]", metric.replace("DIST", dist));
+        unfit(&[&metrics]).replace(dist, "DIST")
+    };
+    let missing = told("{plugin=\"mine.wasm\"}");
+    assert!(missing.contains("`eval.metrics[1].plugin` = \"mine.wasm\" cannot be read"), "{missing}");
+    insta::assert_snapshot!(told("{plugin=\"DIST/testing_raw.wasm\"}"), @"error: job `job.toml`: `eval.metrics[1]`: metric `testing_raw`: `DIST/testing_raw.wasm` is not a plug-in that can be used here: it is a raw loss, not a metric");
+    insta::assert_snapshot!(told("{plugin=\"DIST/testing_metric.wasm\", params={tolerance=1}}"), @"error: job `job.toml`: `eval.metrics[1]`: metric `testing_metric`: plug-in `DIST/testing_metric.wasm`: `open` failed: unknown key `tolerance`, expected `sin` or `several`");
+    insta::assert_snapshot!(told("{plugin=\"DIST/testing_metric.wasm\"}"), @"error: job `job.toml`: `data.test`: metric `testing_metric`: plug-in `DIST/testing_metric.wasm`: `update` failed: 40 outputs for 4 targets");
+}
+
+#[test]
 fn a_loss_that_does_not_fit_ends_a_run_as_bad_usage() {
     let folder = tempfile::tempdir().unwrap();
     plain_job(folder.path());

@@ -342,3 +342,122 @@ fn finetuning_leaves_what_is_frozen_as_it_was() {
         assert_eq!(value.equal(now), name.starts_with("conv"), "{name}");
     }
 }
+
+/// A plug-in that measures what `mae` does.
+fn own_metric(rest: &str) -> String {
+    let file = format!("{}/plugins/dist/testing_metric.wasm", env!("CARGO_MANIFEST_DIR"));
+    format!("{{plugin={file:?}, name=\"own\"{rest}}}")
+}
+
+const LINE: &str = r#"
+name = "line"
+roles = { server = 1, trainer = "rest" }
+[modules.net]
+place = "server"
+input = [4]
+layers = [{ type = "linear", in_features = 4, out_features = 1 }]
+[data]
+plugin = "synthetic"
+train = { kind = "regression", samples = 200, shape = [4] }
+test = { kind = "regression", samples = 97, shape = [4] }
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 0.05
+[train]
+epochs = 3
+batch_size = 16
+"#;
+
+fn train_line(folder: &Path, settings: &[&str]) -> Output {
+    std::fs::write(folder.join("job.toml"), LINE).unwrap();
+    let all: Vec<&str> = ["eval.batch_size=7"].iter().chain(settings).copied().collect();
+    finish(&mut spawn(folder, Some("job.toml"), &all))
+}
+
+#[test]
+fn a_metric_of_ones_own_is_the_built_in_one_for_one_trainer_and_for_three() {
+    for world in ["cluster.world_size=2", "cluster.world_size=4"] {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = format!("eval.metrics=[\"mae\", {}]", own_metric(""));
+        assert_code(&train_line(folder.path(), &[world, &metrics]), 0);
+        let last = summary(folder.path())["eval"].clone();
+        let (own, built_in) = (last["own"].as_f64().unwrap(), last["mae"].as_f64().unwrap());
+        assert!((own - built_in).abs() < 1e-12, "{world}: {own} and {built_in}");
+        assert_eq!(evaluated(folder.path(), &[])["own"], last["own"], "{world}");
+    }
+}
+
+#[test]
+fn what_a_metric_of_ones_own_tells_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = format!("eval.metrics=[{}]", own_metric(", params={several=true}, mode=\"min\""));
+    let settings = [
+        "cluster.world_size=4",
+        "eval.every_epochs=1",
+        metrics.as_str(),
+        "eval.best=own.largest",
+        "eval.stop={metric=\"own.mean\", patience=1, min_delta=100.0}",
+    ];
+    assert_code(&train_line(folder.path(), &settings), 0);
+    let (told, records) = (summary(folder.path()), records(folder.path(), "eval"));
+    // No figure is better by so much, so the second validation is the last.
+    assert_eq!(records.len(), 2);
+    let largest = |record: &Value| record["own.largest"].as_f64().unwrap();
+    let best = largest(&records[0]).min(largest(&records[1]));
+    assert_eq!(largest(&told["best"]), best, "{told}");
+    assert_eq!(largest(&evaluated(folder.path(), &["--best"])), best);
+}
+
+#[test]
+fn a_figure_that_is_no_number_is_null_and_never_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = format!("eval.metrics=[{}]", own_metric(", params={sin=\"nan\"}, mode=\"max\""));
+    let plateau = "optimizer.schedule={type=\"plateau\", metric=\"own\", patience=0, gamma=0.5}";
+    let settings = [
+        "cluster.world_size=2",
+        "eval.every_epochs=1",
+        metrics.as_str(),
+        "eval.best=own",
+        plateau,
+        "log.every=1",
+    ];
+    assert_code(&train_line(folder.path(), &settings), 0);
+    let rates: Vec<f64> =
+        records(folder.path(), "step").iter().map(|step| step["lr"].as_f64().unwrap()).collect();
+    assert_eq!((rates[0], *rates.last().unwrap()), (0.05, 0.0125));
+    assert!(records(folder.path(), "eval").iter().all(|record| record["own"].is_null()));
+    assert!(!folder.path().join("RUN/model-best.safetensors").exists());
+}
+
+#[test]
+fn a_metric_that_cannot_merge_ends_the_run_with_its_name_and_whose_state_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = format!("eval.metrics=[{}]", own_metric(", params={sin=\"merge-panics\"}"));
+    let output = train_line(folder.path(), &["cluster.world_size=3", &metrics]);
+    assert_code(&output, 1);
+    let said = stderr(&output);
+    let file = "testing_metric.wasm`: `merge` panicked: this was never meant to be merged (";
+    assert!(said.contains("what rank 2 has counted of the test data: metric `own`: plug-in `"), "{said}");
+    assert!(said.contains(file) && said.contains("src/lib.rs:"), "{said}");
+}
+
+#[test]
+fn a_figure_that_a_metric_of_ones_own_does_not_tell_is_found_before_the_job_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |rest: &str, settings: &[&str]| {
+        let metrics = format!("eval.metrics=[{}]", own_metric(&format!(", mode=\"min\"{rest}")));
+        let settings: Vec<&str> = ["cluster.world_size=2", "eval.every_epochs=1", &metrics]
+            .iter()
+            .chain(settings)
+            .copied()
+            .collect();
+        let output = train_line(folder.path(), &settings);
+        assert_code(&output, 2);
+        stderr(&output).replace(env!("CARGO_MANIFEST_DIR"), "HERE")
+    };
+    let plateau = "optimizer.schedule={type=\"plateau\", metric=\"own\"}";
+    insta::assert_snapshot!(said(", params={several=true}", &["eval.best=own.median", plateau]), @"");
+    insta::assert_snapshot!(said("", &["eval.stop={metric=\"own.mean\"}"]), @"");
+}

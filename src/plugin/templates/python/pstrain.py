@@ -1,8 +1,8 @@
 """What a pstrain plug-in in Python needs: it turns plain classes into the exports that the host calls.
 
 A dataset is a class with `__init__(self, ...)`, `__len__`, `fields` and `batch`; a loss one with `__init__`,
-`compute` and, if it likes, `metrics`. The plug-in's keys in the job file arrive as keyword arguments of
-`__init__`: one without a default must be given, one that it does not take is an error.
+`compute` and, if it likes, `metrics`; a metric one with `__init__`, `update`, `state`, `merge` and `value`. The
+plug-in's keys in the job file arrive as keyword arguments of `__init__`: one without a default must be given, one that it does not take is an error.
 
 What the training samples settle for all others, such as a vocabulary, a dataset leaves as bytes in `self.state`; its
 `__init__` then has the argument `state`, which is None for the first instance of the training samples, and for all
@@ -151,7 +151,7 @@ def export_loss(cls):
 
 @dataclass
 class Buffer:
-    """A tensor's numbers for a raw loss: `values` is an `array` in row-major order."""
+    """A tensor's numbers, for a raw loss or a metric: `values` is an `array` in row-major order."""
 
     dtype: str
     shape: list
@@ -165,9 +165,6 @@ def export_raw_loss(cls):
 
     loss = None
 
-    def buffers(given):
-        return [Buffer(_name(b.dtype), b.shape, from_bytes(_name(b.dtype), b.bytes)) for b in given]
-
     class RawLoss:
         def open(self, config):
             nonlocal loss
@@ -176,13 +173,52 @@ def export_raw_loss(cls):
 
         def compute(self, outputs, targets, want_gradient, want_metrics):
             with _Problems():
-                outputs, targets = buffers(outputs), buffers(targets)
+                outputs, targets = _buffers(outputs), _buffers(targets)
                 value, gradients = loss.compute(outputs, targets, want_gradient)
                 pairs = zip(outputs, gradients or [])
                 parts = [b"" if part is None else to_bytes(output.dtype, part) for output, part in pairs]
                 return Computed(float(value), parts, _metrics(loss, outputs, targets, want_metrics))
 
     return RawLoss
+
+
+def export_metric(cls):
+    """`Metric = export_metric(MyMetric)` makes it a metric: `update(outputs, targets)` counts lists of `Buffer`, `state()`
+    gives what has been counted as bytes, `merge(state)` counts that of another instance, `value()` is a number, or a dict of
+    names and numbers."""
+    from wit_world.exports.metric import Figure_Number, Figure_Several
+
+    metric = None
+
+    class Metric:
+        def open(self, config):
+            nonlocal metric
+            with _Problems():
+                metric = _make(cls, config)
+
+        def update(self, outputs, targets):
+            with _Problems():
+                metric.update(_buffers(outputs), _buffers(targets))
+
+        def state(self):
+            with _Problems():
+                state = metric.state()
+                if not isinstance(state, (bytes, bytearray)):
+                    raise TypeError(f"`state` gave {_kind(state)}, and bytes are wanted")
+                return bytes(state)
+
+        def merge(self, state):
+            with _Problems():
+                metric.merge(state)
+
+        def value(self):
+            with _Problems():
+                value = metric.value()
+                if isinstance(value, dict):
+                    return Figure_Several([(str(name), float(number)) for name, number in value.items()])
+                return Figure_Number(float(value))
+
+    return Metric
 
 
 def _told(WitField, f):
@@ -203,6 +239,10 @@ def _bytes_of(f, part):
         return to_bytes(f.dtype, part)
     except (TypeError, OverflowError) as error:
         raise TypeError(f"field `{f.name}` is {f.dtype}, and what `batch` gave for it is not: {error}") from None
+
+
+def _buffers(given):
+    return [Buffer(_name(b.dtype), b.shape, from_bytes(_name(b.dtype), b.bytes)) for b in given]
 
 
 def _metrics(loss, outputs, targets, wanted):

@@ -13,6 +13,14 @@ use super::{HOST, LIMITS, any_folder, guest, told};
 
 /// Checks a plug-in of `plugins/testing`, with the given outputs and targets.
 fn run(plugin: &str, sin: &str, sketches: Option<(&str, &str)>) -> Result<Report, PluginError> {
+    run_with(plugin, &json!(sin), sketches)
+}
+
+fn run_with(
+    plugin: &str,
+    config: &serde_json::Value,
+    sketches: Option<(&str, &str)>,
+) -> Result<Report, PluginError> {
     let mut file = tempfile::Builder::new().suffix(".wasm").tempfile().unwrap();
     file.write_all(&guest(plugin)).unwrap();
     let sketch = |text: &str| vec![text.parse::<Sketch>().unwrap()];
@@ -20,9 +28,7 @@ fn run(plugin: &str, sin: &str, sketches: Option<(&str, &str)>) -> Result<Report
         Some((outputs, targets)) => (sketch(outputs), sketch(targets)),
         None => (Vec::new(), Vec::new()),
     };
-    let config = json!(sin);
-    let request =
-        Request { config: &config, root: any_folder(), limits: LIMITS, batch_size: 4, outputs, targets };
+    let request = Request { config, root: any_folder(), limits: LIMITS, batch_size: 4, outputs, targets };
     check(&HOST, &PluginRef::File(file.path().into()), &request)
 }
 
@@ -31,12 +37,14 @@ fn shown(report: &Report) -> String {
     let name = Path::new(&report.name).file_name().unwrap().to_string_lossy().into_owned();
     let text = report.to_string().replace(&report.name, "PLUGIN").replace(&name, "PLUGIN");
     let vague = |line: &str| {
-        let measured = ["loaded in", "opened in", "a batch of", "a call", "memory", "longest call"];
+        let measured =
+            ["loaded in", "opened in", "a batch of", "a batch  ", "a call", "memory", "longest call"];
         let line = match measured.iter().any(|row| line.trim_start().starts_with(row)) {
             true => line.get(..19).unwrap_or(line).trim_end().to_owned() + " ...",
             false => line.to_owned(),
         };
-        line.split(" finite differences to ").next().unwrap_or_default().to_owned()
+        let exact = [" finite differences to ", " at once to "];
+        exact.iter().find_map(|to| line.split_once(to)).map_or(line.clone(), |(line, _)| line.to_owned())
     };
     text.lines().map(vague).collect::<Vec<_>>().join("\n")
 }
@@ -122,4 +130,28 @@ fn what_a_job_would_stumble_over_is_the_error() {
 
 fn strip(error: &PluginError) -> String {
     told(error).replace(&*error.name, "PLUGIN")
+}
+
+#[test]
+fn parts_of_a_metric_are_merged_and_compared_with_all_samples() {
+    let report = run_with("metric", &json!({ "several": true }), None).unwrap();
+    assert!(report.is_good());
+    assert_snapshot!(shown(&report), @r"
+    PLUGIN: a metric
+      loaded in ...
+      given            outputs float32[8, 10]; targets float32[8, 10]
+      mean             0.945359
+      largest          2.790529
+      a batch ...
+      state            24 bytes
+      parts merged     agree with all samples
+      memory ...
+      longest call ...
+    ");
+    let report = run_with("metric", &json!({ "sin": "merge-forgets" }), None).unwrap();
+    assert!(!report.is_good());
+    let merged = report.metric.unwrap().merged.to_string();
+    assert!(merged.starts_with("WRONG: `value` is 0."), "{merged}");
+    let cut = run_with("metric", &json!({}), Some(("float32[64,3]", "float32[64,3]"))).unwrap();
+    assert!(cut.is_good());
 }

@@ -128,5 +128,8 @@ fn a_loss_sees_no_files() {
     let told = told(&opened.err().unwrap());
     let denied = "plug-in `evil`: `open` reached for what it may not: cannot read plain.txt: ";
     assert!(told.starts_with(denied), "{told}");
-    assert!(told.ends_with("\n  hint: only a dataset sees files; give it what it needs as parameters"), "{told}");
+    assert!(
+        told.ends_with("\n  hint: only a dataset sees files; give it what it needs as parameters"),
+        "{told}"
+    );
 }

@@ -4,6 +4,7 @@ mod checks;
 mod datasets;
 mod files;
 mod losses;
+mod metrics;
 mod raw_losses;
 mod shipped;
 mod wrong_files;
