@@ -19,6 +19,7 @@ mod batch;
 mod error;
 mod layout;
 mod mean;
+mod name;
 mod per_class;
 mod plugin;
 mod ranking;
@@ -28,6 +29,7 @@ mod value;
 mod watch;
 
 pub use error::MetricError;
+pub use name::RESERVED;
 pub use plugin::{KEYS as PLUGIN_KEYS, PluginMetric};
 pub use read::{COMMON, METRICS, TYPE, variants};
 pub use value::Value;
@@ -40,10 +42,6 @@ use crate::config::{AnyKey, Integer, Key, Number, Table, integer, key, number};
 use crate::layers::Signal;
 use error::Fault;
 use layout::Unfit;
-
-/// Keys of records beside which figures stand, and which no figure can have for a name.
-pub const RESERVED: [&str; 9] =
-    ["kind", "step", "epoch", "rank", "samples", "targets", "loss", "best", "time_s"];
 
 /// A metric as a job writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::read;
+use super::name;
 use super::watch::{MODES, Mode};
 use crate::config::{AnyKey, By, Item, Key, Kind, Optional, Table, Words, by, key, words};
 use crate::layers::{NAMES, is_name};
@@ -30,7 +30,7 @@ const PARAMS: Key<Optional<By<Json>>> =
     key("params", by(|item| item.json_table(), || Kind::Map(Box::new(Kind::Any))))
         .optional()
         .doc("The plug-in's parameters.");
-const OWN_NAME: Key<Optional<By<String>>> = key("name", by(read::name, || Kind::Str)).optional().doc(
+const OWN_NAME: Key<Optional<By<String>>> = key("name", by(name::name, || Kind::Str)).optional().doc(
     "What records call it; without it as the file is called. Where it tells several figures, each is `NAME.FIGURE`.",
 );
 const MODE: Key<Optional<Words<Mode>>> = key("mode", words(&MODES)).optional().doc(
@@ -79,5 +79,5 @@ fn name_of(plugin: &Path, item: &Item<'_>) -> Option<String> {
         item.wrong(format!("gives the metric no name: a name is {NAMES}"), "write name = \"...\" beside it");
         return None;
     }
-    read::free(stem, item).then(|| stem.into())
+    name::free(stem, item).then(|| stem.into())
 }

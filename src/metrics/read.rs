@@ -1,10 +1,10 @@
 //! Metrics as a job writes them: `eval.metrics`.
 
-use super::{BuiltIn, ENTRIES, Entry, Measure, MetricSpec, RESERVED, plugin};
+use super::name::name;
+use super::{BuiltIn, ENTRIES, Entry, Measure, MetricSpec, plugin};
 use crate::config::{
     AnyKey, By, Item, JobError, Key, Kind, Optional, Str, Table, Variant, by, key, string, suggest,
 };
-use crate::layers;
 
 /// In a job's `[eval]`.
 pub const METRICS: Key<By<Vec<MetricSpec>>> =
@@ -19,9 +19,6 @@ const NAME: Key<Optional<By<String>>> = key("name", by(name, || Kind::Str))
     .doc("What records call it; without it the type, with what tells it apart: `top_5`, `f1_macro`.");
 /// Those of every metric.
 pub static COMMON: &[&dyn AnyKey] = &[&TYPE, &NAME];
-
-/// What the loss's own value is called in records.
-const LOSS: &str = "loss";
 
 /// All metrics, as a job's table of one may be.
 pub fn variants() -> Vec<Variant> {
@@ -84,20 +81,4 @@ fn metric(item: &Item<'_>) -> Option<MetricSpec> {
 
 fn entry(kind: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == kind)
-}
-
-pub(super) fn name(item: &Item<'_>) -> Option<String> {
-    let name = item.text()?;
-    (free(name, item) && layers::check_name(name, item)).then(|| name.into())
-}
-
-/// Do records call nothing else so?
-pub(super) fn free(name: &str, item: &Item<'_>) -> bool {
-    let taken = match name {
-        LOSS => "is what records call the loss",
-        name if RESERVED.contains(&name) => "is a key that each record has",
-        _ => return true,
-    };
-    item.wrong(taken, "give it another name");
-    false
 }

@@ -458,6 +458,14 @@ fn a_figure_that_a_metric_of_ones_own_does_not_tell_is_found_before_the_job_begi
         stderr(&output).replace(env!("CARGO_MANIFEST_DIR"), "HERE")
     };
     let plateau = "optimizer.schedule={type=\"plateau\", metric=\"own\"}";
-    insta::assert_snapshot!(said(", params={several=true}", &["eval.best=own.median", plateau]), @"");
-    insta::assert_snapshot!(said("", &["eval.stop={metric=\"own.mean\"}"]), @"");
+    insta::assert_snapshot!(said(", params={several=true}", &["eval.best=own.median", plateau]), @r"
+    error: job `job.toml`: `eval.best` goes by `own.median`, which `HERE/plugins/dist/testing_metric.wasm` does not tell
+      hint: it tells own.mean, own.largest
+    error: job `job.toml`: `optimizer.schedule` goes by `own`, which `HERE/plugins/dist/testing_metric.wasm` does not tell
+      hint: it tells own.mean, own.largest
+    ");
+    insta::assert_snapshot!(said("", &["eval.stop={metric=\"own.mean\"}"]), @r"
+    error: job `job.toml`: `eval.stop` goes by `own.mean`, which `HERE/plugins/dist/testing_metric.wasm` does not tell
+      hint: it tells own
+    ");
 }
