@@ -68,7 +68,7 @@ impl Watched {
     }
 
     /// Its name, of whichever weights it is.
-    pub(super) fn figure(&self) -> &str {
+    pub fn figure(&self) -> &str {
         self.metric.strip_prefix(OF_AVERAGE).unwrap_or(&self.metric)
     }
 

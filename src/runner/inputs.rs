@@ -191,10 +191,10 @@ fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
     };
     let mut problems = Vec::new();
     for (key, watched) in training.deciding() {
-        let Some(metric) = plugins().find(|metric| metric.may_tell(&watched.metric)) else { continue };
+        let Some(metric) = plugins().find(|metric| metric.may_tell(watched.figure())) else { continue };
         let told: Vec<&str> =
             figures.iter().map(String::as_str).filter(|figure| metric.may_tell(figure)).collect();
-        if !told.is_empty() && !told.contains(&watched.metric.as_str()) {
+        if !told.is_empty() && !told.contains(&watched.figure()) {
             let problem = format!(
                 "`{key}` goes by `{}`, which `{}` does not tell",
                 watched.metric,

@@ -23,8 +23,9 @@ pub struct LrSchedule {
     /// The same as a share of all steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<f64>,
-    /// The factor of the first step, with a warm-up.
-    warmup_from: f64,
+    /// The factor of the first step. None: there is no warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warmup_from: Option<f64>,
 }
 
 /// A formula by its options.
@@ -182,13 +183,14 @@ pub(super) fn read(item: &Item<'_>) -> Option<LrSchedule> {
     let (warmup_steps, warmup) = (table.read(&WARMUP_STEPS), table.read(&WARMUP));
     let warmup_from = table.read(&WARMUP_FROM);
     table.only(&[COMMON, entry.keys].concat());
+    let written = [table.item(&WARMUP_STEPS), table.item(&WARMUP)];
+    let warms_up = written.iter().any(Option::is_some);
     let schedule = LrSchedule {
         curve: curve?,
         warmup_steps: warmup_steps?.map(|steps| steps as u64),
         warmup: warmup?,
-        warmup_from: warmup_from?,
+        warmup_from: Some(warmup_from?).filter(|_| warms_up),
     };
-    let written = [table.item(&WARMUP_STEPS), table.item(&WARMUP)];
     if let [Some(_), Some(share)] = &written {
         share.wrong("and warmup_steps both say how long the warm-up is", "leave one of them out");
         return None;
@@ -198,7 +200,7 @@ pub(super) fn read(item: &Item<'_>) -> Option<LrSchedule> {
         warmup.wrong(why, "leave it out");
         return None;
     }
-    if let Some(from) = table.item(&WARMUP_FROM).filter(|_| written.iter().all(Option::is_none)) {
+    if let Some(from) = table.item(&WARMUP_FROM).filter(|_| !warms_up) {
         from.wrong("is of a warm-up, and there is none", "write warmup_steps too, or leave it out");
         return None;
     }
@@ -210,7 +212,8 @@ impl LrSchedule {
     pub fn factor(&self, step: u64, steps: u64) -> f64 {
         let warmup = self.warmup_of(steps);
         if step < warmup {
-            return self.warmup_from + (1.0 - self.warmup_from) * step as f64 / warmup as f64;
+            let from = self.warmup_from.unwrap_or(0.0);
+            return from + (1.0 - from) * step as f64 / warmup as f64;
         }
         self.curve.shape().factor(step - warmup, steps.saturating_sub(warmup))
     }

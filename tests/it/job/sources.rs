@@ -154,6 +154,39 @@ fn a_resolved_job_loads_as_the_same_job() {
     comes_back(&load(&swapped, &[], &[]));
 }
 
+/// What says how it is optimised, judged and computed, too.
+#[test]
+fn all_of_a_training_comes_back_from_its_resolved_text() {
+    let schedules = [
+        "{type=\"constant\", warmup_steps=3}",
+        "{type=\"linear\"}",
+        "{type=\"cosine\", warmup=0.1, warmup_from=0.5}",
+        "{type=\"cosine_restarts\", first_steps=5}",
+        "{type=\"step\", every=5, gamma=0.5}",
+        "{type=\"multi_step\", milestones=[3, 7], gamma=0.5}",
+        "{type=\"exponential\", gamma=0.9}",
+        "{type=\"polynomial\"}",
+        "{type=\"one_cycle\"}",
+        "{type=\"inverse_sqrt\", warmup_steps=4}",
+        "{type=\"plateau\", metric=\"accuracy\", mode=\"max\"}",
+    ];
+    for schedule in schedules {
+        let more = [
+            &format!("optimizer.schedule={schedule}"),
+            "optimizer.clip_norm=1.0",
+            "optimizer.groups=[{match=[\"*.bias\"], lr=0.2}]",
+            "modules.net.freeze=[\"net.conv1.*\"]",
+            "ema.decay=0.9",
+            "precision.autocast=bf16",
+            "eval.every_epochs=1",
+            "eval.metrics=[\"perplexity\", {type=\"top_k\", k=3}]",
+            "eval.best=ema.top_3",
+            "eval.stop={metric=\"perplexity\"}",
+        ];
+        comes_back(&load(DIGITS, &[], &set(&more)));
+    }
+}
+
 #[test]
 fn the_resolved_text_tells_every_value_in_force() {
     insta::assert_snapshot!(load(DIGITS, &[], &set(&["train.epochs=1"])).toml);
