@@ -138,12 +138,16 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     match &resolved.job.work {
         Work::Train(training) => {
             let no_libtorch = libtorch::ensure().err();
-            let mut plan = job::plan(&resolved.job, training, &script_sizes(args, training, &no_libtorch)?);
+            let scripts = script_sizes(args, training, &no_libtorch)?;
+            let found = look_at_inputs(&resolved.job, training, no_libtorch.is_none())?;
+            let mut plan = job::plan(&resolved.job, training, &scripts, found.steps);
             let unseen = not_looked_at(args, &resolved.job, training, no_libtorch.is_none());
             plan.notes.extend(unseen.into_iter().map(|what| format!("not looked at: {what}")));
             // The plan needs no data: it is told also where they are still to be fetched.
             stdout::result(&plan, &plan, args.json)?;
-            check_inputs(&args.job, &resolved.job, training, no_libtorch.is_none())?;
+            if !found.wrong.is_empty() {
+                return Err(JobErrors::new(&args.job.display().to_string(), found.wrong).into());
+            }
         }
         Work::Collectives(demo) => {
             let plan = job::collectives_plan(&resolved.job, demo);
@@ -153,12 +157,11 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
-fn check_inputs(path: &Path, job: &Job, training: &Training, has_libtorch: bool) -> Result<(), Failure> {
-    let mut wrong = inputs::missing(job, None);
-    if wrong.is_empty() {
-        wrong = inputs::unfit(training, &data_root(job)?, has_libtorch);
+fn look_at_inputs(job: &Job, training: &Training, has_libtorch: bool) -> Result<inputs::Found, Failure> {
+    match inputs::missing(job, None) {
+        missing if missing.is_empty() => Ok(inputs::look(training, &data_root(job)?, has_libtorch)),
+        missing => Ok(inputs::Found { wrong: missing, steps: None }),
     }
-    if wrong.is_empty() { Ok(()) } else { Err(JobErrors::new(&path.display().to_string(), wrong).into()) }
 }
 
 /// Refuses a job that is about to run and whose data or loss do not fit, as [`check`] does. `root`: the folder that data are

@@ -33,7 +33,8 @@ impl Optimization {
         self.group_of(parameter).map_or(&self.spec, |group| &self.groups[group].spec)
     }
 
-    pub(super) fn group_of(&self, parameter: &str) -> Option<usize> {
+    /// Its group, if it is in one.
+    pub fn group_of(&self, parameter: &str) -> Option<usize> {
         self.groups.iter().position(|group| group.has(parameter))
     }
 

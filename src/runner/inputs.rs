@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use tch::{Device, Kind, Tensor};
 
 use super::ids;
+use super::loader::{Schedule, ScheduleError};
 use super::samples::Split;
 use super::validation::Measured;
 use crate::job::shipped::{self, DATASETS};
@@ -138,13 +139,21 @@ fn listed(root: &Path) -> String {
     }
 }
 
+/// What was found in the data of a job.
+#[derive(Default)]
+pub struct Found {
+    pub wrong: Vec<JobError>,
+    /// Of the first trainer.
+    pub steps: Option<u64>,
+}
+
 /// Opens the data and the loss as a trainer would, and tries the loss on the first samples if there is a libtorch to do it
 /// with. `root`: the folder that data are read from.
-pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobError> {
+pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
     let wrong = |what: &str, error: anyhow::Error| JobError::new(format!("{what}: {error:#}"));
     let host = match Host::apart(&training.plugin_limits) {
         Ok(host) => host,
-        Err(error) => return vec![wrong("plug-ins", error.into())],
+        Err(error) => return Found { wrong: vec![wrong("plug-ins", error.into())], steps: None },
     };
     let mut problems = Vec::new();
     let mut keep = |what: &str, opened: Result<Option<Split>>| {
@@ -153,6 +162,15 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
     let train = keep("`data.train`", Split::open(&host, training, root).map(Some));
     let state = train.as_ref().and_then(|train| train.info().state.clone());
     let test = keep(TEST, Split::open_test(&host, training, root, state));
+    let steps = train.as_ref().and_then(|train| {
+        let counted = steps_of_trainers(training, train.samples());
+        let steps = counted.map_err(|error| problems.push(wrong("`data.train`", error.into()))).ok()?;
+        let beyond = steps.iter().find_map(|steps| training.schedule_beyond(*steps));
+        problems.extend(
+            beyond.map(|(problem, hint)| JobError::new(format!("`optimizer.schedule` {problem}")).hint(hint)),
+        );
+        steps.first().copied()
+    });
     let loss = host
         .load_ref(&training.loss.plugin)
         .and_then(|component| Loss::open(&component, &training.loss.params, training.plugin_limits));
@@ -160,7 +178,7 @@ pub fn unfit(training: &Training, root: &Path, has_libtorch: bool) -> Vec<JobErr
         Ok(loss) => loss,
         Err(error) => {
             problems.push(wrong("`loss`", error.into()));
-            return problems;
+            return Found { wrong: problems, steps };
         }
     };
     let mut metrics = Vec::new();
@@ -203,7 +221,14 @@ fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
             problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
         }
     }
-    problems
+    Found { wrong: problems, steps }
+}
+
+/// How many steps each trainer takes, with so many samples.
+fn steps_of_trainers(training: &Training, samples: u64) -> Result<Vec<u64>, ScheduleError> {
+    let trainers = 0..training.train.trainers.ranks.len() as u32;
+    let steps = |trainer| Ok(Schedule::for_training(training, samples, trainer)?.total_steps());
+    trainers.map(steps).collect()
 }
 
 const TEST: &str = "`data.test`";

@@ -110,7 +110,7 @@ impl RunRecorder {
         let eval = ends.iter().find_map(|end| end.eval.clone());
         let summary = Summary::combine(job.name.as_str(), job.cluster.world_size.0, startup, &reports, eval);
         let measured = self.measured.lock().expect("nobody panics adding a report");
-        let plan = plan(job, training, &self.scripts);
+        let plan = plan(job, training, &self.scripts, None);
         let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
         let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
         let best = ends.iter().find_map(|end| end.best.clone());

@@ -27,7 +27,7 @@ struct Told {
 /// More than all errors of a job.
 const MOST: u64 = 1 << 20;
 
-/// As [`inputs::unfit`], with libtorch, in another process. This one may have no thread but its own.
+/// What [`inputs::look`] finds wrong, with libtorch, in another process. This one may have no thread but its own.
 ///
 /// # Errors
 /// When there can be no such process, or it ends without a word.
@@ -38,7 +38,7 @@ pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
             drop(from_child);
             // A parent that is killed takes it along.
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-            let wrong = inputs::unfit(training, root, true).into_iter();
+            let wrong = inputs::look(training, root, true).wrong.into_iter();
             let told: Vec<Told> =
                 wrong.map(|error| Told { message: error.message, hint: error.hint }).collect();
             let _ = File::from(to_parent).write_all(&serde_json::to_vec(&told).unwrap_or_default());

@@ -6,10 +6,13 @@ mod collectives;
 mod draw;
 mod graph;
 mod links;
+mod optimized;
 mod ranges;
+mod rate;
 mod shards;
 mod show;
 
+pub use optimized::OptimizedPlan;
 pub use ranges::RangePlan;
 pub use shards::ShardPlan;
 
@@ -44,13 +47,14 @@ pub struct Plan {
     pub consistency: Consistency,
     /// Steps from one synchronisation to the next, of modules that trainers compute.
     pub local_steps: u32,
-    pub optimizer: crate::optimizers::OptimizerSpec,
     pub roles: Vec<RolePlan>,
     pub modules: Vec<ModulePlan>,
     /// Where the modules are no chain: what goes where.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph: Option<GraphPlan>,
     pub links: Vec<Link>,
+    #[serde(flatten)]
+    pub optimized: OptimizedPlan,
     /// Where a sample passes several roles.
     pub pipeline: Option<PipelinePlan>,
     /// What a reader should know and might not expect.
@@ -170,8 +174,14 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(device)
 }
 
-/// What a job that trains will do. Of TorchScript it tells the sizes that are in `scripts`, by file.
-pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ModuleSize>) -> Plan {
+/// What a job that trains will do. Of TorchScript it tells the sizes that are in `scripts`, by file. `steps`: of the first
+/// trainer, if somebody has counted its samples.
+pub fn plan(
+    job: &Job,
+    training: &Training,
+    scripts: &BTreeMap<PathBuf, ModuleSize>,
+    steps: Option<u64>,
+) -> Plan {
     let gpus = job.cluster.num_gpus;
     let size = |module: &ModuleSpec| scripts.get(&module.torchscript()?.file).copied();
     let modules: Vec<ModulePlan> =
@@ -186,9 +196,9 @@ pub fn plan(job: &Job, training: &Training, scripts: &BTreeMap<PathBuf, ModuleSi
         steps: training.train.steps,
         consistency: training.train.consistency,
         local_steps: training.train.local_steps,
-        optimizer: training.common_optimization().spec,
         roles: job.roles.iter().map(|role| role_plan(training, role, &modules)).collect(),
         links: links(training, &modules),
+        optimized: optimized::optimized(training, &modules, steps),
         pipeline: pipeline_plan(training),
         graph: graph::graph(training),
         notes: notes(gpus, training, &modules),

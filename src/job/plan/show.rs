@@ -26,6 +26,7 @@ impl fmt::Display for Plan {
             show_module(f, module)?;
         }
         self.show_links(f)?;
+        write!(f, "\n\n{}", self.optimized)?;
         if let Some(pipeline) = &self.pipeline {
             write!(f, "\n\n{pipeline}")?;
         }
@@ -248,29 +249,29 @@ fn link_row(link: &Link) -> Vec<String> {
 }
 
 #[derive(Clone, Copy)]
-enum Align {
+pub(super) enum Align {
     Left,
     Right,
 }
 use Align::{Left, Right};
 
 /// Rows in columns of equal width.
-struct Grid<'a> {
+pub(super) struct Grid<'a> {
     align: &'a [Align],
     rows: Vec<Vec<String>>,
 }
 
 impl<'a> Grid<'a> {
-    fn new(align: &'a [Align]) -> Grid<'a> {
+    pub(super) fn new(align: &'a [Align]) -> Grid<'a> {
         Grid { align, rows: Vec::new() }
     }
 
-    fn row(&mut self, row: Vec<String>) {
+    pub(super) fn row(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 
     /// Indented, without a newline behind the last row.
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width =
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.align.len()).map(width).collect();

@@ -102,6 +102,12 @@ macro_rules! curves {
         },)*];
 
         impl Curve {
+            fn name(&self) -> &'static str {
+                match self {
+                    $(Curve::$Type(_) => stringify!($file),)*
+                }
+            }
+
             fn shape(&self) -> &dyn Shape {
                 match self {
                     $(Curve::$Type(options) => options,)*
@@ -239,6 +245,20 @@ impl LrSchedule {
             left => format!("change `{key}` so that {left} steps are enough, or train for longer"),
         };
         Some((problem, hint))
+    }
+
+    /// The curve as a job names it.
+    pub fn name(&self) -> &'static str {
+        self.curve.name()
+    }
+
+    /// How long the warm-up is, if there is one and it is known: a share is of the trainer's `steps`.
+    pub fn warmup_steps(&self, steps: Option<u64>) -> Option<u64> {
+        let warmup = match (self.warmup_steps, steps) {
+            (Some(warmup), _) => warmup,
+            (None, steps) => self.warmup_of(steps?),
+        };
+        Some(warmup).filter(|warmup| *warmup > 0)
     }
 
     /// If it goes by a figure of validations.

@@ -38,7 +38,7 @@ fn set(settings: &[&str]) -> String {
 fn a_table_is_cut_over_the_ranks_of_its_role() {
     let plan = |settings: &[&str]| {
         let job = sound(SHARDED, &[], settings).job;
-        let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default()).to_string();
+        let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default(), None).to_string();
         let (before, after) = plan.split_once("\n\nmodule dense").expect("modules");
         let (_, links) = after.split_once("\n\nlinks").expect("links");
         format!("{before}\n\nlinks{links}")
@@ -63,6 +63,12 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
 
+    optimizer adagrad, of table, dense
+      group  parameters  options
+      all    16,000,065  lr 0.01, eps 1e-10
+
+    the learning rate stays as it is over a trainer's steps, which are not counted
+
     note: there is no [data.test], so accuracy is not measured
     ");
     insta::assert_snapshot!(plan(&["modules.table.shards=hash", "optimizer.type=sgd"]), @r"
@@ -84,6 +90,12 @@ fn a_table_is_cut_over_the_ranks_of_its_role() {
       server to trainer    96.0 KiB  rows of table 96.0 KiB
       trainer to trainer  196 bytes  gradients of dense, all-reduced 196 bytes
       408.4 KiB for a step of all 2 trainers
+
+    optimizer sgd, of table, dense
+      group  parameters  options
+      all    16,000,065  lr 0.001
+
+    the learning rate stays as it is over a trainer's steps, which are not counted
 
     note: there is no [data.test], so accuracy is not measured
     ");
@@ -165,7 +177,7 @@ fn a_batch_of_rows_fits_a_message_though_a_table_need_not() {
 #[test]
 fn rows_that_come_and_go_are_shown() {
     let job = sound(SHARDED, &[], &LIVING).job;
-    let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default()).to_string();
+    let plan = pstrain::job::plan(&job, job.training().unwrap(), &Default::default(), None).to_string();
     let line = plan.lines().find(|line| line.starts_with("module table")).unwrap();
     insta::assert_snapshot!(line, @"module table cut over server (ranks 0 to 1) by a hash of the id, each row from its sighting 3 on, dropped when 100,000 updates have not used it, [3] of int64 to [3, 16]");
 }

@@ -271,7 +271,7 @@ proptest! {
         match job::load(&Sources { file, env: Vec::new(), overrides: &overrides }) {
             Ok(resolved) => {
                 comes_back(&resolved);
-                prop_assert!(!job::plan(&resolved.job, training(&resolved), &Default::default()).to_string().is_empty());
+                prop_assert!(!job::plan(&resolved.job, training(&resolved), &Default::default(), None).to_string().is_empty());
             }
             Err(errors) => prop_assert!(!errors.to_string().contains("was not named"), "{errors}"),
         }

@@ -120,6 +120,12 @@ fn the_check_tells_what_each_server_holds_and_what_travels() {
       trainer to server  70.4 KiB  gradients of net 70.4 KiB
       server to trainer  70.4 KiB  parameters of net 70.4 KiB
       281.6 KiB for a step of all 2 trainers
+
+    optimizer sgd, of net
+      group  parameters  options
+      all     1,199,882  lr 0.03, momentum 0.9
+
+    the learning rate stays as it is over a trainer's steps, which are not counted
     ");
     let said = check(&["train.local_steps=8", "pull_push.filter=int8"]);
     assert!(said.contains("synchronised after 8 steps"), "{said}");
