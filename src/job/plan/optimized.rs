@@ -23,6 +23,9 @@ pub struct OptimizedPlan {
     /// The largest number of a gradient.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_value: Option<f64>,
+    /// The decay of the weights' moving average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema: Option<f64>,
     pub frozen: Vec<FrozenPlan>,
     /// None: nothing trains.
     pub learning_rate: Option<RatePlan>,
@@ -91,6 +94,7 @@ pub(super) fn optimized(job: &Training, plans: &[ModulePlan], steps: Option<u64>
         optimizers: sets.iter().map(|set| optimizer(&job.optimization(set[0].0), set)).collect(),
         clip_norm: job.clip_norm,
         clip_value: job.clip_value,
+        ema: job.ema,
         frozen: job.modules.iter().filter_map(frozen).collect(),
         learning_rate: lr.map(|lr| RatePlan::new(job, lr, sets.len() > 1, steps)),
     }
@@ -175,6 +179,9 @@ impl fmt::Display for OptimizedPlan {
         }
         if let Some(most) = self.clip_value {
             write!(f, "\n  each number of a gradient is brought between -{most} and {most}")?;
+        }
+        if let Some(decay) = self.ema {
+            write!(f, "\n  beside the weights is their moving average: each step leaves {decay} of it")?;
         }
         for frozen in &self.frozen {
             write!(f, "\n  {frozen}")?;
