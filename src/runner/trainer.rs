@@ -324,7 +324,8 @@ impl Trainer<'_> {
         Ok(Some(gradient_sync.context("the replicas")?))
     }
 
-    /// All trainers judge the model. Time is not counted as training from here on.
+    /// All trainers judge the model, and then, with `[ema]`, its averages in the place of the weights. Time is not counted as training
+    /// from here on.
     fn validate(
         &mut self,
         host: &Host,
@@ -345,6 +346,7 @@ impl Trainer<'_> {
             averages::swap_at_owners(self.job, self.autograd)?;
             Ok(Verdict::GO_ON)
         })?;
+        // Each trainer's own; those of other owners have been swapped by the first before anybody comes here.
         stepper.optimizer.swap_averages()?;
         let counted = self.count(host, stepper, course, validations)?;
         stepper.optimizer.swap_averages()?;
