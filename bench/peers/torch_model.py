@@ -3,7 +3,7 @@
 
     python torch_model.py --model char_lm --batch 32 --steps 200
 
-The models are those of tests/data/jobs.py, with the optimizer of their job; all threads, and samples that are made up before a
+The models are those of tests/data/jobs.py, with the optimizer and the clipping of their job; all threads, and samples that are made up before a
 step is measured. Prints the steps without the first tenth: `N steps/s`.
 """
 import argparse
@@ -28,8 +28,8 @@ def images(batch):
 
 
 MODELS = {
-    "char_lm": (CharLm, text, lambda parameters: torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.1)),
-    "images": (Images, images, lambda parameters: torch.optim.Adam(parameters, lr=0.001)),
+    "char_lm": (CharLm, text, lambda parameters: torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.1), 1.0),
+    "images": (Images, images, lambda parameters: torch.optim.Adam(parameters, lr=0.001), None),
 }
 
 
@@ -40,7 +40,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
     torch.manual_seed(0)
-    build, make, optimize = MODELS[args.model]
+    build, make, optimize, clip_norm = MODELS[args.model]
     model = build().train()
     optimizer = optimize(model.parameters())
     warm_up = max(args.steps // 10, 2)
@@ -51,6 +51,8 @@ def main():
         inputs, targets = batches[step % len(batches)]
         optimizer.zero_grad()
         cross_entropy(model(inputs), targets).backward()
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
     print(f"{args.steps / (time.perf_counter() - begun):.2f} steps/s", flush=True)
 

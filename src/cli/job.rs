@@ -30,7 +30,7 @@ pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
         Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, None)?),
-        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None, as_it_is)?),
+        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None, (job::load, as_it_is))?),
     }
 }
 
@@ -46,7 +46,8 @@ pub fn load_to_use(
     adjust: impl FnOnce(&mut Job) -> Result<(), Failure>,
 ) -> Result<Resolved, Failure> {
     let (name, text) = text(path)?;
-    validate(JobText { name: &name, text: &text }, job::environment_of_all_ranks(), args, None, adjust)
+    let how = (job::load_to_use as Load, adjust);
+    validate(JobText { name: &name, text: &text }, job::environment_of_all_ranks(), args, None, how)
 }
 
 /// A job whose data and plug-ins are there.
@@ -62,7 +63,7 @@ fn read(
     rank: Option<u32>,
 ) -> Result<Resolved, Failure> {
     let (name, text) = text(path)?;
-    validate(JobText { name: &name, text: &text }, env, args, rank, as_it_is)
+    validate(JobText { name: &name, text: &text }, env, args, rank, (job::load, as_it_is))
 }
 
 /// The name of a job file in messages, and what is in it.
@@ -80,16 +81,19 @@ fn as_it_is(_: &mut Job) -> Result<(), Failure> {
     Ok(())
 }
 
+type Load = fn(&Sources<'_>) -> Result<Resolved, JobErrors>;
+
+/// `load` reads it, and `adjust` changes it before its files are looked at.
 fn validate(
     file: JobText<'_>,
     env: Vec<(String, String)>,
     args: &JobArgs,
     rank: Option<u32>,
-    adjust: impl FnOnce(&mut Job) -> Result<(), Failure>,
+    (load, adjust): (Load, impl FnOnce(&mut Job) -> Result<(), Failure>),
 ) -> Result<Resolved, Failure> {
     let (mut overrides, mut wrong) = settings(&args.set);
     overrides.extend(options(args, rank));
-    let loaded = job::load(&Sources { file, env, overrides: &overrides });
+    let loaded = load(&Sources { file, env, overrides: &overrides });
     match loaded {
         Ok(mut resolved) => {
             adjust(&mut resolved.job)?;

@@ -48,15 +48,35 @@ pub struct Resolved {
     pub local_rank: Option<u32>,
 }
 
+/// What a job is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Train,
+    UseModel,
+}
+
 /// Parses a job and validates it.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
+    load_for(Purpose::Train, sources)
+}
+
+/// As [`load`], of a run whose model is used: validations decide nothing there, so what they would decide by need not be
+/// measured.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_to_use(sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
+    load_for(Purpose::UseModel, sources)
+}
+
+fn load_for(purpose: Purpose, sources: &Sources<'_>) -> Result<Resolved, JobErrors> {
     let refused = |errors| JobErrors::new(sources.file.name, errors);
     let (merged, mut errors) = sources::merge(sources).map_err(|error| refused(vec![error]))?;
     let stem = std::path::Path::new(sources.file.name).file_stem().and_then(|stem| stem.to_str());
-    let read = match parse::read(&merged, stem.filter(|stem| keys::is_name(stem))) {
+    let read = match parse::read(&merged, stem.filter(|stem| keys::is_name(stem)), purpose) {
         Ok(read) if errors.is_empty() => read,
         Ok(_) => return Err(refused(errors)),
         Err(more) => {

@@ -7,7 +7,8 @@ use anyhow::Result;
 use super::loader::Batch;
 use super::measured::Worked;
 use super::metrics::{
-    EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Throughput, TrainerReport,
+    EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Stopped, Throughput, TrainerReport,
+    Unimproved,
 };
 use super::progress::{Reporter, TrainingProgress, Update};
 use super::run_recorder::{RecordSender, TrainerEnd};
@@ -43,6 +44,7 @@ pub struct Course {
     pub data_state: Option<DatasetState>,
     last: Option<EvalResult>,
     best: Option<EvalRecord>,
+    stopped: Option<Stopped>,
 }
 
 #[derive(Default)]
@@ -79,6 +81,7 @@ impl Course {
             data_state,
             last: None,
             best: None,
+            stopped: None,
         }
     }
 
@@ -117,10 +120,17 @@ impl Course {
         self.recorder.record(MetricsLine::Eval(record))
     }
 
+    /// The first trainer's: all of them end before their last step.
+    pub fn stop(&mut self, why: Unimproved) {
+        let stopped = Stopped { step: self.step, epoch: self.epoch, why };
+        tracing::info!("training ends {stopped}");
+        self.stopped = Some(stopped);
+    }
+
     /// Tells the coordinator of the whole loop.
     pub fn conclude(self, report: TrainerReport) -> Result<Worked> {
-        let Course { recorder, startup_seconds, last: eval, best, worked, .. } = self;
-        recorder.report(TrainerEnd { report, startup_seconds, eval, best })?;
+        let Course { recorder, startup_seconds, last: eval, best, stopped, worked, .. } = self;
+        recorder.report(TrainerEnd { report, startup_seconds, eval, best, stopped })?;
         Ok(worked)
     }
 
@@ -135,7 +145,7 @@ impl Course {
         batch: &Batch<Samples>,
         samples: u64,
         lr: f64,
-        stepped: Stepped,
+        (stepped, logged): (Stepped, bool),
         reporter: &mut Reporter,
     ) -> Result<()> {
         let now = Instant::now();
@@ -151,7 +161,7 @@ impl Course {
             self.epoch_loss.sum += stepped.loss * samples as f64;
             self.epoch_loss.count += samples;
         }
-        if self.is_logged(step) {
+        if logged {
             self.record(step, now, lr, stepped)?;
         }
         reporter.report(Update::Training(TrainingProgress {

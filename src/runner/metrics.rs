@@ -251,6 +251,9 @@ pub struct Summary {
     /// The best one, if the job says by which figure (`eval.best`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<EvalRecord>,
+    /// Why it has not come to its last step, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stopped>,
     /// From the command's start to the first training step.
     pub startup_seconds: f64,
     /// Of all trainers together, in a job with modules that they pull.
@@ -261,6 +264,39 @@ pub struct Summary {
     /// What went wrong though the run came to its end. With any the exit code is 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Training came to its end before its last step: by `eval.stop`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Those of the first trainer.
+    pub step: u64,
+    pub epoch: u32,
+    #[serde(flatten)]
+    pub why: Unimproved,
+}
+
+/// A figure that validations have not made better.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Unimproved {
+    pub metric: String,
+    /// Its best value. Not finite: it had none.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub best: f64,
+    /// How many validations ago that was.
+    pub validations: u32,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stopped { step, epoch, why: Unimproved { metric, best, validations } } = self;
+        let validations = counted(u64::from(*validations), "validation");
+        write!(f, "after step {step} of epoch {epoch}: {metric} ")?;
+        match best.is_finite() {
+            true => write!(f, "has not been better than {best:.4} for {validations}"),
+            false => write!(f, "was no number in {validations}"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -313,6 +349,7 @@ impl Summary {
             loss_final: losses.sum::<f64>() / trainers.len() as f64,
             eval,
             best: None,
+            stopped: None,
             startup_seconds,
             pull_push: pulled.map(|(_, traffic)| *traffic).reduce(|sum, next| sum + next),
             measured: Measured::default(),
@@ -353,6 +390,9 @@ impl fmt::Display for EndTable<'_> {
                 [format!("loss {:.4}", result.loss)].into_iter().chain(accuracy).chain(result.others());
             let figures: Vec<String> = figures.collect();
             writeln!(f, "best      {}, after step {step} of epoch {epoch}", figures.join(", "))?;
+        }
+        if let Some(stopped) = &self.summary.stopped {
+            writeln!(f, "stopped   {stopped} (eval.stop)")?;
         }
         writeln!(
             f,

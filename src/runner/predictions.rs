@@ -1,13 +1,14 @@
 //! Predictions as they are written: a row for each sample, in the order of the data.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value};
 use tch::{Device, Kind, Tensor};
 
+use crate::files::WholeFile;
 use crate::model::{Region, TensorFile};
 
 /// What a file is, by the end of its name.
@@ -41,14 +42,14 @@ impl Format {
     }
 }
 
-/// A file that is being written.
+/// A file that is being written, and appears when all rows are there.
 pub struct Predictions {
     path: PathBuf,
     /// Of the columns.
     names: Vec<String>,
     samples: u64,
     written: u64,
-    to: Option<To>,
+    to: Option<(WholeFile, To)>,
 }
 
 enum To {
@@ -73,11 +74,11 @@ impl Predictions {
         Ok(Predictions { path: path.into(), names, samples, written: 0, to: None })
     }
 
-    /// Writes the rows of a batch, one tensor for each name.
+    /// Writes the rows of a batch of so many samples, one tensor for each name.
     ///
     /// # Errors
-    /// The file cannot be written, or its format has not what is to go into it.
-    pub fn add(&mut self, columns: &[Tensor]) -> Result<()> {
+    /// The file cannot be written, or its format has not what is to go into it; a column has not a row for each sample.
+    pub fn add(&mut self, samples: u64, columns: &[Tensor]) -> Result<()> {
         ensure!(
             columns.len() == self.names.len(),
             "{} columns for {} names",
@@ -85,18 +86,19 @@ impl Predictions {
             self.names.len()
         );
         let columns: Vec<Tensor> = columns.iter().map(plain).collect::<Result<_>>()?;
-        let rows = columns.first().and_then(|column| column.size().first().copied()).unwrap_or(0);
+        let rows = samples as i64;
         for (name, column) in self.names.iter().zip(&columns) {
             ensure!(
                 column.size().first() == Some(&rows),
-                "`{name}` has the shape {:?} in a batch of {rows} samples: its first dimension is to be the samples'",
+                "`{name}` has the shape {:?} for a batch of {rows} samples, and predictions have a row for each sample\n  \
+                 hint: have the module keep the samples as the first dimension of its output",
                 column.size()
             );
         }
         if self.to.is_none() {
             self.to = Some(self.begin(&columns)?);
         }
-        let Predictions { path, names, to: Some(to), .. } = self else { return Ok(()) };
+        let Predictions { path, names, to: Some((_, to)), .. } = self else { return Ok(()) };
         let written = match to {
             To::Csv(file) => csv(file, &columns, rows),
             To::JsonLines(file) => json_lines(file, names, &columns, rows),
@@ -116,26 +118,27 @@ impl Predictions {
     pub fn finish(self) -> Result<()> {
         let Predictions { path, samples, written, to, .. } = self;
         ensure!(written == samples, "{written} rows of {samples} samples");
+        let Some((whole, to)) = to else { return Ok(()) };
         let finished = match to {
-            Some(To::Csv(mut file) | To::JsonLines(mut file) | To::Npy(mut file)) => {
+            To::Csv(mut file) | To::JsonLines(mut file) | To::Npy(mut file) => {
                 file.flush().map_err(anyhow::Error::from)
             }
-            Some(To::Safetensors(file)) => file.finish().map(drop).map_err(anyhow::Error::from),
-            None => Ok(()),
+            To::Safetensors(file) => file.finish().map(drop).map_err(anyhow::Error::from),
         };
-        finished.with_context(|| path.display().to_string())
+        finished.and_then(|()| Ok(whole.finish()?)).with_context(|| path.display().to_string())
     }
 
-    fn begin(&self, columns: &[Tensor]) -> Result<To> {
-        let file = || File::create(&self.path).with_context(|| self.path.display().to_string());
-        Ok(match Format::of(&self.path)? {
+    fn begin(&self, columns: &[Tensor]) -> Result<(WholeFile, To)> {
+        let whole = self.whole().with_context(|| self.path.display().to_string())?;
+        let file = whole.file().try_clone()?;
+        let to = match Format::of(&self.path)? {
             Format::Csv => {
-                let mut file = BufWriter::new(file()?);
+                let mut file = BufWriter::new(file);
                 let names = self.names.iter().zip(columns).flat_map(|(name, column)| titles(name, column));
                 writeln!(file, "{}", names.collect::<Vec<_>>().join(","))?;
                 To::Csv(file)
             }
-            Format::JsonLines => To::JsonLines(BufWriter::new(file()?)),
+            Format::JsonLines => To::JsonLines(BufWriter::new(file)),
             Format::Npy => {
                 let [column] = columns else {
                     bail!(
@@ -145,7 +148,7 @@ impl Predictions {
                         self.names.join(", ")
                     )
                 };
-                let mut file = BufWriter::new(file()?);
+                let mut file = BufWriter::new(file);
                 file.write_all(&npy_header(column, self.samples))?;
                 To::Npy(file)
             }
@@ -156,13 +159,20 @@ impl Predictions {
                     region
                 };
                 let regions = self.names.iter().zip(columns).map(region).collect();
-                To::Safetensors(TensorFile::begin(file()?, &self.path, regions)?)
+                To::Safetensors(TensorFile::begin(file, &self.path, regions)?)
             }
-        })
+        };
+        Ok((whole, to))
+    }
+
+    fn whole(&self) -> io::Result<WholeFile> {
+        let folder = self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        WholeFile::create(folder, &name)
     }
 }
 
-/// Float32 or int64, on the CPU.
+/// Float32, float64 or int64, on the CPU.
 fn plain(column: &Tensor) -> Result<Tensor> {
     let kind = match column.f_kind()? {
         Kind::Double | Kind::Int64 => column.kind(),
@@ -180,8 +190,16 @@ fn width(column: &Tensor) -> usize {
 /// One for each number: the name, with its place where there are several.
 fn titles(name: &str, column: &Tensor) -> Vec<String> {
     match width(column) {
-        1 => vec![name.to_owned()],
-        several => (0..several).map(|nth| format!("{name}_{nth}")).collect(),
+        1 => vec![cell(name)],
+        several => (0..several).map(|nth| cell(&format!("{name}_{nth}"))).collect(),
+    }
+}
+
+/// As RFC 4180 has it: what would end it is between quotes.
+fn cell(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
     }
 }
 
@@ -283,4 +301,46 @@ fn raw(column: &Tensor) -> Result<Vec<u8>> {
     let numbers = column.f_flatten(0, -1)?.f_view_dtype(Kind::Uint8)?;
     numbers.f_copy_data_u8(&mut bytes, numbers.numel())?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_appears_when_all_rows_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["p.csv", "p.jsonl", "p.npy", "p.safetensors"] {
+            let path = folder.path().join(name);
+            let mut half = Predictions::new(&path, vec!["net".into()], 4).unwrap();
+            half.add(2, &[Tensor::from_slice(&[1.0f32, 2.0])]).unwrap();
+            assert!(!path.exists(), "{name}");
+            assert_eq!(half.finish().unwrap_err().to_string(), "2 rows of 4 samples");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{name}");
+        }
+        let path = folder.path().join("p.csv");
+        let mut whole = Predictions::new(&path, vec!["net".into()], 2).unwrap();
+        whole.add(2, &[Tensor::from_slice(&[1.0f64, 0.1])]).unwrap();
+        whole.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "net\n1\n0.1\n");
+    }
+
+    #[test]
+    fn a_column_that_has_no_row_for_each_sample_is_told() {
+        let mut to = Predictions::new(Path::new("p.csv"), vec!["net".into()], 8).unwrap();
+        let of_batch = to.add(4, &[Tensor::zeros([2, 3], (Kind::Float, Device::Cpu))]).unwrap_err();
+        insta::assert_snapshot!(of_batch, @r"
+        `net` has the shape [2, 3] for a batch of 4 samples, and predictions have a row for each sample
+          hint: have the module keep the samples as the first dimension of its output
+        ");
+        assert!(to.add(4, &[Tensor::from(1.0)]).is_err());
+    }
+
+    #[test]
+    fn names_that_a_table_would_misread_are_between_quotes() {
+        let several = Tensor::zeros([1, 2], (Kind::Float, Device::Cpu));
+        assert_eq!(titles("rent, cold", &several.narrow(1, 0, 1)), ["\"rent, cold\""]);
+        assert_eq!(titles("a \"b\"", &several), ["\"a \"\"b\"\"_0\"", "\"a \"\"b\"\"_1\""]);
+        assert_eq!(titles("net", &several), ["net_0", "net_1"]);
+    }
 }

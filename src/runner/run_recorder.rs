@@ -13,7 +13,7 @@ use super::calls::{
     self, record::Keep, record::KeepBest, record::KeepDataState, record::Record, record::Report,
 };
 use super::measured::{Measured, RankMeasured};
-use super::metrics::{EvalRecord, EvalResult, MetricsLine, Summary, TrainerReport};
+use super::metrics::{EvalRecord, EvalResult, MetricsLine, Stopped, Summary, TrainerReport};
 use super::model_files::{self, Tried};
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
@@ -37,6 +37,8 @@ pub struct TrainerEnd {
     pub eval: Option<EvalResult>,
     /// The best validation, with `eval.best`.
     pub best: Option<EvalRecord>,
+    /// Why the training has not come to its last step, from the first trainer.
+    pub stopped: Option<Stopped>,
 }
 
 /// The lines, and what has become of those that could not be written.
@@ -114,7 +116,8 @@ impl RunRecorder {
         let pulled: Vec<_> = reports.iter().flat_map(|report| report.pulled.iter().cloned()).collect();
         let measured = Measured::of(job, training, &plan, &measured, &pulled, summary.steps);
         let best = ends.iter().find_map(|end| end.best.clone());
-        Summary { best, measured, warnings: self.lost_lines().into_iter().collect(), ..summary }
+        let stopped = ends.iter().find_map(|end| end.stopped.clone());
+        Summary { best, stopped, measured, warnings: self.lost_lines().into_iter().collect(), ..summary }
     }
 
     /// All metrics, if somebody has deleted their file.

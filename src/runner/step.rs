@@ -31,6 +31,8 @@ pub struct Stepper {
     /// Gradient synchronization of those that are replicas.
     pub gradient_sync: Option<GradientSync>,
     pub loss: Loss,
+    /// Where that is a sum, of so many trainers' gradients that become one mean.
+    pub trainers_summed: Option<usize>,
     /// The fields that the loss takes.
     pub targets: Vec<usize>,
     pub optimizer: DistributedOptimizer,
@@ -104,7 +106,7 @@ impl StepSamples {
 /// What a step gave.
 #[derive(Default)]
 pub struct Stepped {
-    /// The mean over its samples.
+    /// The mean over its samples, also where the loss is a sum.
     pub loss: f64,
     /// Updates by others between what the step read and what it wrote.
     pub staleness: u64,
@@ -151,22 +153,39 @@ impl Shares {
         weights: &[Weight],
         mean_over_trainers: Option<impl FnOnce(f64) -> Result<f64>>,
     ) -> Result<Shares> {
-        let all = Weight {
-            loss: weights.iter().map(|weight| weight.loss).sum(),
-            metrics: weights.iter().map(|weight| weight.metrics).sum(),
-        };
+        let all = all(weights);
         let (divisor, weight) = match mean_over_trainers {
             Some(mean) => (mean(all.loss)?, 1.0),
             None => (all.loss, all.loss),
         };
-        // Where nothing counts there is no loss, and no gradient.
-        let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
         let part = |of: &Weight| Part {
             shown: Weight { loss: part(of.loss, all.loss), metrics: part(of.metrics, all.metrics) },
             root: part(of.loss, divisor),
         };
         Ok(Shares { parts: weights.iter().map(part).collect(), weight })
     }
+
+    /// Of a loss that is a sum: the parts are added up. So are those of `trainers`, whose mean is what is applied.
+    fn added(weights: &[Weight], trainers: usize) -> Shares {
+        let all = all(weights);
+        let part = |of: &Weight| Part {
+            shown: Weight { loss: part(1.0, all.loss), metrics: part(of.metrics, all.metrics) },
+            root: trainers as f64,
+        };
+        Shares { parts: weights.iter().map(part).collect(), weight: 1.0 }
+    }
+}
+
+fn all(weights: &[Weight]) -> Weight {
+    Weight {
+        loss: weights.iter().map(|weight| weight.loss).sum(),
+        metrics: weights.iter().map(|weight| weight.metrics).sum(),
+    }
+}
+
+/// Where nothing counts there is no loss, and no gradient.
+fn part(of: f64, whole: f64) -> f64 {
+    if whole > 0.0 { of / whole } else { 0.0 }
 }
 
 impl Stepped {
@@ -244,12 +263,15 @@ impl Stepper {
 
     /// How the micro-batches count. Trainers whose gradients are averaged agree on it before they begin.
     fn counted(&mut self, samples: &StepSamples) -> Result<Shares> {
-        if !self.loss.weighs() {
+        if !self.loss.weighs() && self.trainers_summed.is_none() {
             return Ok(Shares::evenly(samples));
         }
         let mut weights = Vec::new();
         for batch in &samples.batches {
             weights.push(self.loss.weigh(&batch.take(&self.targets), batch.count)?);
+        }
+        if let Some(trainers) = self.trainers_summed {
+            return Ok(Shares::added(&weights, trainers));
         }
         let sync = self.gradient_sync.as_ref();
         Shares::weighed(&weights, sync.map(|sync| move |weight| sync.mean_over_ranks(weight)))
@@ -449,6 +471,13 @@ mod tests {
         let beside = Shares::weighed(&weights([1.0, 3.0]), Some(|own: f64| Ok((own + 12.0) / 2.0))).unwrap();
         assert_eq!((beside.parts[0].root, beside.parts[1].root, beside.weight), (0.125, 0.375, 1.0));
         assert_eq!(beside.parts[1].shown.loss, 0.75);
+    }
+
+    #[test]
+    fn the_parts_of_a_sum_and_those_of_the_trainers_are_added() {
+        let added = Shares::added(&weights([1.0, 3.0]), 3);
+        assert!(added.parts.iter().all(|part| part.root == 3.0 && part.shown.loss == 0.25));
+        assert_eq!((added.parts[1].shown.metrics, added.weight), (0.75, 1.0));
     }
 
     #[test]

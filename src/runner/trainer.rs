@@ -147,8 +147,9 @@ impl Trainer<'_> {
             next = batches.next().transpose()?;
             let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
-            let logged = course.is_logged(batch.step);
             let validates = validations.is_due(batch.step + 1);
+            // It may be the last.
+            let logged = course.is_logged(batch.step) || validates && self.job.eval.stop.is_some();
             // What a step reads is not to be older than a validation takes.
             let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates);
             let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
@@ -158,7 +159,7 @@ impl Trainer<'_> {
                 true => BadJob(error).into(),
                 false => error,
             })?;
-            course.stepped(&batch, samples.count, lr * lr_factor, stepped, self.reporter)?;
+            course.stepped(&batch, samples.count, lr * lr_factor, (stepped, logged), self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
                 course.end_epoch(batch.step)?;
@@ -179,6 +180,9 @@ impl Trainer<'_> {
         // Trainers with more data have more steps.
         while validations.others_go_on() && !verdict.stop {
             verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
+        }
+        if let Some(why) = validations.unimproved().filter(|_| verdict.stop) {
+            course.stop(why);
         }
         if self.job.data.test.is_some() && !verdict.stop {
             self.doing("waiting for the other trainers");
@@ -287,6 +291,7 @@ impl Trainer<'_> {
             modules,
             gradient_sync,
             loss,
+            trainers_summed: job.trainers_summed(),
             targets: job.loss.targets.clone(),
             optimizer,
             schedule,
@@ -392,11 +397,6 @@ impl Trainer<'_> {
             course.recorder.keep_best()?;
         }
         course.validated(result, best)?;
-        if verdict.stop {
-            tracing::info!(
-                "training ends here: eval.stop has seen no better figure for as long as its patience says"
-            );
-        }
         Ok(verdict)
     }
 }

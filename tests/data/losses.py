@@ -31,7 +31,6 @@ def log_probabilities(scores):
     return F.log_softmax(scores, 1)
 
 
-# A job trains with means only.
 R = dict(reduction="mean")
 CASES = [
     ("nll", R, log_probabilities(SCORES), CLASSES, lambda o, t: F.nll_loss(o, t, **R)),
@@ -62,7 +61,8 @@ for weight in [2.5, [0.5, 2.0, 3.0]]:
 def over_classes(plugin, scores, classes, params):
     def loss(o, t):
         weight = torch.tensor(params["weight"], dtype=o.dtype) if "weight" in params else None
-        options = dict(weight=weight, ignore_index=params.get("ignore_index", -100), **R)
+        reduction = params.get("reduction", "mean")
+        options = dict(weight=weight, ignore_index=params.get("ignore_index", -100), reduction=reduction)
         if plugin == "nll":
             return F.nll_loss(o, t, **options)
         return F.cross_entropy(o, t, label_smoothing=params.get("label_smoothing", 0.0), **options)
@@ -159,6 +159,29 @@ for triplet in [dict(), dict(margin=0.25, p=1), dict(margin=3.0, p=3.5, swap=Tru
 for shape in [(6,), (6, 1), (2, 5)]:
     pair = [torch.randn(shape, dtype=torch.float64) * 20 for _ in range(2)]
     CASES.append(("bpr", dict(), pair, [], lambda p, n: -F.logsigmoid(p - n).mean()))
+
+S = dict(reduction="sum")
+TENSORS = dict(weight=torch.tensor([2.0, 0.0, 0.5]).double(), pos_weight=torch.tensor(2.5).double())
+CASES += [
+    ("nll", S, log_probabilities(PIXELS), PIXEL_CLASSES, lambda o, t: F.nll_loss(o, t, **S)),
+    ("cross_entropy", S, SCORES, CLASSES, lambda o, t: F.cross_entropy(o, t, **S)),
+    ("cross_entropy", dict(S, label_smoothing=0.1), PIXELS, PIXEL_CLASSES, lambda o, t: F.cross_entropy(o, t, label_smoothing=0.1, **S)),
+    over_classes("nll", log_probabilities(PIXELS), PIXELS_LEFT_OUT, dict(S, weight=PIXEL_WEIGHT, ignore_index=7)),
+    over_classes("cross_entropy", SCORES, LEFT_OUT, dict(S, weight=WEIGHT, ignore_index=-100, label_smoothing=0.1)),
+    ("mse", S, LOGITS, PARTS, lambda o, t: F.mse_loss(o, t, **S)),
+    (
+        "bce_with_logits",
+        dict(S, **{key: each.tolist() for key, each in TENSORS.items()}),
+        LOGITS,
+        PARTS,
+        lambda o, t: F.binary_cross_entropy_with_logits(o, t, **TENSORS, **S),
+    ),
+    ("huber", dict(S, delta=0.3), VALUES, TARGETS, lambda o, t: F.huber_loss(o.squeeze(1), t, delta=0.3, **S)),
+    ("kl_div", S, log_probabilities(SCORES), PROBABILITIES, lambda o, t: F.kl_div(o, t, **S)),
+    ("focal", S, MILD, PARTS, lambda o, t: sigmoid_focal_loss(o, t, reduction="sum")),
+    ("triplet", S, VECTORS, [], lambda a, p, n: F.triplet_margin_loss(a, p, n, **S)),
+    ("bpr", S, [TARGETS, TARGETS.flip(0)], [], lambda p, n: -F.logsigmoid(p - n).sum()),
+]
 
 
 def tensor(t):

@@ -4,8 +4,8 @@ count: F.cross_entropy's `weight` and `ignore_index`, whose mean is divided by t
     python3 -m venv env && env/bin/pip install torch==2.11.0 numpy safetensors
     env/bin/python tests/data/weighed.py
 
-writes beside this file weighed.csv, the samples; weighed_start.safetensors, the parameters before the first step; and
-weighed.safetensors, those after the last.
+writes beside this file weighed.csv, the samples; weighed_start.safetensors, the parameters before the first step; and those
+after the last: weighed.safetensors, and weighed_sum.safetensors where the loss is a sum, and the learning rate a twentieth.
 """
 
 from pathlib import Path
@@ -35,18 +35,22 @@ y[6 * JOINED : 7 * JOINED][0 : JOINED // 2 : TRAINERS] = IGNORE_INDEX
 
 net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
 save_file(net.state_dict(), HERE / "weighed_start.safetensors")
-optimizer = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
-for step in range(STEPS):
-    batch = slice(step * JOINED, (step + 1) * JOINED)
-    optimizer.zero_grad()
-    classes = y[batch]
-    loss = F.cross_entropy(net(x[batch]), classes, WEIGHT, ignore_index=IGNORE_INDEX, label_smoothing=0.1)
-    if (classes == IGNORE_INDEX).all():
-        # PyTorch's mean of nothing is not a number.
-        loss = net(x[batch]).sum() * 0
-    loss.backward()
-    optimizer.step()
-save_file(net.state_dict(), HERE / "weighed.safetensors")
+start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+for reduction, lr, file in [("mean", 0.3, "weighed"), ("sum", 0.015, "weighed_sum")]:
+    net.load_state_dict(start)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
+    options = dict(ignore_index=IGNORE_INDEX, label_smoothing=0.1, reduction=reduction)
+    for step in range(STEPS):
+        batch = slice(step * JOINED, (step + 1) * JOINED)
+        optimizer.zero_grad()
+        classes = y[batch]
+        loss = F.cross_entropy(net(x[batch]), classes, WEIGHT, **options)
+        if (classes == IGNORE_INDEX).all():
+            # PyTorch's mean of nothing is not a number.
+            loss = net(x[batch]).sum() * 0
+        loss.backward()
+        optimizer.step()
+    save_file(net.state_dict(), HERE / f"{file}.safetensors")
 
 with open(HERE / "weighed.csv", "w") as file:
     file.write("x0,x1,x2,x3,x4,y\n")

@@ -43,6 +43,23 @@ pub fn interop_python(script: &str) -> Command {
     command
 }
 
+/// A shipped job of MNIST's, on so many made-up images instead of MNIST's.
+pub fn made_up(job: &str, samples: u32) -> String {
+    let images = |samples, offset| {
+        format!("kind = \"images\"\nsamples = {samples}\nshape = [28, 28]\nclasses = 10\noffset = {offset}")
+    };
+    let changes = [
+        ("plugin = \"idx\"", "plugin = \"synthetic\"".to_owned()),
+        ("root = \"data/mnist\"", "root = \".\"".to_owned()),
+        ("images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"", images(samples, 0)),
+        ("images = \"t10k-images-idx3-ubyte\"\nlabels = \"t10k-labels-idx1-ubyte\"", images(200, samples)),
+    ];
+    changes.iter().fold(job.to_owned(), |job, (from, to)| {
+        assert!(job.contains(from), "{from}");
+        job.replace(from, to)
+    })
+}
+
 /// Runs to the end, at most [`LIMIT`].
 pub fn finish(command: &mut Command) -> Output {
     wait(start(command))

@@ -2,7 +2,7 @@
 //! log-probabilities, targets probabilities, or with `log_target` their logarithms, of one shape (sizes of 1 aside).
 //!
 //! `reduction = "batchmean"`, which it is if nothing is said, is the divergence: the sum over all elements divided by the
-//! number of samples. `"mean"`, PyTorch's default, divides by the number of elements.
+//! number of samples. `"mean"`, PyTorch's default, divides by the number of elements, `"sum"` by nothing.
 
 use pstrain_plugin::loss::like_output;
 use pstrain_plugin::prelude::*;
@@ -23,6 +23,7 @@ enum Reduction {
     #[default]
     BatchMean,
     Mean,
+    Sum,
 }
 
 impl Loss for KlDiv {
@@ -46,6 +47,7 @@ impl Loss for KlDiv {
         };
         Ok(match self.reduction {
             Reduction::Mean => losses.mean_all(),
+            Reduction::Sum => losses.sum_all(),
             Reduction::BatchMean => {
                 let samples = output.shape().first().copied().unwrap_or(1);
                 losses.sum_all() / samples as f64

@@ -35,7 +35,7 @@ impl Loss for Nll {
         let (log_probabilities, classes) = (only("output", outputs)?, only("target", targets)?);
         check_classes(log_probabilities, classes)?;
         if !self.counted.is_plain() {
-            return self.counted.nll(log_probabilities, classes, 0.0);
+            return self.counted.nll(log_probabilities, classes, 0.0, self.reduction);
         }
         Ok(-self.reduction.of(&log_probabilities.gather(1, &classes.unsqueeze(1))))
     }

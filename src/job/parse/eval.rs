@@ -56,13 +56,11 @@ pub(super) fn read(t: &Table<'_>) -> Option<Eval> {
     Some(Eval { batch_size: batch_size? as u64, every, metrics: metrics?, best: best?, stop: stop? })
 }
 
-/// Whether metrics fit what the loss takes, as far as a job tells (only a dataset that is open knows its targets), and
-/// whether there are figures for what they decide.
-pub(super) fn check(root: &Table<'_>, section: &Table<'_>, training: &Training) {
-    let Eval { metrics, every, .. } = &training.eval;
+/// Whether metrics fit what the loss takes, as far as a job tells: only a dataset that is open knows its targets.
+pub(super) fn check(section: &Table<'_>, training: &Training) {
     let output = training.first_output();
     let items = section.item(&METRICS).and_then(|item| item.list()).unwrap_or_default();
-    for (item, metric) in items.iter().zip(metrics) {
+    for (item, metric) in items.iter().zip(&training.eval.metrics) {
         if let MetricSpec::BuiltIn(metric) = metric
             && let Err((problem, hint)) = metric.check(output.as_ref(), None)
         {
@@ -72,6 +70,26 @@ pub(super) fn check(root: &Table<'_>, section: &Table<'_>, training: &Training) 
     let measured = items.first().filter(|_| training.data.test.is_none());
     if let Some(item) = measured {
         item.wrong("is measured on test data, and this job has none", "write [data.test]");
+    }
+}
+
+/// Whether validations come when nothing else is changed by them, and have the figures for what they decide.
+pub(super) fn check_decisions(root: &Table<'_>, section: &Table<'_>, training: &Training) {
+    let Eval { metrics, every, .. } = &training.eval;
+    let local_steps = u64::from(training.train.local_steps);
+    if let (&Every::Steps(steps), Some(item)) = (every, section.item(&EVERY_STEPS))
+        && !steps.is_multiple_of(local_steps)
+    {
+        let problem = format!(
+            "is no multiple of train.local_steps = {local_steps}: validations between would synchronise the trainers, and \
+             change what they train"
+        );
+        let below = steps / local_steps * local_steps;
+        let hint = match below {
+            0 => format!("use {local_steps}"),
+            below => format!("use {below} or {}", below + local_steps),
+        };
+        item.wrong(problem, hint);
     }
     let watching = [section.item(&BEST), section.item(&STOP), optimizers::section(root).item(&SCHEDULE)];
     for (key, watched) in training.deciding() {

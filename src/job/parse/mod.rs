@@ -24,9 +24,12 @@ pub(super) mod takes;
 pub(super) mod train;
 mod wiring;
 
+use super::Purpose;
 use super::keys;
 use super::size;
-use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Task, Training, Work};
+use super::validated::{
+    Consistency, Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Task, Training, Work,
+};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::layers::{self, InputDtype, Layer, Signal};
@@ -41,9 +44,9 @@ pub(super) struct Read {
 }
 
 /// `fallback`: the job's name, where the file gives none.
-pub(super) fn read(merged: &Merged, fallback: Option<&str>) -> Result<Read, Vec<JobError>> {
+pub(super) fn read(merged: &Merged, fallback: Option<&str>, purpose: Purpose) -> Result<Read, Vec<JobError>> {
     let reader = Reader::new(merged, keys::JOB);
-    let read = job(reader.root(), fallback);
+    let read = job(reader.root(), fallback, purpose);
     match (read, reader.into_errors()) {
         (Some(read), errors) if errors.is_empty() => Ok(read),
         (_, errors) if errors.is_empty() => {
@@ -53,7 +56,7 @@ pub(super) fn read(merged: &Merged, fallback: Option<&str>) -> Result<Read, Vec<
     }
 }
 
-fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
+fn job(root: Table<'_>, fallback: Option<&str>, purpose: Purpose) -> Option<Read> {
     root.only(keys::JOB);
     let name = match fallback {
         Some(fallback) if root.item(&keys::NAME).is_none() => Some(fallback.to_owned()),
@@ -66,7 +69,7 @@ fn job(root: Table<'_>, fallback: Option<&str>) -> Option<Read> {
             refuse_training(&root);
             collectives::read(root.open(&keys::COLLECTIVES), world).map(Work::Collectives)
         }
-        None => training(&root, &cluster.roles).map(|training| Work::Train(Box::new(training))),
+        None => training(&root, &cluster.roles, purpose).map(|training| Work::Train(Box::new(training))),
     };
     let job = Job { name: name?, cluster: cluster.cluster?, roles: cluster.roles, work: work? };
     Some(Read { job, rank: cluster.rank, local_rank: cluster.local_rank })
@@ -84,7 +87,7 @@ fn refuse_training(root: &Table<'_>) {
     }
 }
 
-fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
+fn training(root: &Table<'_>, roles: &[Role], purpose: Purpose) -> Option<Training> {
     let seed = root.read(&keys::SEED);
     let train = root.open(&keys::TRAIN);
     let trainers = train::trainers(&train, roles);
@@ -149,6 +152,9 @@ fn training(root: &Table<'_>, roles: &[Role]) -> Option<Training> {
         task: Task::Train,
     };
     check_together(root, &mut training, normalize.as_ref())?;
+    if purpose == Purpose::Train {
+        eval::check_decisions(root, &root.section(&keys::EVAL), &training);
+    }
     Some(training)
 }
 
@@ -177,6 +183,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
         training.has(Placement::Caller),
     );
     check_sparse(root, training);
+    check_sum(root, training);
     shards::check(root, training);
     train::only_drives(&root.section(&keys::TRAIN), training);
     optimizer::check(root, training);
@@ -184,7 +191,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
         ema::check(&item, training);
     }
     freeze::check(root, training);
-    eval::check(root, &root.section(&keys::EVAL), training);
+    eval::check(&root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {
         check_normalize(item, values, &training.fields);
     }
@@ -298,6 +305,24 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
         };
         item.reader().report(item.error_without_value(problem).hint(hint));
     });
+}
+
+/// Whether a loss that is a sum is one for all modules: gradients of replicas become one mean, and those of others, unless their
+/// updates are rounds, are applied one by one.
+fn check_sum(root: &Table<'_>, job: &Training) {
+    let all_alike =
+        !job.has_replicas() || job.modules.iter().all(|module| module.placement == Placement::Replicas);
+    if !job.loss.is_sum() || job.train.consistency == Consistency::Bsp || all_alike {
+        return;
+    }
+    let Some(item) = root.section(&keys::LOSS).item(&data::PARAMS) else { return };
+    let consistency = &job.train.consistency;
+    let problem = format!(
+        "has reduction = \"sum\", and the sum would be over all trainers for replicas, and over one for modules that are updated by \
+         train.consistency = {consistency}"
+    );
+    let hint = "write consistency = \"bsp\" in [train], or reduction = \"mean\"";
+    item.reader().report(item.error_without_value(problem).hint(hint));
 }
 
 /// Each layer of the lists as written, where it stands, and its module.

@@ -75,9 +75,10 @@ pub static LOSSES: &[Shipped] = &[
     },
 ];
 
-const REDUCTION: Key<By<()>> = key("reduction", by(reduction, || Kind::Words(vec!["mean"])))
-    .default("mean")
-    .doc("The mean over the batch: the only one that a job can have.");
+const REDUCTION: Key<Words<()>> = key("reduction", words(&[("mean", ()), ("sum", ())])).default("mean").doc(
+    "The mean over a batch, or the sum: then gradients of a step's batches and of the trainers of a round are added up. Shown \
+     is the sum divided by the samples, or by what targets weigh.",
+);
 const LABEL_SMOOTHING: Key<Number> = key("label_smoothing", between(0.0, 1.0))
     .default("0.0")
     .doc("The part of the target's probability that is spread over all classes.");
@@ -97,9 +98,9 @@ const ELEMENT_WEIGHT: Key<Optional<ByHand>> = key("weight", by_hand(weights)).op
 );
 const DELTA: Key<Number> =
     key("delta", above(0.0)).default("1.0").doc("The error up to which the loss is a square.");
-const KL_REDUCTION: Key<Words<()>> = key("reduction", words(&[("batchmean", ()), ("mean", ())]))
+const KL_REDUCTION: Key<Words<()>> = key("reduction", words(&[("batchmean", ()), ("mean", ()), ("sum", ())]))
     .default("batchmean")
-    .doc("`batchmean`: the divergence, the mean over the samples; `mean`, PyTorch's default: over all elements.");
+    .doc("`batchmean`: the divergence, the mean over the samples; `mean`, PyTorch's default: over all elements; `sum`: of them.");
 const LOG_TARGET: Key<Flag> =
     key("log_target", flag()).default("false").doc("Whether the targets are log-probabilities.");
 const ALPHA: Key<Optional<ByHand>> = key("alpha", by_hand(alpha)).optional().doc(
@@ -115,19 +116,6 @@ const P: Key<Number> = key("p", at_least(1.0)).default("2.0").doc("The norm of a
 const SWAP: Key<Flag> = key("swap", flag()).default("false").doc(
     "Whether the distance of positive and negative counts where it is less than that of anchor and negative.",
 );
-
-/// The mean is all that a job can train with.
-fn reduction(item: &Item<'_>) -> Option<()> {
-    if item.text()? == "sum" {
-        let problem = "cannot be trained with: the job averages over batches and trainers by their samples";
-        item.wrong(
-            problem,
-            "use \"mean\", and multiply optimizer.lr by the elements that the sum would be over",
-        );
-        return None;
-    }
-    item.choice(&[("mean", ())])
-}
 
 const SIZE_AVERAGE: Refused = refused("size_average", "leave it out: PyTorch has replaced it by reduction");
 const REDUCE: Refused = refused("reduce", "leave it out: PyTorch has replaced it by reduction");

@@ -62,6 +62,14 @@ pub struct Loss {
     pub targets: Vec<usize>,
 }
 
+impl Loss {
+    /// Whether the loss of a batch is the sum over its samples. A plug-in with the parameter `reduction` of PyTorch's losses means
+    /// the same by it.
+    pub fn is_sum(&self) -> bool {
+        self.params.get("reduction").is_some_and(|reduction| reduction == "sum")
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Train {
     pub epochs: u32,
@@ -225,6 +233,13 @@ impl Training {
     pub fn tensor_name(&self, module: &ModuleSpec, tensor: &str) -> String {
         let modules = self.modules.iter().filter(|module| module.begins_module()).count();
         if modules > 1 { format!("{}.{tensor}", module.written_name()) } else { tensor.into() }
+    }
+
+    /// Where the loss of a batch is a sum, and not a mean: how many trainers' gradients become one mean, which is to be the
+    /// sum. A trainer whose steps are updates of their own is alone.
+    pub fn trainers_summed(&self) -> Option<usize> {
+        let trainers = if self.rounds() { self.train.trainers.ranks.len() } else { 1 };
+        self.loss.is_sum().then_some(trainers)
     }
 
     /// Is every step of the trainers a round, one update from the batches of all?

@@ -94,6 +94,10 @@ fn worth_a_look<'a, 'b>(problems: &[Problem], names: &'a [&'b str]) -> &'a [&'b 
 }
 
 fn is_prefixed(own: &str, wanted: &[Wanted], header: &Header) -> bool {
+    // Of what wants nothing no name tells: other modules' tensors are taken for theirs.
+    if wanted.is_empty() {
+        return true;
+    }
     let here =
         |prefix: &str| wanted.iter().any(|tensor| header.get(&format!("{prefix}{}", tensor.name)).is_some());
     !here("") && here(own)
@@ -203,6 +207,14 @@ mod tests {
         let names = fit("net", &net(), &[], &several).unwrap();
         assert_eq!(names[0].as_deref(), Some("net.fc.weight"));
         assert_eq!(names[2].as_deref(), Some("net.bn.num_batches_tracked"));
+    }
+
+    #[test]
+    fn a_module_without_tensors_leaves_those_of_others_alone() {
+        let saved = header(&[("emb.weight", "float32", &[9])]);
+        assert_eq!(fit("double", &[], &[], &saved).unwrap(), []);
+        let own = header(&[("double.weight", "float32", &[9])]);
+        assert_eq!(fit("double", &[], &[], &own).unwrap_err().len(), 1);
     }
 
     #[test]

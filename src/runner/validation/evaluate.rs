@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::counted::{BatchFigures, Counted};
 use crate::job::{Predict, Source, Training};
-use crate::plugin::{DatasetState, Host};
+use crate::plugin::{DatasetState, Host, Weight};
 use crate::profile::beat;
 use crate::runner::inputs::BadJob;
 use crate::runner::loader::Schedule;
@@ -55,7 +55,7 @@ pub fn evaluate(
                 true => weight.metrics as u64,
                 false => compared.first().map_or(0, |target| target.numel() as u64),
             },
-            loss: computed.loss.f_double_value(&[])?,
+            loss: computed.loss.f_double_value(&[])? / summed(job, weight),
             reported: computed.metrics.into_iter().collect(),
         };
         counted.add(figures, &outputs, &compared).map_err(BadJob)?;
@@ -64,6 +64,12 @@ pub fn evaluate(
         reporter.report(Update::Evaluating { done, total });
     }
     Ok(counted)
+}
+
+/// What makes a mean of the loss of a batch, which has this weight.
+fn summed(job: &Training, weight: Weight) -> f64 {
+    // Where nothing counts the loss is 0.
+    if job.loss.is_sum() && weight.loss > 0.0 { weight.loss } else { 1.0 }
 }
 
 /// Writes what the loss would take, for each sample, beside the fields that are passed through.
@@ -91,7 +97,7 @@ pub fn predict(
         let samples = batch?.data;
         let places: Vec<usize> = what.fields.iter().map(|(_, place)| *place).collect();
         let columns: Vec<_> = samples.take(&places).into_iter().chain(stepper.predict(&samples)?).collect();
-        predictions.add(&columns)?;
+        predictions.add(samples.count, &columns)?;
         done += samples.count;
         beat();
         reporter.report(Update::Evaluating { done, total });

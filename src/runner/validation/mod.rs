@@ -23,7 +23,7 @@ use tch::{Tensor, no_grad};
 use super::calls::validation::{Buffers, Judge, Judged, Ready, Verdict};
 use super::inputs::BadJob;
 use super::loader::{Period, Schedule};
-use super::metrics::EvalResult;
+use super::metrics::{EvalResult, Unimproved};
 use crate::job::{Consistency, Every, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
@@ -125,6 +125,11 @@ impl<'a> Validations<'a> {
         let more = self.others > 0;
         self.others -= u64::from(more);
         more
+    }
+
+    /// The first trainer's: by which figure training stops.
+    pub fn unimproved(&self) -> Option<Unimproved> {
+        self.rules.unimproved().filter(|_| self.is_first())
     }
 
     fn is_first(&self) -> bool {

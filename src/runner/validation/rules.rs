@@ -7,7 +7,7 @@ use crate::metrics::{Mode, Value, Watched};
 use crate::optimizers::Falling;
 use crate::runner::calls::validation::Verdict;
 use crate::runner::inputs::BadJob;
-use crate::runner::metrics::EvalResult;
+use crate::runner::metrics::{EvalResult, Unimproved};
 
 /// Of a whole run; the first trainer has them.
 #[derive(Default)]
@@ -60,6 +60,13 @@ impl Rules {
             plateau: plateau
                 .and_then(|options| Some((options.watched(), Falling::new(options, &eval.metrics)?))),
         }
+    }
+
+    /// What `eval.stop` has seen so far.
+    pub fn unimproved(&self) -> Option<Unimproved> {
+        let (leading, _) = self.stop.as_ref()?;
+        let Leading { watched, best, since, .. } = leading;
+        Some(Unimproved { metric: watched.metric.clone(), best: *best, validations: *since })
     }
 
     /// Whether the model of this validation is the best so far, and what all trainers do.

@@ -1,4 +1,4 @@
-//! A DLRM, two towers and a diamond, each under many placements. Real processes.
+//! A DLRM, two towers, a diamond and a ConvNet, each under many placements. Real processes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -65,7 +65,7 @@ struct Model {
 enum Samples {
     /// `features`, four ids, and `target`, four numbers.
     Numbers,
-    /// Criteo's: `dense`, `ids` of a column each, and `click`; also bags and their weights.
+    /// Criteo's: `dense`, `ids` of a column each, and `click`; also bags and their weights, and an `image` of the first numbers.
     Clicks,
     /// `numbers`, four, and two targets: `turned`, the same the other way round, and `half` of them.
     Halves,
@@ -189,6 +189,26 @@ const DIAMOND: Model = Model {
     samples: Samples::Numbers,
 };
 
+/// Twelve numbers as an image of one channel.
+const CONV: Model = Model {
+    name: "conv",
+    modules: &[
+        (
+            "convs",
+            "from = \"image\"\ninput = [12]\nlayers = [{ type = \"reshape\", shape = [1, 3, 4] }, \
+             { type = \"conv2d\", in_channels = 1, out_channels = 4, kernel_size = 3, padding = 1 }, \"relu\", \
+             { type = \"max_pool2d\", kernel_size = 2, stride = 1 }, \
+             { type = \"conv2d\", in_channels = 4, out_channels = 3, kernel_size = 2 }, \"tanh\", \"flatten\"]",
+        ),
+        (
+            "head",
+            "from = \"convs\"\nlayers = [{ type = \"linear\", in_features = 6, out_features = 5 }, \"tanh\", \
+             { type = \"linear\", in_features = 5, out_features = 1 }]",
+        ),
+    ],
+    samples: Samples::Clicks,
+};
+
 /// Two outputs, each with a target.
 const HEADS: Model = Model {
     name: "heads",
@@ -254,13 +274,14 @@ impl Samples {
                 let fields = format!(
                     "file = \"graph_columns.csv\"\nfields = [{{ name = \"dense\", columns = {:?} }}, \
                      {{ name = \"ids\", columns = {:?}, dtype = \"int64\" }}, \
-                     {{ name = \"bag0\", columns = [\"b0\", \"b1\", \"b2\"], dtype = \"int64\" }}, \
+                     {{ name = \"image\", columns = {:?} }}, {{ name = \"bag0\", columns = [\"b0\", \"b1\", \"b2\"], dtype = \"int64\" }}, \
                      {{ name = \"bag1\", columns = [\"b3\", \"b4\"], dtype = \"int64\" }}, \
                      {{ name = \"weights0\", columns = [\"x0\", \"x1\", \"x2\"] }}, \
                      {{ name = \"weights1\", columns = [\"x3\", \"x4\"] }}, \
                      {{ name = \"click\", columns = [\"click\"] }}]\n",
                     columns('x', 13),
                     columns('c', 26),
+                    columns('x', 12),
                 );
                 format!(
                     "[data.train]\n{fields}[data.test]\n{fields}\
@@ -442,6 +463,31 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
     tuned(&DIAMOND, &[Remote, Remote, Remote, Remote]);
     tuned(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
     tuned(&DIAMOND, &[Caller, Remote, Caller, RemoteReplicas]);
+    for places in CONV_PLACES {
+        tuned(&CONV, &places);
+    }
+}
+
+/// Of convolutions and their head: hosted, replicas, pulled, on two hosts, cut into stages, and mixed.
+const CONV_PLACES: [[Place; 2]; 7] = [
+    [Remote, Remote],
+    [Remote, With("convs")],
+    [Replicas, Replicas],
+    [Caller, Caller],
+    [RemoteReplicas, Replicas],
+    [Stages, Caller],
+    [Replicas, Remote],
+];
+
+#[test]
+fn a_conv_net_equals_one_process_under_every_placement() {
+    for places in CONV_PLACES {
+        assert_is_pytorchs(&CONV, &places, &[]);
+    }
+    for average in ["all_reduce", "ring"] {
+        assert_is_pytorchs(&CONV, &[Replicas, Replicas], &[&format!("replicas.average={average}")]);
+    }
+    assert_is_pytorchs(&CONV, &[Stages, Stages], &["pipeline.micro_batches=4"]);
 }
 
 #[test]
@@ -462,6 +508,9 @@ fn clipping_by_value_equals_one_process_under_every_placement() {
     clipped(&COLUMNS, &[Replicas, Replicas, Replicas]);
     clipped(&TOWERS, &[Caller, Replicas, RemoteReplicas]);
     clipped(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
+    for places in CONV_PLACES {
+        clipped(&CONV, &places);
+    }
 }
 
 /// Weights and averages, with validations in between in which they swap their places.
@@ -556,6 +605,10 @@ fn frozen_modules_and_parameters_equal_one_process_under_every_placement() {
     frozen(&TOWERS, "user", &[Replicas, Replicas, Remote], &["replicas.average=all_reduce"]);
     frozen(&DIAMOND, "a", &[Remote, Remote, Remote, Replicas], &[]);
     frozen(&DIAMOND, "a", &[Replicas, Caller, Remote, Replicas], &["replicas.average=all_reduce"]);
+    // What trains nothing is not on servers.
+    for places in CONV_PLACES.into_iter().filter(|places| places[0] != Caller) {
+        frozen(&CONV, "convs", &places, &[]);
+    }
     frozen(&SCRIPT, "both", &[Remote, Replicas], &[]);
     frozen(&SCRIPT, "both", &[Replicas, Remote], &[]);
     frozen(&SCRIPT, "both", &[Replicas, Replicas], &[]);

@@ -53,6 +53,24 @@ fn mistakes_in_what_validations_decide_are_told() {
 }
 
 #[test]
+fn validations_come_where_trainers_are_synchronised_anyway() {
+    let job = include_str!("../../../jobs/mnist_pull_push.toml");
+    let with = |settings: &[&str]| load(job, &[], settings);
+    insta::assert_snapshot!(said(with(&["train.local_steps=4", "eval.every_steps=10"])), @r"
+    error: job `x.toml`: `eval.every_steps` = 10 is no multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
+      from: option --set eval.every_steps=10
+      hint: use 8 or 12
+    ");
+    insta::assert_snapshot!(said(with(&["train.local_steps=4", "eval.every_steps=3"])), @r"
+    error: job `x.toml`: `eval.every_steps` = 3 is no multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
+      from: option --set eval.every_steps=3
+      hint: use 4
+    ");
+    assert!(with(&["train.local_steps=4", "eval.every_steps=12"]).is_ok());
+    assert!(with(&["train.local_steps=4", "eval.every_epochs=1"]).is_ok());
+}
+
+#[test]
 fn what_goes_by_test_data_needs_some() {
     insta::assert_snapshot!(set(&["eval.every_epochs=1", "eval.best=loss", "eval.stop={}", "eval.metrics=[\"accuracy\"]"]), @r#"
     error: job `x.toml`: `eval.metrics[0]` = "accuracy" is measured on test data, and this job has none

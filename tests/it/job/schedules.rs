@@ -30,6 +30,19 @@ fn every_schedule_follows_pytorchs() {
     assert_eq!(load(SOUND, &[], &[]).unwrap().job.training().unwrap().lr_factor(17, 100), 1.0);
 }
 
+#[test]
+fn a_schedule_is_read_again_as_it_was_resolved() {
+    for schedule in [
+        "type=\"cosine\"",
+        "type=\"linear\", warmup=0.5",
+        "type=\"step\", every=2, warmup_steps=3, warmup_from=0.5",
+    ] {
+        let resolved = load(SOUND, &[], &[&format!("optimizer.schedule={{ {schedule} }}")]).unwrap();
+        let again = load(&resolved.toml, &[], &[]).unwrap_or_else(|errors| panic!("{schedule}: {errors}"));
+        assert_eq!(again.job, resolved.job, "{schedule}");
+    }
+}
+
 /// `ReduceLROnPlateau`'s, by the same script.
 #[test]
 fn a_plateau_follows_pytorchs() {

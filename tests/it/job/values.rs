@@ -337,10 +337,10 @@ fn parameters_that_a_shipped_plug_in_does_not_have_are_refused() {
       from: option --set loss.params={ weight = [1.0, 2.0], smoothing = 0.1, size_average = true }
       hint: known keys: label_smoothing, reduction, weight, ignore_index
     ");
-    insta::assert_snapshot!(set(&["loss.params.reduction=sum"]), @r#"
-    error: job `x.toml`: `loss.params.reduction` = "sum" cannot be trained with: the job averages over batches and trainers by their samples
-      from: option --set loss.params.reduction=sum
-      hint: use "mean", and multiply optimizer.lr by the elements that the sum would be over
+    insta::assert_snapshot!(set(&["loss.params.reduction=none"]), @r#"
+    error: job `x.toml`: `loss.params.reduction` = "none" is not one of mean or sum
+      from: option --set loss.params.reduction=none
+      hint: for example "mean"
     "#);
     insta::assert_snapshot!(set(&["loss.params.label_smoothing=2"]), @r"
     error: job `x.toml`: `loss.params.label_smoothing` = 2 is not from 0 to 1
@@ -394,9 +394,9 @@ fn weights_and_other_parameters_of_a_loss_that_make_no_sense_are_refused() {
       from: option --set loss.params.delta=0
       hint: use a number above 0
     ");
-    insta::assert_snapshot!(set(&["loss.plugin=kl_div", "loss.params.reduction=sum"]), @r#"
-    error: job `x.toml`: `loss.params.reduction` = "sum" is not one of batchmean or mean
-      from: option --set loss.params.reduction=sum
+    insta::assert_snapshot!(set(&["loss.plugin=kl_div", "loss.params.reduction=none"]), @r#"
+    error: job `x.toml`: `loss.params.reduction` = "none" is not one of batchmean, mean or sum
+      from: option --set loss.params.reduction=none
       hint: for example "batchmean"
     "#);
     insta::assert_snapshot!(set(&["loss.plugin=triplet", "loss.params={ p = 0, eps = 1e-3 }"]), @r"

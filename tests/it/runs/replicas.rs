@@ -16,23 +16,6 @@ const DIST_SGD: &str = include_str!("../../../jobs/dist_sgd.toml");
 const DDP_MNIST: &str = include_str!("../../../jobs/ddp_mnist.toml");
 const RING: &str = include_str!("../../../jobs/ring_allreduce.toml");
 
-/// A shipped job, on so many made-up images instead of MNIST's.
-fn made_up(job: &str, samples: u32) -> String {
-    let images = |samples, offset| {
-        format!("kind = \"images\"\nsamples = {samples}\nshape = [28, 28]\nclasses = 10\noffset = {offset}")
-    };
-    let changes = [
-        ("plugin = \"idx\"", "plugin = \"synthetic\"".to_owned()),
-        ("root = \"data/mnist\"", "root = \".\"".to_owned()),
-        ("images = \"train-images-idx3-ubyte\"\nlabels = \"train-labels-idx1-ubyte\"", images(samples, 0)),
-        ("images = \"t10k-images-idx3-ubyte\"\nlabels = \"t10k-labels-idx1-ubyte\"", images(200, samples)),
-    ];
-    changes.iter().fold(job.to_owned(), |job, (from, to)| {
-        assert!(job.contains(from), "{from}");
-        job.replace(from, to)
-    })
-}
-
 /// Without dropout a step is a function of parameters and samples alone.
 const PLAIN: [&str; 2] = ["modules.net.layers[4].p=0.0", "modules.net.layers[10].p=0.0"];
 

@@ -87,7 +87,7 @@ fn the_validator_refuses_what_is_misspelt_or_out_of_range() {
         ("batch_size = 32", "batch_size = 0"),
         ("consistency = \"async\"", "consistency = \"asinc\""),
         ("images = \"train", "image = \"train"),
-        ("plugin = \"nll\"", "plugin = \"nll\"\nparams = { reduction = \"sum\" }"),
+        ("plugin = \"nll\"", "plugin = \"nll\"\nparams = { reduction = \"none\" }"),
         ("[loss]\nplugin = \"nll\"", ""),
         ("[cluster]", "[cluster]\nrank = 1"),
     ] {

@@ -1,6 +1,6 @@
 //! Class numbers of which some weigh more than others, or do not count: PyTorch's `weight` and `ignore_index`.
 
-use super::{Weight, Weights, fraction};
+use super::{Reduction, Weight, Weights, fraction};
 use crate::element::DType;
 use crate::tensor::Tensor;
 use crate::{Result, ensure};
@@ -61,13 +61,19 @@ impl Counted {
         Ok(Weight { loss: loss.sum_all().item(), metrics: counted.item() })
     }
 
-    /// The mean of the negative log-likelihood, `smoothing` of each target's probability spread over all classes. Shapes as
-    /// in [`super::check_classes`]. With `smoothing` no weight is 0: a batch of such targets alone would have a loss and weigh
-    /// nothing.
+    /// The mean or the sum of the negative log-likelihood, `smoothing` of each target's probability spread over all classes. Shapes as
+    /// in [`super::check_classes`]. With `smoothing` and a mean no weight is 0: a batch of such targets alone would have a loss
+    /// and weigh nothing.
     ///
     /// # Errors
     /// If there are more or fewer weights than classes.
-    pub fn nll(&self, log_probabilities: &Tensor, classes: &Tensor, smoothing: f64) -> Result<Tensor> {
+    pub fn nll(
+        &self,
+        log_probabilities: &Tensor,
+        classes: &Tensor,
+        smoothing: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
         let shape = log_probabilities.shape();
         let (counts, safe) = self.counting(classes);
         let zero = Tensor::scalar(0.0, log_probabilities);
@@ -97,10 +103,14 @@ impl Counted {
             None => of_target,
             Some(over_all) => of_target * (1.0 - smoothing) + over_all * (smoothing / shape[1] as f64),
         };
+        let sum = -counts.where_(&losses, &zero).sum_all();
+        if reduction == Reduction::Sum {
+            return Ok(sum);
+        }
         let weight = weighs.sum_all();
         // 0 where nothing counts, and not 0 / 0.
         let divisor = weight.gt_scalar(0.0).where_(&weight, &Tensor::scalar(1.0, &weight));
-        Ok(-(counts.where_(&losses, &zero).sum_all() / divisor))
+        Ok(sum / divisor)
     }
 
     /// The part of the positions that count whose largest score is that of the target's class; 0 where none counts.
