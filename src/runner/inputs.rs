@@ -196,7 +196,7 @@ pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
             Err(error) => problems.push(wrong(what, error)),
         }
     }
-    problems
+    Found { wrong: problems, steps }
 }
 
 /// Figures that decide something and that a plug-in would have to tell: `figures` are those that the metrics have told.
@@ -221,7 +221,7 @@ fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
             problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
         }
     }
-    Found { wrong: problems, steps }
+    problems
 }
 
 /// How many steps each trainer takes, with so many samples.
