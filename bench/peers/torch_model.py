@@ -28,7 +28,7 @@ def images(batch):
 
 
 MODELS = {
-    "char_lm": (CharLm, text, lambda parameters: torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.1), 1.0),
+    "char_lm": (CharLm, text, lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1), 1.0),
     "images": (Images, images, lambda parameters: torch.optim.Adam(parameters, lr=0.001), None),
 }
 

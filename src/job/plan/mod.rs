@@ -295,7 +295,7 @@ fn device_plans(
 ) -> Vec<DevicePlan> {
     // A trainer has an optimizer of its own only for steps between two synchronisations.
     let updated = module.placement != Placement::Caller || job.train.local_steps > 1;
-    let tensors = if updated { job.written_optimization(module).tensors_per_parameter() } else { 0 };
+    let tensors = if updated { job.optimization(module).tensors_per_parameter() } else { 0 };
     let mut plans: BTreeMap<Device, DevicePlan> = BTreeMap::new();
     let mut add =
         |device: Device, parameters: u64, (parameter_bytes, trained_bytes): (u64, u64), buffer_bytes: u64| {

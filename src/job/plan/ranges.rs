@@ -24,7 +24,7 @@ pub(super) fn range_plans(job: &Training, module: &ModuleSpec, parameters: Optio
     let Some(parameters) = parameters.filter(|_| module.placement == Placement::Caller) else {
         return Vec::new();
     };
-    let tensors = job.written_optimization(module).tensors_per_parameter();
+    let tensors = job.optimization(module).tensors_per_parameter();
     let shadows = match job.pull_push.filter {
         Filter::None => 0,
         _ => job.train.trainers.ranks.len() as u64,

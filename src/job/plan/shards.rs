@@ -24,7 +24,7 @@ pub struct ShardPlan {
 pub(super) fn shard_plans(job: &Training, module: &ModuleSpec) -> Vec<ShardPlan> {
     let (Placement::Shards(cut), Some(table)) = (module.placement, module.table()) else { return Vec::new() };
     let owners = module.place.ranks.len();
-    let slots = if module.trains() { job.written_optimization(module).tensors_per_parameter() } else { 0 };
+    let slots = if module.trains() { job.optimization(module).tensors_per_parameter() } else { 0 };
     let plan = |(nth, &rank): (usize, &Rank)| {
         let rows = cut.rows_of(nth, table.rows, owners);
         let parameters = rows.saturating_mul(table.dim as u64);

@@ -221,7 +221,7 @@ fn mistakes_are_told_with_what_to_do() {
     ");
     insta::assert_snapshot!(mistake(folder, &["RUN", "--to", "python", "--best"]), @r"
     error: the run `RUN` has no model-best.safetensors
-      hint: a run keeps its best weights where its job says by which evaluation; without --best the last ones are taken
+      hint: a job with eval.best keeps it; without --best the last model is taken
     exit code 2
     ");
     insta::assert_snapshot!(mistake(folder, &["RUN", "--to", "python", "--out", "RUN", "--force"]), @r"
