@@ -1,5 +1,5 @@
 //! The data and the plug-ins of a job, looked at before it runs: whether they are there ([`missing`]), and whether they fit
-//! the model and one another ([`unfit`]).
+//! the model and one another.
 
 use std::fs::File;
 use std::io::{self, Read as _};
