@@ -41,7 +41,11 @@ impl Loss for CrossEntropy {
             "`weight` has a 0 and `label_smoothing` is {label_smoothing}: the mean of a batch that has only targets of that class \
              would be infinite\nhint: give the class a small weight, such as 1e-3, or leave label_smoothing out"
         );
-        Ok(CrossEntropy { reduction, label_smoothing, counted: Counted::new(config.weight, config.ignore_index)? })
+        Ok(CrossEntropy {
+            reduction,
+            label_smoothing,
+            counted: Counted::new(config.weight, config.ignore_index)?,
+        })
     }
 
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
