@@ -311,6 +311,7 @@ impl Module {
 fn kind_of(autocast: Autocast) -> Kind {
     match autocast {
         Autocast::Bf16 => Kind::BFloat16,
+        Autocast::Fp16 => Kind::Half,
     }
 }
 

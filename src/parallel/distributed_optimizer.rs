@@ -10,6 +10,7 @@ use super::calls::optimizer::{Create, Measure, MeasuredStep, SentTerms, Step, St
 use super::calls::shard;
 use super::finite::wrong_gradient;
 use super::first_gradients::FirstGradients;
+use super::loss_scale::LossScale;
 use super::norm;
 use super::pull_push::{Exchange, Pushing, Traffic};
 use super::state::{
@@ -72,7 +73,8 @@ pub struct DistributedOptimizer {
     pulled: Vec<Exchange>,
     /// Steps that have gone to every owner, those that were skipped counted too.
     steps: u64,
-    clip: Option<ClipNorm>,
+    measuring: Option<Measuring>,
+    loss_scale: Option<LossScale>,
 }
 
 /// The parameters of one owner, which takes a step of all of them at once.
@@ -96,12 +98,24 @@ impl OfOwner {
     }
 }
 
-/// How gradients are clipped by their norm.
+/// Gradients that are measured, all of them, before any is applied.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ClipNorm {
-    pub max_norm: f64,
+pub struct Measuring {
+    /// What they are clipped to by their norm.
+    pub max_norm: Option<f64>,
     /// Steps are rounds: the norm is that of the mean over the trainers, and else of a trainer's own gradients.
     pub rounds: bool,
+}
+
+/// What became of a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The largest of what its parts were behind by.
+    pub staleness: u64,
+    /// What of its gradients is not a finite number, in words, and so was not applied.
+    pub not_finite: Option<String>,
+    /// Of all gradients, before they were clipped, where they were measured.
+    pub norm: Option<f64>,
 }
 
 impl DistributedOptimizer {
@@ -156,19 +170,30 @@ impl DistributedOptimizer {
             replicas,
             pulled,
             steps: 0,
-            clip: None,
+            measuring: None,
+            loss_scale: None,
         })
     }
 
-    /// Clips the gradients of each step by their norm, if so.
+    /// Measures the gradients of each step, if so; of losses times `loss_scale`, if they are.
     #[must_use]
-    pub fn clipping(self, clip: Option<ClipNorm>) -> DistributedOptimizer {
-        DistributedOptimizer { clip, ..self }
+    pub fn measuring(
+        self,
+        measuring: Option<Measuring>,
+        loss_scale: Option<LossScale>,
+    ) -> DistributedOptimizer {
+        DistributedOptimizer { measuring, loss_scale, ..self }
     }
 
     /// Does a step take two exchanges?
-    pub fn clips(&self) -> bool {
-        self.clip.is_some()
+    pub fn measures(&self) -> bool {
+        self.measuring.is_some()
+    }
+
+    /// What the loss of the next step is to be multiplied by. A step whose gradients are not finite is left out then, by
+    /// everybody.
+    pub fn loss_scale(&self) -> Option<f64> {
+        self.loss_scale.as_ref().map(LossScale::value)
     }
 
     /// How many steps the owners have applied, or will have when those under way are over.
@@ -213,13 +238,15 @@ impl DistributedOptimizer {
             backward,
         };
         let StepTerms { weight, lr_factor, .. } = terms.unwrap_or(StepTerms::from(0));
-        let sent = SentTerms { step: self.steps, weight, lr_factor, clip_factor: None };
+        let scaled = self.loss_scale.is_some();
+        let sent = SentTerms { step: self.steps, weight, lr_factor, factor: None, scaled };
         // A step that is skipped has nothing to measure, but where others measure with it.
-        let sent = match self.clip.filter(|clip| clip.rounds || terms.is_some()) {
+        let sent = match self.measuring.filter(|measuring| measuring.rounds || terms.is_some()) {
             None => Sent::Steps(owners.step(sent)),
-            Some(clip) => Sent::Measures(clip, sent, owners.measure(sent)),
+            Some(measuring) => Sent::Measures(measuring, sent, owners.measure(sent)),
         };
-        Stepping { sent, owners, replicas: &mut self.replicas, pulled: &mut self.pulled, terms }
+        let (replicas, pulled, loss_scale) = (&mut self.replicas, &mut self.pulled, self.loss_scale.as_mut());
+        Stepping { sent, owners, replicas, pulled, loss_scale, terms }
     }
 
     /// The state of a module on this rank: its parameters, what it keeps, its optimizer. A step that comes while it is held
@@ -341,8 +368,8 @@ impl Owners<'_> {
 /// What has gone to the owners.
 enum Sent {
     Steps(Vec<PendingReply<Stepped>>),
-    /// The first halves of steps that clip.
-    Measures(ClipNorm, SentTerms, Vec<PendingReply<MeasuredStep>>),
+    /// The first halves of steps that are measured.
+    Measures(Measuring, SentTerms, Vec<PendingReply<MeasuredStep>>),
 }
 
 /// A step that the owners are taking.
@@ -352,6 +379,7 @@ pub struct Stepping<'a> {
     owners: Owners<'a>,
     replicas: &'a mut [LocalReplica],
     pulled: &'a mut [Exchange],
+    loss_scale: Option<&'a mut LossScale>,
     /// `None`: the step is skipped.
     terms: Option<StepTerms>,
 }
@@ -362,15 +390,15 @@ impl Stepping<'_> {
     ///
     /// # Errors
     /// When the backward failed, or an owner cannot apply the gradients.
-    pub fn wait(mut self) -> Result<Applied> {
+    pub fn wait(mut self) -> Result<Outcome> {
         let gradients = self.owners.context.state().gradients();
         let not_finite = match self.terms {
-            Some(_) => self.own_wrong_gradient(&gradients)?,
-            None => None,
+            Some(_) if self.loss_scale.is_none() => self.own_wrong_gradient(&gradients)?,
+            _ => None,
         };
         let is_applied = not_finite.is_none();
         let given = self.terms.filter(|_| is_applied).map(|terms| (&gradients, terms));
-        let Halves { calls, given, pushed, not_finite } = self.clipped(given, not_finite)?;
+        let Halves { calls, given, pushed, not_finite, norm } = self.measured(given, not_finite)?;
         // Under way while this rank's own are updated.
         let pushes = match pushed {
             Some(pushes) => pushes.into_iter().map(Some).collect(),
@@ -394,22 +422,23 @@ impl Stepping<'_> {
             let Some(push) = push else { continue };
             applied = applied.and(exchange.settle(push)?);
         }
-        Ok(applied)
+        let Applied { staleness, not_finite } = applied;
+        Ok(Outcome { staleness, not_finite, norm })
     }
 
-    /// Where gradients are clipped: waits for the first halves of the step, and has the second ones go out.
-    fn clipped<'g>(
+    /// Where gradients are measured: waits for the first halves of the step, and has the second ones go out.
+    fn measured<'g>(
         &mut self,
         given: Option<(&'g BTreeMap<String, Tensor>, StepTerms)>,
         mut not_finite: Option<String>,
     ) -> Result<Halves<'g>> {
-        let (clip, terms, measures) = match std::mem::replace(&mut self.sent, Sent::Steps(Vec::new())) {
-            Sent::Steps(calls) => return Ok(Halves { calls, given, pushed: None, not_finite }),
-            Sent::Measures(clip, terms, measures) => (clip, terms, measures),
+        let (measuring, terms, measures) = match std::mem::replace(&mut self.sent, Sent::Steps(Vec::new())) {
+            Sent::Steps(calls) => return Ok(Halves { calls, given, pushed: None, not_finite, norm: None }),
+            Sent::Measures(measuring, terms, measures) => (measuring, terms, measures),
         };
         let mut squares = Vec::new();
         let mut of_ranges = Vec::new();
-        for exchange in self.pulled.iter_mut().filter(|_| clip.rounds) {
+        for exchange in self.pulled.iter_mut().filter(|_| measuring.rounds) {
             of_ranges.extend(exchange.measure(terms.step, given)?);
         }
         if let Some((gradients, _)) = given {
@@ -417,23 +446,45 @@ impl Stepping<'_> {
                 let names = &replica.local.watched_names;
                 squares.push(norm::squares(names.iter().filter_map(|name| gradients.get(name)))?);
             }
-            for exchange in self.pulled.iter().filter(|_| !clip.rounds) {
+            for exchange in self.pulled.iter().filter(|_| !measuring.rounds) {
                 squares.push(exchange.squares(gradients)?);
             }
         }
         for measured in measures.into_iter().chain(of_ranges) {
             let MeasuredStep { squares: of_owner, not_finite: wrong } = measured.wait()?;
-            let are_sums = of_owner.iter().all(|squares| squares.is_finite() && *squares >= 0.0);
+            let are_sums = of_owner.iter().all(|squares| squares.is_nan() || *squares >= 0.0);
             ensure!(are_sums, "{of_owner:?} came for sums of squares");
             squares.extend(of_owner);
             not_finite = not_finite.or(wrong);
         }
-        let factor = norm::factor(clip.max_norm, squares);
-        let calls = self.owners.step(SentTerms { clip_factor: Some(factor), ..terms });
+        let scaled_norm = norm::of(squares);
+        let scale = self.loss_scale.as_deref().map_or(1.0, LossScale::value);
+        let norm = scaled_norm / scale;
+        let is_finite = scaled_norm.is_finite();
+        if let Some(loss_scale) = self.loss_scale.as_deref_mut() {
+            loss_scale.update(is_finite);
+            if !is_finite {
+                let now = loss_scale.value();
+                not_finite =
+                    Some(format!("gradients overflow with a loss times {scale}; it is {now} from now on"));
+            }
+        } else {
+            ensure!(is_finite, "the norm of the gradients is not finite\n  hint: lower optimizer.lr");
+        }
+        let factor = match is_finite {
+            true => measuring.max_norm.map_or(1.0, |max_norm| norm::factor(max_norm, norm)) / scale,
+            false => norm::LEFT_OUT,
+        };
+        let given =
+            given.filter(|_| is_finite).map(|(gradients, terms)| (gradients, StepTerms { factor, ..terms }));
+        // In rounds owners have what they apply, and else a step that is left out is one that is skipped.
+        if !measuring.rounds && !is_finite {
+            self.owners.backward = None;
+        }
+        let calls = self.owners.step(SentTerms { factor: Some(factor), ..terms });
         let push = |own: &Exchange| own.step_measured(terms.step, factor);
-        let pushed = clip.rounds.then(|| self.pulled.iter().map(push).collect());
-        let given = given.map(|(gradients, terms)| (gradients, StepTerms { clip_factor: factor, ..terms }));
-        Ok(Halves { calls, given, pushed, not_finite })
+        let pushed = measuring.rounds.then(|| self.pulled.iter().map(push).collect());
+        Ok(Halves { calls, given, pushed, not_finite, norm: is_finite.then_some(norm) })
     }
 
     /// Replicas have averaged theirs by now, so all of them see the same.
@@ -451,7 +502,7 @@ impl Stepping<'_> {
     }
 }
 
-/// A step whose clipping is settled.
+/// A step whose gradients are measured, if they are to be.
 struct Halves<'g> {
     calls: Vec<PendingReply<Stepped>>,
     /// What this rank's own are updated with.
@@ -459,13 +510,14 @@ struct Halves<'g> {
     /// Of pulled modules, where the second half has gone to the servers.
     pushed: Option<Vec<Pushing>>,
     not_finite: Option<String>,
+    norm: Option<f64>,
 }
 
 impl LocalReplica {
     fn step(&mut self, gradients: &BTreeMap<String, Tensor>, terms: StepTerms) -> Result<()> {
         let mut own = self.local.gradients(gradients);
-        if terms.clip_factor != 1.0 {
-            own = norm::scaled(own, terms.clip_factor)?;
+        if terms.factor != 1.0 {
+            own = norm::scaled(own, terms.factor)?;
         }
         self.leave_to_snapshots(|place| own[place].is_some())?;
         Ok(self.optimizer.step(&self.local.tensors, &own, terms.lr_factor)?)

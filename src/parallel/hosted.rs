@@ -246,7 +246,7 @@ impl HostedModule {
         // A context that has read nothing here has missed nothing.
         let (used, seen) = read.unwrap_or((u64::MAX, Statistics::default()));
         let not_finite = match terms {
-            Some(_) if takes_part => wrong_gradient(&self.name, self.named(&gradients))?,
+            Some(terms) if takes_part && !terms.scaled => wrong_gradient(&self.name, self.named(&gradients))?,
             _ => None,
         };
         let terms = terms.filter(|_| takes_part && not_finite.is_none());

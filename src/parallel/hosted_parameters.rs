@@ -145,8 +145,7 @@ impl Updated for HostedParameters {
     type Averager = Hosts;
 
     fn average(hosts: &Hosts, given: Vec<Contribution>) -> Result<Option<Mean>> {
-        let Some(&Contribution { terms: StepTerms { lr_factor, clip_factor, .. }, .. }) = given.first()
-        else {
+        let Some(&Contribution { terms: StepTerms { lr_factor, factor, .. }, .. }) = given.first() else {
             return Ok(None);
         };
         let (given, seen): (Vec<_>, Vec<_>) =
@@ -156,8 +155,8 @@ impl Updated for HostedParameters {
         if let Some(group) = hosts.group.as_ref().filter(|_| !hosts.parameters.is_empty()) {
             gradients = hosts.average(group, weight, &gradients)?;
         }
-        if clip_factor != 1.0 {
-            gradients = scaled(gradients, clip_factor)?;
+        if factor != 1.0 {
+            gradients = scaled(gradients, factor)?;
         }
         Ok(Some(Mean { gradients, lr_factor, seen }))
     }

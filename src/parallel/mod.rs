@@ -15,6 +15,7 @@ mod group_store;
 mod groups;
 mod hosted;
 mod hosted_parameters;
+mod loss_scale;
 mod mean;
 mod micro_batch;
 mod module_handle;
@@ -33,10 +34,13 @@ mod walk;
 
 pub use calls::state::Piece;
 pub(crate) use calls::state::Taken;
-pub use distributed_optimizer::{ClipNorm, DistributedOptimizer, LocalParameters, Parameters, Stepping};
+pub use distributed_optimizer::{
+    DistributedOptimizer, LocalParameters, Measuring, Outcome, Parameters, Stepping,
+};
 pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
+pub use loss_scale::LossScale;
 pub use micro_batch::{MicroBatch, Passage};
 pub use module_handle::ModuleHandle;
 pub use module_server::ModuleServer;
@@ -69,27 +73,29 @@ pub struct StepTerms {
     pub weight: f64,
     /// What the schedule multiplies the learning rate by.
     pub lr_factor: f64,
-    /// What clipping by the norm multiplies the gradients by.
-    pub clip_factor: f64,
+    /// What clipping by the norm, or the loss's scale, has the gradients multiplied by; 0: they are left out.
+    pub factor: f64,
+    /// They are those of a loss times a factor: that they are not finite is found when they are measured.
+    pub scaled: bool,
 }
 
 impl StepTerms {
     /// As they came from another rank.
-    pub(crate) fn checked(weight: f64, lr_factor: f64, clip_factor: f64) -> anyhow::Result<StepTerms> {
-        for (what, factor) in [("a learning rate is", lr_factor), ("gradients are", clip_factor)] {
+    pub(crate) fn checked(weight: f64, lr_factor: f64, factor: f64) -> anyhow::Result<StepTerms> {
+        for (what, factor) in [("a learning rate is", lr_factor), ("gradients are", factor)] {
             let possible = factor.is_finite() && factor >= 0.0;
             anyhow::ensure!(possible, "{what} not multiplied by {factor}");
         }
         let possible = weight.is_finite() && weight >= 0.0;
         anyhow::ensure!(possible, "a step does not weigh {weight}");
-        Ok(StepTerms { weight, lr_factor, clip_factor })
+        Ok(StepTerms { weight, lr_factor, factor, scaled: false })
     }
 }
 
 /// A step over so many samples, at the learning rate as the optimizer has it.
 impl From<u64> for StepTerms {
     fn from(samples: u64) -> StepTerms {
-        StepTerms { weight: samples as f64, lr_factor: 1.0, clip_factor: 1.0 }
+        StepTerms { weight: samples as f64, lr_factor: 1.0, factor: 1.0, scaled: false }
     }
 }
 

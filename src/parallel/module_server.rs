@@ -263,9 +263,9 @@ pub(super) async fn step<T: Steppable>(
 ) -> Result<Stepped> {
     let stepped = stepped.local::<T>().await?;
     let taking = async {
-        let SentTerms { step, weight, lr_factor, clip_factor } = sent;
-        let terms = StepTerms::checked(weight, lr_factor, clip_factor.unwrap_or(1.0))?;
-        match clip_factor {
+        let SentTerms { step, weight, lr_factor, factor, .. } = sent;
+        let terms = StepTerms::checked(weight, lr_factor, factor.unwrap_or(1.0))?;
+        match factor {
             Some(factor) if stepped.has_rounds() => stepped.take_measured(scope.from, step, factor),
             _ => {
                 let context = settled(&scope, backward).await?;
@@ -288,6 +288,7 @@ pub(super) async fn measure<T: Steppable>(
     let measuring = async {
         let context = settled(&scope, backward).await?;
         let terms = StepTerms::checked(sent.weight, sent.lr_factor, 1.0)?;
+        let terms = StepTerms { scaled: sent.scaled, ..terms };
         measured.measure(context, scope.from, sent.step, backward.map(|_| terms)).await
     };
     let Measured { squares, not_finite } = or_given_up(&*measured, scope.from, measuring.await)?;

@@ -1,7 +1,8 @@
 //! Clipping by the global norm (Pascanu et al., "On the difficulty of training recurrent neural networks", 2013), with the
 //! numbers of torch's `clip_grad_norm_`: the norm is over all parameters of the job, wherever they lie.
 //!
-//! A step that clips takes two exchanges in the place of one. In the first each owner settles what it would apply, which in
+//! A step that clips takes two exchanges in the place of one, as does one whose loss is scaled, which is left out where the norm
+//! is not finite. In the first each owner settles what it would apply, which in
 //! a round is the mean over the trainers, and tells the sum of its squares, module by module; the trainer adds these up, with those of what it
 //! updates itself, and the second one has the owners apply it, times the factor that comes of it. All trainers of a round
 //! add the same numbers, and in one order, so that they say the same.
@@ -26,10 +27,17 @@ pub(crate) fn squares<'a>(gradients: impl IntoIterator<Item = &'a Tensor>) -> Re
     Ok(sum)
 }
 
-/// What gradients are multiplied by, from the sums of the squares of all parts, in any order.
-pub(crate) fn factor(max_norm: f64, mut squares: Vec<f64>) -> f64 {
+/// What a trainer says in the place of a factor to have a step's gradients left out.
+pub(crate) const LEFT_OUT: f64 = 0.0;
+
+/// The norm, from the sums of the squares of all parts, in any order.
+pub(crate) fn of(mut squares: Vec<f64>) -> f64 {
     squares.sort_by(f64::total_cmp);
-    let norm = squares.into_iter().sum::<f64>().sqrt();
+    squares.into_iter().sum::<f64>().sqrt()
+}
+
+/// What gradients of this norm are multiplied by.
+pub(crate) fn factor(max_norm: f64, norm: f64) -> f64 {
     (max_norm / (norm + 1e-6)).min(1.0)
 }
 

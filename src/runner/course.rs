@@ -191,6 +191,8 @@ impl Course {
             data_wait_pct: interval.data_wait_pct,
             staleness,
             time_s: self.throughput.elapsed_s(now),
+            grad_norm: stepped.grad_norm,
+            loss_scale: stepped.loss_scale,
             metrics: stepped.metrics,
         }))
     }

@@ -78,6 +78,12 @@ pub struct StepRecord {
     pub staleness: Option<f64>,
     /// Seconds since the training loop began.
     pub time_s: f64,
+    /// Of all gradients, before they are clipped; where they are clipped or the loss is scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
+    /// What the loss was multiplied by for its gradients, with `precision.autocast = "fp16"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
     /// What the loss plug-in reports.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,

@@ -14,7 +14,7 @@ use super::threads;
 use crate::job::{Source, Training};
 use crate::model::{Mode, Module};
 use crate::optimizers::Optimizer;
-use crate::parallel::{leaf, norm};
+use crate::parallel::{LossScale, leaf, norm};
 use crate::plugin::{Host, Loss};
 use crate::topology::Rank;
 
@@ -28,6 +28,7 @@ pub struct OneProcess {
     optimizers: Vec<Optimizer>,
     loss: Loss,
     clip_norm: Option<f64>,
+    loss_scale: Option<LossScale>,
     /// What the schedule multiplies the learning rates by.
     lr_factor: f64,
 }
@@ -50,8 +51,18 @@ impl OneProcess {
         }
         let sources = job.modules.iter().map(|spec| spec.sources.clone()).collect();
         let (ends, targets) = (job.loss.from.clone(), job.loss.targets.clone());
-        let clip_norm = job.clip_norm;
-        Ok(OneProcess { modules, sources, ends, targets, optimizers, loss, clip_norm, lr_factor: 1.0 })
+        let (clip_norm, loss_scale) = (job.clip_norm, job.loss_scaling.map(LossScale::new));
+        Ok(OneProcess {
+            modules,
+            sources,
+            ends,
+            targets,
+            optimizers,
+            loss,
+            clip_norm,
+            loss_scale,
+            lr_factor: 1.0,
+        })
     }
 
     /// Forward, loss, backward, update. Returns the loss.
@@ -78,11 +89,19 @@ impl OneProcess {
         drop(given);
         let computed = self.loss.compute(&in_float32(outputs)?, &targets, false)?;
         let loss = computed.loss.f_double_value(&[])?;
-        let seed = computed.loss.f_ones_like()?;
+        let scale = self.loss_scale.as_ref().map_or(1.0, LossScale::value);
+        let seed = computed.loss.f_full_like(scale)?;
         let all: Vec<Tensor> = leaves.iter().flatten().map(Tensor::shallow_clone).collect();
         let mut gradients = c10d::engine::grad(&[computed.loss], &all, &[seed], false)?;
-        if let Some(max_norm) = self.clip_norm {
-            let factor = norm::factor(max_norm, vec![norm::squares(gradients.iter().flatten())?]);
+        if self.clip_norm.is_some() || self.loss_scale.is_some() {
+            let norm = norm::of(vec![norm::squares(gradients.iter().flatten())?]) / scale;
+            if let Some(loss_scale) = &mut self.loss_scale {
+                loss_scale.update(norm.is_finite());
+                if !norm.is_finite() {
+                    return Ok(loss);
+                }
+            }
+            let factor = self.clip_norm.map_or(1.0, |max_norm| norm::factor(max_norm, norm)) / scale;
             gradients = norm::scaled(gradients, factor)?;
         }
         let mut gradients = gradients.into_iter();

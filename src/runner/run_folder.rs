@@ -302,6 +302,8 @@ mod tests {
             data_wait_pct: 0.0,
             staleness: None,
             time_s: 1.0,
+            grad_norm: None,
+            loss_scale: None,
             metrics: BTreeMap::new(),
         })
     }

@@ -1,5 +1,5 @@
-//! Steps that are left out because their loss or gradients are not finite (`train.on_nan = "skip"`): how many, and when it is no training
-//! any more. Pure.
+//! Steps that are left out because their loss or gradients are not finite (`train.on_nan = "skip"`, and where losses are scaled): how
+//! many, and when it is no training any more. Pure.
 
 use anyhow::{Result, ensure};
 
@@ -34,8 +34,8 @@ impl Skipped {
         self.in_a_row += 1;
         ensure!(
             self.in_a_row < self.most_in_a_row,
-            "the loss or gradients were not finite in train.most_skipped = {} steps one after another, and train.on_nan = \"skip\" left \
-             them all out\n  hint: {HINT}",
+            "the loss or gradients were not finite in train.most_skipped = {} steps one after another, which were \
+             all left out\n  hint: {HINT}",
             self.most_in_a_row
         );
         Ok(())
@@ -48,7 +48,7 @@ impl Skipped {
     pub fn judge(&self, steps: u64) -> Result<()> {
         ensure!(
             2 * self.all <= steps,
-            "the loss or gradients were not finite in {} of {steps} steps, and train.on_nan = \"skip\" left them out: that is no trained \
+            "the loss or gradients were not finite in {} of {steps} steps, which were left out: that is no trained \
              model\n  hint: {HINT}",
             self.all
         );

@@ -119,6 +119,10 @@ pub struct Stepped {
     pub peak_activations: usize,
     /// Its loss was not finite, and it has updated nothing; or gradients were not, and have not been applied.
     pub skipped: bool,
+    /// Of all gradients, where they are clipped or scaled.
+    pub grad_norm: Option<f64>,
+    /// What the loss was multiplied by.
+    pub loss_scale: Option<f64>,
 }
 
 /// How the parts of a step count.
@@ -189,6 +193,19 @@ fn part(of: f64, whole: f64) -> f64 {
 }
 
 impl Stepped {
+    /// A loss that is no number goes no further, but where it is scaled: everybody has to see gradients that are none.
+    fn is_trainable(&self) -> bool {
+        self.loss.is_finite() || self.loss_scale.is_some()
+    }
+
+    /// What the losses are multiplied by whose gradients are found.
+    fn root_factor(&self) -> f64 {
+        match self.loss_scale {
+            Some(_) if !self.loss.is_finite() => f64::NAN,
+            scale => scale.unwrap_or(1.0),
+        }
+    }
+
     fn add(&mut self, share: Weight, computed: &LossValue) -> Result<()> {
         self.loss += computed.loss.f_double_value(&[])? * share.loss;
         for (name, value) in &computed.metrics {
@@ -216,10 +233,10 @@ impl Stepper {
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
         let (context, first) = self.begin(number, samples.batches.len())?;
         let start = Instant::now();
-        let mut stepped = Stepped::default();
+        let mut stepped = Stepped { loss_scale: self.optimizer.loss_scale(), ..Stepped::default() };
         let Passed { mut backwards, held_back, in_flight: _in_flight } =
             self.pass(number, &context, first, (samples, &counted), want_metrics, &mut stepped)?;
-        if !stepped.loss.is_finite() {
+        if !stepped.is_trainable() {
             return self.skip(number, &context, backwards, stepped);
         }
 
@@ -227,9 +244,10 @@ impl Stepper {
         wait_for(backwards)?;
         // The owners take their step right behind the last backward.
         let (walk, modules, after) = (&self.walk, &self.modules, self.optimizer.steps());
-        // The forwards of the next step wait for this one. Where gradients are clipped its second half leaves later.
-        let goes_ahead = walk.may_begin_ahead() && !self.optimizer.clips();
-        let terms = StepTerms { weight: counted.weight, lr_factor, clip_factor: 1.0 };
+        // The forwards of the next step wait for this one. Where gradients are measured its second half leaves later.
+        let goes_ahead = walk.may_begin_ahead() && !self.optimizer.measures();
+        let scaled = stepped.loss_scale.is_some();
+        let terms = StepTerms { weight: counted.weight, lr_factor, factor: 1.0, scaled };
         let stepping = self.optimizer.step(&context, &last, terms);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && goes_ahead) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
@@ -250,11 +268,15 @@ impl Stepper {
             gradient_sync.after_backward(&context)?;
         }
         let applied = stepping?.wait().context("the optimizer's step failed")?;
-        stepped.staleness = applied.staleness;
+        (stepped.staleness, stepped.grad_norm) = (applied.staleness, applied.norm);
         match applied.not_finite {
             None => self.skipped.taken(),
             Some(wrong) => {
-                self.leave_out(number, &wrong)?;
+                if scaled {
+                    self.overflowed(number, &wrong)?
+                } else {
+                    self.leave_out(number, &wrong)?
+                }
                 stepped.skipped = true;
             }
         }
@@ -333,11 +355,11 @@ impl Stepper {
                     let computed = trainable_loss(&mut self.loss, &outputs, &targets, want_metrics)?;
                     stepped.computed += started.take_computed() + loss_began.elapsed();
                     stepped.add(counted.parts[nth].shown, &computed)?;
-                    if !stepped.loss.is_finite() {
+                    if !stepped.is_trainable() {
                         return Ok(passed);
                     }
                     // The gradients of a step's micro-batches add up in the context.
-                    roots.push_back(match counted.parts[nth].root {
+                    roots.push_back(match counted.parts[nth].root * stepped.root_factor() {
                         1.0 => computed.loss,
                         share => computed.loss.f_mul_scalar(share)?,
                     });
@@ -399,6 +421,13 @@ impl Stepper {
             }
         }
     }
+
+    /// As some steps' gradients do while the scale of losses is found. That none is applied any more is no training.
+    fn overflowed(&mut self, number: u64, wrong: &str) -> Result<()> {
+        let (rank, step) = (self.rank, number + 1);
+        tracing::info!("rank {rank}, step {step}: {wrong}; the step is left out");
+        self.skipped.another().with_context(|| format!("rank {rank}, step {step}"))
+    }
 }
 
 const UNTRAINABLE: &str = "the loss does not depend on any parameter that is trained\n  \
@@ -426,7 +455,7 @@ fn trainable_loss(
 /// Outputs as losses and metrics take them: as in `autocast`, where losses are among what runs in float32.
 pub(super) fn in_float32(outputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let cast = |output: Tensor| match output.f_kind()? {
-        Kind::BFloat16 => anyhow::Ok(output.f_to_kind(Kind::Float)?),
+        Kind::BFloat16 | Kind::Half => anyhow::Ok(output.f_to_kind(Kind::Float)?),
         _ => Ok(output),
     };
     outputs.into_iter().map(cast).collect()

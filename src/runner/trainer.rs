@@ -25,8 +25,8 @@ use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
 use crate::job::{Consistency, ModuleSpec, Placement, Task, Training};
 use crate::parallel::{
-    ClipNorm, DistributedOptimizer, GradientSync, Groups, ModuleHandle, Pulled, RemoteModule, Replica,
-    ShardedModule, Walk,
+    DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
+    Replica, ShardedModule, Walk,
 };
 use crate::plugin::{DatasetState, Host, Loss, PluginError};
 use crate::rpc::Mesh;
@@ -279,9 +279,10 @@ impl Trainer<'_> {
         let updated = modules.iter().zip(&job.modules);
         let updated = updated.map(|(module, spec)| Ok((module.parameters()?, job.optimization(spec))));
         let rounds = job.train.consistency == Consistency::Bsp;
-        let clip = job.clip_norm.map(|max_norm| ClipNorm { max_norm, rounds });
-        let optimizer =
-            DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?.clipping(clip);
+        let (max_norm, scaling) = (job.clip_norm, job.loss_scaling);
+        let is_measured = max_norm.is_some() || scaling.is_some();
+        let optimizer = DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?
+            .measuring(is_measured.then_some(Measuring { max_norm, rounds }), scaling.map(LossScale::new));
         let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
         let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
         let (seed, on_nan) = (job.seed, job.train.on_nan);

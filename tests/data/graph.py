@@ -314,32 +314,57 @@ def bf16(model):
     return plain(model)
 
 
+def fp16(model):
+    """As bf16, in float16 with losses that are scaled: at first by too much, and soon by more again. The gradients of the ConvNet
+    are clipped, too. placements.rs says the same."""
+    return [torch.optim.SGD(model.parameters(), lr=LR)], [], CLIP_NORM if isinstance(model, Conv) else None
+
+
+HALVES = {bf16: torch.bfloat16, fp16: torch.float16}
+SCALER = dict(init_scale=2.0**24, growth_factor=2.0, backoff_factor=0.5, growth_interval=7)
+
+
 def train(model, inputs, targets, loss=nn.functional.mse_loss, how=plain):
     targets = targets if isinstance(targets, list) else [targets]
     optimizers, schedules, clip_norm = how(model)
     average = torch.optim.swa_utils.AveragedModel(
         model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(DECAY))
-    clipped = 0
+    scaler = torch.amp.GradScaler("cpu", **SCALER, enabled=how is fp16)
+    clipped, left_out, scales = 0, 0, set()
     for step in range(STEPS):
         # Each trainer has a half, and a step is one batch of each.
         own = torch.arange(step * BATCH, (step + 1) * BATCH)
         halves = [own + trainer * (SAMPLES // TRAINERS) for trainer in range(TRAINERS)]
         model.zero_grad()
-        for part in halves if how is bf16 else [torch.cat(halves)]:
-            with torch.autocast("cpu", torch.bfloat16, enabled=how is bf16):
+        parts = halves if how in HALVES else [torch.cat(halves)]
+        for part in parts:
+            with torch.autocast("cpu", HALVES.get(how, torch.bfloat16), enabled=how in HALVES):
                 outputs = model(*[x[part] for x in inputs])
                 of_part = loss(outputs, *[y[part] for y in targets])
-            (of_part * len(part) / (BATCH * TRAINERS)).backward()
+            # Of the trainers' gradients the mean is applied.
+            scaler.scale(of_part).backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= len(parts)
         if clip_norm and clip_norm < 0:
             clipped += any(bool((p.grad.abs() > -clip_norm).any()) for p in model.parameters())
             nn.utils.clip_grad_value_(model.parameters(), -clip_norm)
         elif clip_norm:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             clipped += bool(norm > clip_norm)
-        for each in [*optimizers, *schedules]:
-            each.step()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        before = scaler.get_scale()
+        scaler.update()
+        left_out += scaler.get_scale() < before
+        scales.add(before)
+        for schedule in schedules:
+            schedule.step()
         average.update_parameters(model)
     assert not clip_norm or clipped > STEPS * 0.4, clipped
+    assert how is not fp16 or left_out > 3 and len(scales) > 4, (left_out, scales)
     return (average.module if how is averaged else model).state_dict()
 
 
@@ -355,7 +380,7 @@ def main():
         """From the seed, and from the first rows of tables that are cut."""
         ways = {"": plain, "_averaged": averaged}
         if name in TUNED:
-            ways.update(_tuned=tuned, _clamped=clamped, _bf16=bf16)
+            ways.update(_tuned=tuned, _clamped=clamped, _bf16=bf16, _fp16=fp16)
         if name in [*TUNED, "script"]:
             ways["_frozen"] = frozen
         for way, how in ways.items():

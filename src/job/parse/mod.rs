@@ -120,13 +120,13 @@ fn training(root: &Table<'_>, roles: &[Role], purpose: Purpose) -> Option<Traini
     let loss = data::read_loss(&root.open(&keys::LOSS));
     let optimizer = optimizer::read(root);
     let ema = ema::read(root.item(&keys::EMA).map(|_| root.open(&keys::EMA)).as_ref());
-    let autocast = precision::read(&root.open(&keys::PRECISION));
+    let precision = precision::read(&root.open(&keys::PRECISION));
     let eval = eval::read(&root.open(&keys::EVAL));
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
     let (Graph { mut modules, fields, named_outputs, from, targets }, (plugin, params)) = (graph?, loss?);
-    let autocast = autocast?;
+    let precision::Precision { autocast, loss_scaling } = precision?;
     modules.iter_mut().for_each(|module| module.autocast = autocast);
     let optimizer::Read { common, schedule, clip_norm, clip_value, own } = optimizer?;
     let mut training = Training {
@@ -145,6 +145,7 @@ fn training(root: &Table<'_>, roles: &[Role], purpose: Purpose) -> Option<Traini
         clip_norm,
         clip_value,
         ema: ema?,
+        loss_scaling,
         train: train.train?,
         eval: eval?,
         log: log?,
@@ -190,6 +191,7 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
     if let Some(item) = root.item(&keys::EMA) {
         ema::check(&item, training);
     }
+    precision::check(&root.section(&keys::PRECISION), training);
     freeze::check(root, training);
     eval::check(&root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {

@@ -10,7 +10,7 @@ use super::ModulePlan;
 use super::rate::RatePlan;
 use super::show::{Align::Left, Align::Right, Grid};
 use crate::human::{counted, thousands};
-use crate::job::validated::{MadeOf, ModuleSpec, Training};
+use crate::job::validated::{LossScaling, MadeOf, ModuleSpec, Training};
 use crate::layers::each_tensor;
 use crate::optimizers::{Optimization, OptimizerSpec};
 
@@ -26,6 +26,9 @@ pub struct OptimizedPlan {
     /// The decay of the weights' moving average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<f64>,
+    /// How losses are scaled for gradients in float16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scaling: Option<LossScaling>,
     pub frozen: Vec<FrozenPlan>,
     /// None: nothing trains.
     pub learning_rate: Option<RatePlan>,
@@ -95,6 +98,7 @@ pub(super) fn optimized(job: &Training, plans: &[ModulePlan], steps: Option<u64>
         clip_norm: job.clip_norm,
         clip_value: job.clip_value,
         ema: job.ema,
+        loss_scaling: job.loss_scaling,
         frozen: job.modules.iter().filter_map(frozen).collect(),
         learning_rate: lr.map(|lr| RatePlan::new(job, lr, sets.len() > 1, steps)),
     }
@@ -182,6 +186,9 @@ impl fmt::Display for OptimizedPlan {
         }
         if let Some(decay) = self.ema {
             write!(f, "\n  beside the weights is their moving average: each step leaves {decay} of it")?;
+        }
+        if let Some(LossScaling { init_scale, .. }) = self.loss_scaling {
+            write!(f, "\n  losses are scaled, by {init_scale} at first; a step that overflows is left out")?;
         }
         for frozen in &self.frozen {
             write!(f, "\n  {frozen}")?;

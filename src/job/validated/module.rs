@@ -43,6 +43,7 @@ pub struct ModuleSpec {
 #[serde(rename_all = "snake_case")]
 pub enum Autocast {
     Bf16,
+    Fp16,
 }
 
 /// Which part this is of a module that is placed on several roles, one after another.

@@ -42,6 +42,9 @@ pub struct Training {
     pub clip_value: Option<f64>,
     /// The decay of the weights' moving average.
     pub ema: Option<f64>,
+    /// Of losses whose gradients pass through float16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scaling: Option<LossScaling>,
     pub train: Train,
     pub eval: Eval,
     pub log: Log,
@@ -68,6 +71,17 @@ impl Loss {
     pub fn is_sum(&self) -> bool {
         self.params.get("reduction").is_some_and(|reduction| reduction == "sum")
     }
+}
+
+/// How the factor of a loss is found, by the names of torch's `GradScaler`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LossScaling {
+    pub init_scale: f64,
+    /// What it is multiplied by after `growth_interval` steps that were applied, one after another.
+    pub growth_factor: f64,
+    /// After a step that was left out.
+    pub backoff_factor: f64,
+    pub growth_interval: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

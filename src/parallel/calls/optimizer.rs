@@ -48,36 +48,40 @@ pub(in crate::parallel) struct SentTerms {
     pub weight: f64,
     /// What the learning rate is multiplied by.
     pub lr_factor: f64,
-    /// What the gradients are multiplied by that were measured before; none: they were not.
-    pub clip_factor: Option<f64>,
+    /// What the gradients are multiplied by that were measured before, 0: they are left out; none: they were not measured.
+    pub factor: Option<f64>,
+    /// The gradients are those of a loss times a factor: that they are not finite is no mistake.
+    pub scaled: bool,
 }
 
 impl Field for SentTerms {
     fn into_value(self) -> Value {
-        let SentTerms { step, weight, lr_factor, clip_factor } = self;
+        let SentTerms { step, weight, lr_factor, factor, scaled } = self;
         Value::List(vec![
             step.into_value(),
             weight.into_value(),
             lr_factor.into_value(),
-            clip_factor.into_value(),
+            factor.into_value(),
+            scaled.into_value(),
         ])
     }
 
     fn from_value(value: Value) -> Result<SentTerms, String> {
-        let parts = <[Value; 4]>::try_from(Vec::<Value>::from_value(value)?);
-        let [step, weight, lr_factor, clip_factor] =
-            parts.map_err(|parts| format!("expected four terms of a step, found {}", parts.len()))?;
+        let parts = <[Value; 5]>::try_from(Vec::<Value>::from_value(value)?);
+        let [step, weight, lr_factor, factor, scaled] =
+            parts.map_err(|parts| format!("expected five terms of a step, found {}", parts.len()))?;
         Ok(SentTerms {
             step: Field::from_value(step)?,
             weight: Field::from_value(weight)?,
             lr_factor: Field::from_value(lr_factor)?,
-            clip_factor: Field::from_value(clip_factor)?,
+            factor: Field::from_value(factor)?,
+            scaled: Field::from_value(scaled)?,
         })
     }
 }
 
 call! {
-    /// The first half of a step that clips: what would be applied, which waits for the second half.
+    /// The first half of a step that clips or scales: what would be applied, which waits for the second half.
     pub(in crate::parallel) struct Measure = "optimizer.measure" -> MeasuredStep {
         optimizer: RRef,
         /// As in `optimizer.step`.

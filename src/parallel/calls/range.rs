@@ -73,7 +73,7 @@ call! {
         version: u64,
         /// As in `range.measure`.
         step: u64,
-        clip_factor: f64,
+        factor: f64,
     }
 }
 

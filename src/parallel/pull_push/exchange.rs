@@ -156,10 +156,10 @@ impl Exchange {
         let given = given.map(|(gradients, terms)| (self.here.gradients(gradients), terms));
         let local = &mut self.local;
         local.taken += 1;
-        if let Some((mut gradients, StepTerms { weight, lr_factor, clip_factor })) = given {
+        if let Some((mut gradients, StepTerms { weight, lr_factor, factor, .. })) = given {
             local.lr_factor = lr_factor;
-            if clip_factor != 1.0 {
-                gradients = norm::scaled(gradients, clip_factor)?;
+            if factor != 1.0 {
+                gradients = norm::scaled(gradients, factor)?;
             }
             if let Some(optimizer) = &mut local.optimizer {
                 optimizer.step(&self.here.tensors, &gradients, lr_factor)?;
@@ -192,10 +192,10 @@ impl Exchange {
     }
 
     /// The second half.
-    pub(in crate::parallel) fn step_measured(&self, step: u64, clip_factor: f64) -> Pushing {
+    pub(in crate::parallel) fn step_measured(&self, step: u64, factor: f64) -> Pushing {
         let push = |server: &Server| {
             let (range, version) = (server.range.clone(), server.version);
-            let push = range::PushMeasured { range, version, step, clip_factor };
+            let push = range::PushMeasured { range, version, step, factor };
             self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS)
         };
         Pushing(self.servers.iter().map(push).collect())

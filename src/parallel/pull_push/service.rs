@@ -110,8 +110,8 @@ async fn measure(scope: Scope, measure: Measure) -> Result<MeasuredStep> {
 }
 
 async fn push_measured(scope: Scope, push: PushMeasured) -> Result<Pushed> {
-    let PushMeasured { range, version, step, clip_factor } = push;
-    let factor = StepTerms::checked(0.0, 1.0, clip_factor)?.clip_factor;
+    let PushMeasured { range, version, step, factor } = push;
+    let factor = StepTerms::checked(0.0, 1.0, factor)?.factor;
     let range = range.local::<ServerRange>().await?;
     let (applied, update) = range.push_measured(scope.from, version, step, factor).await?;
     Ok(Pushed { staleness: applied.staleness, update })

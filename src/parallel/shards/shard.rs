@@ -243,7 +243,8 @@ impl Shard {
         terms: Option<StepTerms>,
     ) -> Result<(u64, Option<Contribution>, Option<String>)> {
         let (used, looked_up) = self.take_gradients(context)?;
-        let not_finite = terms.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
+        let judged = terms.filter(|terms| !terms.scaled);
+        let not_finite = judged.and_then(|_| looked_up.iter().find_map(|given| self.wrong(given)));
         let given = terms.filter(|_| not_finite.is_none());
         Ok((used, given.map(|terms| Contribution { terms, looked_up }), not_finite))
     }

@@ -495,7 +495,7 @@ impl Updated for Table {
     /// Rows are averaged where they are applied: nothing of them is as large as the table.
     fn average((): &(), given: Vec<Contribution>) -> Result<Option<Self::Mean>> {
         let Some(Contribution { terms, .. }) = given.first() else { return Ok(None) };
-        let factor = terms.clip_factor;
+        let factor = terms.factor;
         Ok(Some((given, factor)))
     }
 

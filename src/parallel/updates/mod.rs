@@ -21,7 +21,7 @@ mod ssp;
 use anyhow::{Result, bail};
 
 use self::lanes::Lanes;
-use self::ordered::{Ordered, finite};
+use self::ordered::Ordered;
 use self::pace::{Pace, Verdict};
 use super::Applied;
 use super::state::StepCounters;
@@ -223,7 +223,7 @@ impl<U: Updated> Updates<U> {
     /// before [`step_measured`](Updates::step_measured).
     ///
     /// # Errors
-    /// When it, or the round, cannot be averaged; when it is not finite.
+    /// When it, or the round, cannot be averaged.
     pub(super) async fn measure(
         &self,
         trainer: Rank,
@@ -236,7 +236,7 @@ impl<U: Updated> Updates<U> {
             }
             State::Ordered { rounds: false, .. } | State::Unordered(_) => {
                 let mean = given.map(|given| U::average(&self.averager, vec![given])).transpose()?.flatten();
-                mean.map_or(Ok(0.0), |mean| finite(self.read(trainer, |updated| updated.squares(&mean)).1?))
+                mean.map_or(Ok(0.0), |mean| self.read(trainer, |updated| updated.squares(&mean)).1)
             }
         }
     }

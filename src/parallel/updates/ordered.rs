@@ -1,9 +1,9 @@
 //! Updates one after the other, each of one step or of a round of all trainers' steps.
 //!
-//! Where gradients are clipped by their norm, a round is measured first and applied afterwards:
+//! Where gradients are clipped by their norm, or the loss is scaled, a round is measured first and applied afterwards:
 //!
 //! - `UO-1` All trainers of a round measure it, or none does.
-//! - `UO-2` A measured round is applied with one factor, by the first trainer that says it. Each of its trainers says it once,
+//! - `UO-2` A measured round is applied with one factor, or with 0 left out, by the first trainer that says it. Each of its trainers says it once,
 //!   for the step that it has measured, and none may say another than the first.
 
 use std::collections::BTreeMap;
@@ -203,6 +203,7 @@ impl<U: Updated> Ordered<U> {
         }
         measured.factor = Some(factor);
         let (mean, trainers) = (measured.mean.take(), std::mem::take(&mut measured.trainers));
+        let mean = mean.filter(|_| factor > 0.0);
         let applied = mean.map_or(Ok(()), |mean| state.apply(U::scaled(mean, factor)?));
         state.finish_round(trainers, &applied);
         drop(state);
@@ -278,7 +279,7 @@ impl<U: Updated> State<U> {
         steps: BTreeMap<Rank, u64>,
         mean: Option<U::Mean>,
     ) -> Result<()> {
-        let squares = mean.as_ref().map_or(Ok(0.0), |mean| finite(self.updated.squares(mean)?));
+        let squares = mean.as_ref().map_or(Ok(0.0), |mean| self.updated.squares(mean));
         match squares {
             Ok(squares) => {
                 // The one that has just been taken.
@@ -321,12 +322,6 @@ impl<U: Updated> State<U> {
         *number += 1;
         Some(Complete { given: std::mem::take(given), steps: std::mem::take(steps) })
     }
-}
-
-/// The mean of finite gradients may be beyond what float32 has.
-pub(super) fn finite(squares: f64) -> Result<f64> {
-    ensure!(squares.is_finite(), "the norm of the gradients is not finite\n  hint: lower optimizer.lr");
-    Ok(squares)
 }
 
 #[cfg(test)]

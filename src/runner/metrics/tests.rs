@@ -141,6 +141,8 @@ fn a_record_is_one_line_and_a_loss_that_is_no_number_survives_it() {
         data_wait_pct: 0.25,
         staleness: Some(1.5),
         time_s: 0.75,
+        grad_norm: None,
+        loss_scale: None,
         metrics: BTreeMap::from([("accuracy".into(), 0.5), ("perplexity".into(), f64::INFINITY)]),
     });
     let line = serde_json::to_string(&record).unwrap();
@@ -188,6 +190,8 @@ proptest! {
     ) {
         let step = StepRecord {
             step: 1, epoch: 1, rank: Rank(1), loss, lr: 0.1, samples_per_s: 1.0, data_wait_pct: 0.0, staleness: None, time_s: 1.0,
+            grad_norm: None,
+            loss_scale: None,
             metrics: metrics.clone(),
         };
         let metrics = metrics.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));

@@ -6,7 +6,7 @@ use pstrain::autograd::Autograd;
 use pstrain::job::{Consistency, Filter, ModuleSpec};
 use pstrain::model::Module;
 use pstrain::optimizers::{OptimizerSpec, Sgd};
-use pstrain::parallel::{Applied, DistributedOptimizer, Forward, Pulled, RangeServer, Traffic};
+use pstrain::parallel::{DistributedOptimizer, Forward, Outcome, Pulled, RangeServer, Traffic};
 use pstrain::rpc::{Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
 use tch::{Kind, Tensor};
@@ -79,7 +79,7 @@ impl World {
         &self,
         (pulled, optimizer): &mut (Pulled, DistributedOptimizer),
         used: &[usize],
-    ) -> anyhow::Result<Applied> {
+    ) -> anyhow::Result<Outcome> {
         let autograd = &self.autograds[TRAINER];
         let context = autograd.context();
         let input = Tensor::zeros([1, 64], (Kind::Float, tch::Device::Cpu));
