@@ -460,9 +460,14 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
     tuned(&TOWERS, &[Caller, Replicas, RemoteReplicas]);
     tuned(&TOWERS, &[Stages, Remote, With("item")]);
     tuned(&TOWERS, &[Replicas, Caller, Remote]);
+    tuned(&TOWERS, &[Replicas, Replicas, Replicas]);
+    tuned(&TOWERS, &[RemoteReplicas, Remote, Caller]);
     tuned(&DIAMOND, &[Remote, Remote, Remote, Remote]);
     tuned(&DIAMOND, &[Remote, Caller, Remote, Replicas]);
     tuned(&DIAMOND, &[Caller, Remote, Caller, RemoteReplicas]);
+    tuned(&DIAMOND, &[Replicas, Replicas, Replicas, Replicas]);
+    tuned(&DIAMOND, &[Stages, Remote, Replicas, Caller]);
+    tuned(&DIAMOND, &[Remote, With("a"), Caller, Remote]);
     for places in CONV_PLACES {
         tuned(&CONV, &places);
     }
