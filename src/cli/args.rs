@@ -166,6 +166,10 @@ pub struct OutputArgs {
     /// Remove what an earlier run has left in the folder of --run-dir
     #[arg(long, requires = "run_dir")]
     pub overwrite: bool,
+    /// Go on from a checkpoint, or from the newest of a run; `auto`: from that of this job's newest run (or of --run-dir), if
+    /// there is one
+    #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
+    pub resume: Option<String>,
     /// Print the summary as JSON on stdout, with the run folder and the whole job
     #[arg(long)]
     pub json: bool,

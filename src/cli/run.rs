@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
+use super::resume::{self, Beginning};
 use super::{job, logs, stdout};
 use crate::job::{Cluster, Init, Resolved};
 use crate::rpc::Token;
@@ -17,6 +18,7 @@ use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
+use crate::runner::training::KeptIn;
 use crate::runner::{agreement, libtorch, limits, rendezvous};
 use crate::topology::Rank;
 
@@ -39,8 +41,9 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     look.start_logs(Some(&board));
 
     let token = token()?;
-    let folder =
-        (rank == Rank(0)).then(|| make_folder(&resolved, Some(&args.job), &args.output)).transpose()?;
+    let keeps = (rank == Rank(0)).then(|| keep_in(&resolved, Some(&args.job), &args.output)).transpose()?;
+    let Some(kept_in) = keeps.map_or(Some(None), |keeps| keeps.map(Some)) else { return Ok(DONE) };
+    let folder = kept_in.as_ref().map(|kept| kept.folder.clone());
     let agent = Agent::from_environment(|name| std::env::var(name).ok());
     // Kept until the end: the last to leave a file deletes it.
     let mut meeting =
@@ -57,7 +60,7 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         listen: meeting.listen.take(),
         token,
         data_root,
-        folder: folder.clone(),
+        kept_in,
         reporter: Reporter::to_board(board.clone()),
         started,
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
@@ -95,23 +98,41 @@ fn with_hint(error: RankError, init: &Init) -> Failure {
 
 /// A run that ended early has left something, too.
 fn with_folder(failure: Failure, folder: Option<&RunFolder>) -> Failure {
-    let kept = folder.map(kept_in);
+    let kept = folder.map(recorded_in);
     let lines = failure.message.iter().map(|message| message.trim_end()).chain(kept.as_deref());
     let message = lines.collect::<Vec<_>>().join("\n");
     Failure { message: (!message.is_empty()).then_some(message), ..failure }
 }
 
 /// Where to look after a run that ended early.
-pub fn kept_in(folder: &RunFolder) -> String {
+pub fn recorded_in(folder: &RunFolder) -> String {
     format!("what the run recorded is in `{}`", folder.path().display())
 }
 
-/// The run folder with the job in it. `file`: the one that the job was read from.
-pub fn make_folder(
+/// Where the run is kept, and what it goes on from. None: it is finished. `file`: the one that the job was read from.
+pub fn keep_in(
     resolved: &Resolved,
     file: Option<&Path>,
     output: &OutputArgs,
-) -> Result<RunFolder, Failure> {
+) -> Result<Option<KeptIn>, Failure> {
+    let Beginning { checkpoint, run, finished } = resume::beginning(resolved, output)?;
+    if let Some(run) = finished {
+        eprintln!("the run in `{}` is finished: there is nothing to go on with", run.display());
+        return Ok(None);
+    }
+    let folder = match run {
+        Some(run) => {
+            let folder = RunFolder::go_on(&run, &resolved.toml)?;
+            limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
+            folder
+        }
+        None => make_folder(resolved, file, output)?,
+    };
+    Ok(Some(KeptIn { folder, job_text: resolved.toml.clone(), resumed: checkpoint }))
+}
+
+/// The run folder with the job in it. `file`: the one that the job was read from.
+fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) -> Result<RunFolder, Failure> {
     let modules = resolved.job.training().map_or(&[][..], |training| training.modules.as_slice());
     let of_modules = modules
         .iter()

@@ -8,14 +8,14 @@ use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure};
-use super::run::{given_token, kept_in, make_folder, print_report};
+use super::run::{given_token, keep_in, print_report, recorded_in};
 use super::{job, logs};
 use crate::job::{Job, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
-use crate::runner::run_folder::RunFolder;
+use crate::runner::training::KeptIn;
 use crate::runner::{agreement, libtorch, limits};
 use crate::topology::Rank;
 
@@ -25,11 +25,12 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     limits::check(&resolved.job, None).map_err(Failure::usage)?;
     job::try_inputs(args.job.as_deref(), &resolved.job, &job::data_root(&resolved.job)?)?;
     let listen = Listen::of(&resolved)?;
-    let folder = make_folder(&resolved, args.job.as_deref(), &args.output)?;
+    let Some(kept_in) = keep_in(&resolved, args.job.as_deref(), &args.output)? else { return Ok(DONE) };
+    let folder = kept_in.folder.clone();
     if args.job.is_none() {
         say_what_is_trained(&resolved.job.name);
     }
-    let world = World { resolved: &resolved, folder: &folder, keeps_folder: true, look, started };
+    let world = World { resolved: &resolved, kept_in, keeps_folder: true, look, started };
     in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))
 }
 
@@ -71,7 +72,7 @@ impl Listen {
 /// A job whose ranks are all on this machine.
 pub struct World<'a> {
     pub resolved: &'a Resolved,
-    pub folder: &'a RunFolder,
+    pub kept_in: KeptIn,
     /// What is recorded there stays, whatever happens.
     pub keeps_folder: bool,
     pub look: logs::Wanted,
@@ -84,7 +85,7 @@ pub fn in_world(
     listen: Listen,
     tell: impl FnOnce(Option<Report>) -> Result<(), Failure>,
 ) -> Result<u8, Failure> {
-    let World { resolved, folder, keeps_folder, look, started } = world;
+    let World { resolved, kept_in, keeps_folder, look, started } = world;
     let job = &resolved.job;
     let agreement = agreement::of(resolved)?;
     let data_root = job::data_root(job)?;
@@ -99,7 +100,7 @@ pub fn in_world(
             let grace = job.cluster.lost_after + Duration::from_secs(3);
             let code = supervise(supervisor, names, grace, look)?;
             if code != DONE && keeps_folder {
-                eprintln!("{}", kept_in(folder));
+                eprintln!("{}", recorded_in(&kept_in.folder));
             }
             return Ok(code);
         }
@@ -117,7 +118,7 @@ pub fn in_world(
         listen,
         token: Some(token),
         data_root,
-        folder: (rank == Rank(0)).then(|| folder.clone()),
+        kept_in: (rank == Rank(0)).then_some(kept_in),
         reporter: Reporter::to_parent(progress),
         started,
         stuck: |error| c10d::process::leave(once(error).report()),

@@ -17,6 +17,7 @@ use crate::runner::metrics::{EvalResult, Summary};
 use crate::runner::predictions::Format;
 use crate::runner::rank::Report;
 use crate::runner::run_folder::{self, RunFolder};
+use crate::runner::training::KeptIn;
 use crate::runner::{libtorch, limits};
 
 pub fn eval(args: EvalArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -101,11 +102,12 @@ fn use_model(
 ) -> Result<u8, Failure> {
     let scratch = files::temporary_folder(&std::env::temp_dir()).context("a folder for what is recorded");
     let scratch = scratch.map_err(Failure::from)?;
-    let folder = RunFolder::at(scratch.path());
+    let (folder, job_text) = (RunFolder::at(scratch.path()), resolved.toml.clone());
+    let kept_in = KeptIn { folder, job_text, resumed: None };
     libtorch::ensure().map_err(Failure::usage)?;
     limits::check(&resolved.job, None).map_err(Failure::usage)?;
     let listen = Listen::anywhere(&resolved.job)?;
-    let world = World { resolved, folder: &folder, keeps_folder: false, look, started };
+    let world = World { resolved, kept_in, keeps_folder: false, look, started };
     let parent = std::process::id();
     let done = in_world(world, listen, |report| match report {
         Some(Report::Trained(summary)) => Ok(tell(&summary)?),

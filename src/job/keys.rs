@@ -4,7 +4,8 @@
 use figment::value::{Dict, Value};
 
 use super::parse::{
-    cluster, collectives, data, ema, eval, modules, pipeline, precision, pull_push, replicas, train,
+    checkpoint, cluster, collectives, data, ema, eval, modules, pipeline, precision, pull_push, replicas,
+    train,
 };
 use crate::config::{Absent, AnyKey, By, Integer, Item, Key, Keys, Kind, by, integer, key, section, text};
 use crate::optimizers;
@@ -36,6 +37,9 @@ pub const EMA: Key<Keys> = section("ema", ema::KEYS).doc(
 pub const TRAIN: Key<Keys> =
     section("train", train::KEYS).doc("How long to train, and how the trainers' updates meet.");
 pub const EVAL: Key<Keys> = section("eval", eval::KEYS).doc("When and how to measure on `data.test`.");
+pub const CHECKPOINT: Key<Keys> = section("checkpoint", checkpoint::KEYS).doc(
+    "Saves all that a run needs to go on, while training goes on; `--resume` goes on from the last one.",
+);
 pub const LOG: Key<Keys> = section("log", train::LOG).doc("What is told while training.");
 pub const PLUGINS: Key<Keys> = section("plugins", data::LIMITS).doc("What a plug-in may use.");
 
@@ -56,6 +60,7 @@ pub static JOB: &[&dyn AnyKey] = &[
     &EMA,
     &TRAIN,
     &EVAL,
+    &CHECKPOINT,
     &LOG,
     &PLUGINS,
     &COLLECTIVES,

@@ -82,7 +82,11 @@ fn training_sections(out: &mut String, training: &Training, mut root: Dict) {
         section(out, "ema", [("decay".to_owned(), decay.into())].iter().map(|(key, value)| (key, value)));
     }
     section(out, "train", train(training, take(&mut root, "train"), is_graph).iter());
-    for key in ["eval", "log", "plugins"] {
+    section(out, "eval", take(&mut root, "eval").iter());
+    if training.checkpoint.is_some() {
+        section(out, "checkpoint", take(&mut root, "checkpoint").iter());
+    }
+    for key in ["log", "plugins"] {
         section(out, key, take(&mut root, key).iter());
     }
 }

@@ -63,13 +63,30 @@ impl TensorFile {
     ///
     /// # Errors
     /// As [`TensorFile::create`].
-    pub fn begin(file: File, path: &Path, mut regions: Vec<Region>) -> Result<TensorFile, ModelError> {
+    pub fn begin(file: File, path: &Path, regions: Vec<Region>) -> Result<TensorFile, ModelError> {
+        TensorFile::begin_with(file, path, regions, &[])
+    }
+
+    /// As [`TensorFile::begin`], with `metadata` about the whole file, by name.
+    ///
+    /// # Errors
+    /// As [`TensorFile::create`].
+    pub fn begin_with(
+        file: File,
+        path: &Path,
+        mut regions: Vec<Region>,
+        metadata: &[(&str, String)],
+    ) -> Result<TensorFile, ModelError> {
         let failed = |message: String| failed(path, message);
         // Numbers stand at multiples of their size, for readers that map the file.
         regions.sort_by(|a, b| {
             (b.kind.elt_size_in_bytes(), &a.name).cmp(&(a.kind.elt_size_in_bytes(), &b.name))
         });
         let mut header = serde_json::Map::new();
+        if !metadata.is_empty() {
+            let metadata = metadata.iter().map(|(name, text)| ((*name).to_owned(), text.as_str().into()));
+            header.insert("__metadata__".into(), serde_json::Value::Object(metadata.collect()));
+        }
         let (mut places, mut at) = (Vec::new(), 0u64);
         for region in regions {
             let dtype = dtype(region.kind).ok_or_else(|| {

@@ -268,9 +268,17 @@ impl DistributedOptimizer {
         self.replica(module)?.restore(state).with_context(|| format!("module `{module}`"))
     }
 
+    /// What the losses are multiplied by, as [`go_on_from`](DistributedOptimizer::go_on_from) takes it.
+    pub fn loss_scale_state(&self) -> Option<(u32, u64)> {
+        self.loss_scale.as_ref().map(LossScale::state)
+    }
+
     /// Goes on behind so many steps of this trainer, which the owners' states know of.
-    pub fn go_on_from(&mut self, steps: u64) {
+    pub fn go_on_from(&mut self, steps: u64, loss_scale: Option<(u32, u64)>) {
         self.steps = steps;
+        if let (Some(own), Some(state)) = (&mut self.loss_scale, loss_scale) {
+            own.restore(state);
+        }
     }
 
     /// The averages of the modules on this rank become their parameters, and the parameters the averages.

@@ -23,6 +23,15 @@ impl LossScale {
         f64::from(self.value)
     }
 
+    /// All that it is: the bits of its value, and how many steps were applied with it.
+    pub fn state(&self) -> (u32, u64) {
+        (self.value.to_bits(), self.applied)
+    }
+
+    pub fn restore(&mut self, (bits, applied): (u32, u64)) {
+        (self.value, self.applied) = (f32::from_bits(bits), applied);
+    }
+
     /// After a step that was applied, or left out.
     pub fn update(&mut self, applied: bool) {
         let LossScaling { growth_factor, backoff_factor, growth_interval, .. } = self.scaling;

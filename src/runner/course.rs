@@ -85,6 +85,15 @@ impl Course {
         }
     }
 
+    /// Goes on with the best validation so far.
+    pub fn go_on_from(&mut self, best: Option<EvalRecord>) {
+        self.best = best;
+    }
+
+    pub fn best(&self) -> Option<&EvalRecord> {
+        self.best.as_ref()
+    }
+
     /// With `step`, which counts from 0.
     pub fn end_epoch(&mut self, step: u64) -> Result<()> {
         let Mean { sum, count } = std::mem::take(&mut self.epoch_loss);

@@ -16,9 +16,8 @@ use super::driver::ReportedToDriver;
 use super::inputs::BadJob;
 use super::metrics::Summary;
 use super::progress::Reporter;
-use super::run_folder::RunFolder;
 use super::signals::{self, Signals};
-use super::training::TrainingRank;
+use super::training::{KeptIn, TrainingRank};
 use crate::job::{Collectives, Job, Payload, Work};
 use crate::parallel::Groups;
 use crate::profile;
@@ -41,7 +40,7 @@ pub struct RankStart<'a> {
     /// The data folder.
     pub data_root: PathBuf,
     /// The coordinator's.
-    pub folder: Option<RunFolder>,
+    pub kept_in: Option<KeptIn>,
     pub reporter: Reporter,
     /// When the command started.
     pub started: Instant,
@@ -144,8 +143,8 @@ impl<'a> JoinedRank<'a> {
         Groups::register(&mut methods);
         let duty = match &job.work {
             Work::Train(training) => {
-                let folder = start.folder.clone();
-                Duty::Training(TrainingRank::new(job, training, start.rank, devices, folder, &mut methods)?)
+                let kept_in = start.kept_in.take();
+                Duty::Training(TrainingRank::new(job, training, start.rank, devices, kept_in, &mut methods)?)
             }
             Work::Collectives(demo) => {
                 let collector = Collector::new();

@@ -68,7 +68,7 @@ impl WhichModel {
 }
 
 /// Where run folders go when none is asked for.
-const ROOT: &str = "runs";
+pub const RUNS: &str = "runs";
 
 #[derive(Clone, Debug)]
 pub struct RunFolder {
@@ -86,13 +86,25 @@ impl RunFolder {
             Some(explicit) => RunFolder::create_at(explicit)?,
             None => {
                 let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-                RunFolder::create_new(Path::new(ROOT), &format!("{}-{time}", file_name(job)))?
+                RunFolder::create_new(Path::new(RUNS), &format!("{}-{time}", file_name(job)))?
             }
         };
         // Fail now rather than after an hour of training.
         WholeFile::create(&folder.path, "probe")
             .with_context(|| format!("cannot write into the run folder `{}`", folder.path.display()))?;
         Ok(folder)
+    }
+
+    /// The folder of a run that goes on in it, which it gets the job of now.
+    ///
+    /// # Errors
+    /// When it cannot be made or written to; names the path and the cause.
+    pub fn go_on(path: &Path, toml: &str) -> Result<RunFolder> {
+        files::make_folders(path)
+            .with_context(|| format!("cannot make the run folder `{}`", path.display()))?;
+        let written = files::write(path, JOB, toml.as_bytes());
+        written.with_context(|| format!("cannot write `{}`", path.join(JOB).display()))?;
+        Ok(RunFolder { path: path.into() })
     }
 
     /// A folder that is there.

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+use super::calls::checkpoint::{Ask, Asked, Restore};
 use super::calls::validation::Verdict;
+use super::checkpoint::{Announced, Checkpoint, Resumed, TrainerState, Turns, Writer};
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
@@ -15,6 +17,7 @@ use super::measured::Worked;
 use super::metrics::{EvalResult, TrainerReport};
 use super::preflight::{self, Facts};
 use super::progress::Reporter;
+use super::run_recorder::COORDINATOR;
 use super::samples::Split;
 use super::skipped::Skipped;
 use super::step::{StepSamples, Stepper};
@@ -26,10 +29,10 @@ use crate::human::{counted, seconds};
 use crate::job::{Consistency, ModuleSpec, Placement, Task, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
-    Replica, ShardedModule, Walk,
+    Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
 };
 use crate::plugin::{DatasetState, Host, Loss, PluginError};
-use crate::rpc::Mesh;
+use crate::rpc::{Json, Mesh};
 
 /// What a trainer needs of its rank.
 pub struct Trainer<'a> {
@@ -46,6 +49,9 @@ pub struct Trainer<'a> {
     pub started: Instant,
     /// Where trainers come together to judge the model.
     pub meetings: &'a Meetings,
+    /// What it has part in of checkpoints.
+    pub writer: &'a Writer,
+    pub announced: &'a Announced,
 }
 
 impl Trainer<'_> {
@@ -115,6 +121,10 @@ impl Trainer<'_> {
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
+        let Asked { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
+        let own = resumed.as_ref().and_then(|resumed| resumed.trainers.get(self.position() as usize));
+        let taken = own.map_or(0, |own| own.steps);
+        let schedule = schedule.going_on_from(taken);
         let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
         if let Some((problem, hint)) = self.job.schedule_beyond(steps) {
             let error = anyhow::anyhow!("`optimizer.schedule` {problem}\n  hint: {hint}");
@@ -133,7 +143,13 @@ impl Trainer<'_> {
         if let Some(state) = course.data_state.as_ref().filter(|_| self.position() == 0) {
             course.recorder.keep_data_state(state)?;
         }
+        course.step = taken;
         let mut validations = Validations::new(self.job, self.mesh, self.meetings, &schedule)?;
+        let mut verdict = Verdict::GO_ON;
+        if let Some(resumed) = &resumed {
+            verdict = self.go_on_from(resumed, &mut stepper, &mut course, &mut validations)?;
+        }
+        let mut turns = Turns::new(self.job, self.mesh, self.announced, (steps_per_epoch, steps));
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
@@ -141,7 +157,6 @@ impl Trainer<'_> {
             anyhow::Ok((batch, samples))
         });
         let lr = self.job.common_optimization().spec.lr();
-        let mut verdict = Verdict::GO_ON;
         let mut next = batches.next().transpose()?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
             next = batches.next().transpose()?;
@@ -150,8 +165,9 @@ impl Trainer<'_> {
             let validates = validations.is_due(batch.step + 1);
             // It may be the last.
             let logged = course.is_logged(batch.step) || validates && self.job.eval.stop.is_some();
-            // What a step reads is not to be older than a validation takes.
-            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates);
+            let saves = turns.as_mut().map_or(Ok(false), |turns| turns.is_due(batch.step + 1))?;
+            // What a step reads is not to be older than a validation takes, nor to have begun before a cut.
+            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates && !saves);
             let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
             let stepped = stepper.step(batch.step, &samples, lr_factor, coming, logged);
             // A plug-in that fails in the very first step does not fit the data or the model.
@@ -166,9 +182,20 @@ impl Trainer<'_> {
             }
             if validates {
                 stepper.optimizer.flush()?;
+                let state = || self.state(&stepper, &course, &validations);
+                turns.as_ref().map(|turns| turns.away(state())).transpose()?;
                 verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
+                turns.as_ref().map(Turns::back).transpose()?;
                 course.throughput.resume(Instant::now());
             }
+            if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {
+                self.mesh.doing("saving a checkpoint");
+                self.offer(&mut stepper)?;
+                turns.stand_still(self.state(&stepper, &course, &validations))?;
+            }
+        }
+        if let Some(turns) = &turns {
+            turns.away(self.state(&stepper, &course, &validations))?;
         }
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
@@ -190,6 +217,65 @@ impl Trainer<'_> {
         }
         self.keep_modules(&mut stepper, &course)?;
         Ok(Trained { course, report })
+    }
+
+    /// What a checkpoint has of this trainer.
+    fn state(&self, stepper: &Stepper, course: &Course, validations: &Validations<'_>) -> TrainerState {
+        TrainerState {
+            rank: self.mesh.rank(),
+            steps: course.step,
+            loss_scale: stepper.optimizer.loss_scale_state(),
+            judged: validations.judged().to_vec(),
+            best: course.best().cloned(),
+        }
+    }
+
+    /// The first trainer's modules become a part of the checkpoint that comes.
+    fn offer(&self, stepper: &mut Stepper) -> Result<()> {
+        self.writer.offer(if self.position() == 0 { self.own_states(stepper)? } else { Vec::new() });
+        Ok(())
+    }
+
+    /// What trainers have of the model, the first of them for all.
+    fn own_states(&self, stepper: &mut Stepper) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
+        let mut states = Vec::new();
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
+            let state = match module {
+                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => continue,
+                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
+                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
+            };
+            states.push((spec.clone(), state));
+        }
+        Ok(states)
+    }
+
+    /// Goes on from a checkpoint, when all trainers have come here.
+    fn go_on_from(
+        &mut self,
+        resumed: &Resumed,
+        stepper: &mut Stepper,
+        course: &mut Course,
+        validations: &mut Validations<'_>,
+    ) -> Result<Verdict> {
+        self.doing("going on from a checkpoint");
+        self.mesh.request_within(COORDINATOR, Restore {}, WAIT_FOR_TRAINERS).wait()?;
+        let checkpoint = Checkpoint::open(Path::new(&resumed.folder))?;
+        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
+            match module {
+                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => {}
+                ModuleHandle::Replica(_) => {
+                    stepper.optimizer.restore(&spec.name, &checkpoint.module(spec.written_name())?)?;
+                }
+                ModuleHandle::Pulled(pulled) => pulled.restore(&checkpoint.module(spec.written_name())?)?,
+            }
+        }
+        stepper.optimizer.refresh()?;
+        let own = &resumed.trainers[self.position() as usize];
+        stepper.optimizer.go_on_from(own.steps, own.loss_scale);
+        let first = &resumed.trainers[0];
+        course.go_on_from(first.best.clone().filter(|_| self.position() == 0));
+        validations.go_on_from(&first.judged)
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {
@@ -228,12 +314,7 @@ impl Trainer<'_> {
         if self.position() != 0 {
             return Ok(());
         }
-        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            let state = match module {
-                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => continue,
-                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
-                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
-            };
+        for (spec, state) in self.own_states(stepper)? {
             course.recorder.keep(&spec.name, state)?;
         }
         Ok(())

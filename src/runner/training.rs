@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::best_model::BestModel;
+use super::checkpoint::{Announced, Checkpoint, Keeper, Writer};
 use super::driver::{self, TrainRequests};
 use super::measured::Worked;
 use super::metrics::Summary;
@@ -45,7 +46,19 @@ pub struct TrainingRank<'a> {
     /// The coordinator's.
     kept: Option<Kept>,
     meetings: Meetings,
+    writer: Arc<Writer>,
+    announced: Arc<Announced>,
     traces: Arc<Traces>,
+}
+
+/// What the coordinator starts with.
+#[derive(Clone)]
+pub struct KeptIn {
+    pub folder: RunFolder,
+    /// The job as resolved.
+    pub job_text: String,
+    /// What the run goes on from.
+    pub resumed: Option<Checkpoint>,
 }
 
 /// What the coordinator has of the run.
@@ -53,10 +66,11 @@ struct Kept {
     folder: RunFolder,
     recorder: Arc<RunRecorder>,
     best: Arc<BestModel>,
+    checkpoints: Arc<Keeper>,
 }
 
 impl<'a> TrainingRank<'a> {
-    /// Registers what this rank answers in `methods`. Its modules are split over `devices`; `folder` is the coordinator's.
+    /// Registers what this rank answers in `methods`. Its modules are split over `devices`; `kept_in` is the coordinator's.
     ///
     /// # Errors
     /// When the run folder cannot be written.
@@ -65,7 +79,7 @@ impl<'a> TrainingRank<'a> {
         training: &'a Training,
         rank: Rank,
         devices: Vec<tch::Device>,
-        folder: Option<RunFolder>,
+        kept_in: Option<KeptIn>,
         methods: &mut Methods,
     ) -> Result<TrainingRank<'a>> {
         let autograd = Autograd::new();
@@ -79,16 +93,18 @@ impl<'a> TrainingRank<'a> {
         StateServer::new(&modules, &shards, &ranges).register(&autograd, methods);
         let traces = Arc::new(Traces::default());
         let world = job.cluster.world_size.0;
-        let keep = |folder: RunFolder| {
+        let keep = |KeptIn { folder, job_text, resumed }: KeptIn| {
             let recorder = RunRecorder::open(&folder, training)?;
             recorder.register(methods);
             Preflight::register(world, methods);
             traces.register(methods);
             let best = BestModel::new(training, &autograd, &recorder, &folder);
             best.register(methods);
-            Ok::<_, anyhow::Error>(Kept { folder, recorder, best })
+            let checkpoints = Keeper::new(job, training, (job_text, folder.path()), resumed, &autograd);
+            checkpoints.register(methods);
+            Ok::<_, anyhow::Error>(Kept { folder, recorder, best, checkpoints })
         };
-        let kept = folder.map(keep).transpose()?;
+        let kept = kept_in.map(keep).transpose()?;
         let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
         let requests = driver.map(|driver| TrainRequests::new(driver.ranks[0]));
         if let Some(requests) = &requests {
@@ -96,6 +112,10 @@ impl<'a> TrainingRank<'a> {
         }
         let meetings = Meetings::new(&training.train.trainers.ranks);
         meetings.register(methods);
+        let writer = Writer::new(training, rank, &autograd);
+        writer.register(methods);
+        let announced = Arc::new(Announced::default());
+        announced.register(methods);
         Ok(TrainingRank {
             job,
             training,
@@ -108,6 +128,8 @@ impl<'a> TrainingRank<'a> {
             requests,
             kept,
             meetings,
+            writer,
+            announced,
             traces,
         })
     }
@@ -157,8 +179,20 @@ impl<'a> TrainingRank<'a> {
         };
         let worked = if trains {
             let (job, autograd, devices) = (self.training, &self.autograd, &self.devices);
-            let meetings = &self.meetings;
-            let trainer = Trainer { job, mesh, autograd, groups, devices, root, reporter, started, meetings };
+            let (meetings, writer, announced) = (&self.meetings, &*self.writer, &*self.announced);
+            let trainer = Trainer {
+                job,
+                mesh,
+                autograd,
+                groups,
+                devices,
+                root,
+                reporter,
+                started,
+                meetings,
+                writer,
+                announced,
+            };
             trainer.run(self.requests.as_deref())?
         } else if self.training.train.is_driver(self.rank) {
             driver::drive(self.training, &self.autograd, mesh, reporter)?;
@@ -174,9 +208,11 @@ impl<'a> TrainingRank<'a> {
         if self.training.log.profile {
             trace::send(mesh, &self.job.role_of(self.rank).name)?;
         }
+        // Owners answer until the last checkpoint is written.
+        let unsaved = self.kept.as_ref().and_then(|kept| kept.checkpoints.settle());
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
-        self.kept.as_ref().map(|kept| self.keep(mesh, kept)).transpose()
+        self.kept.as_ref().map(|kept| self.keep(mesh, kept, unsaved)).transpose()
     }
 
     /// The calls of others do the work; this thread shows how it goes until the trainers are done.
@@ -225,8 +261,8 @@ impl<'a> TrainingRank<'a> {
 
     /// The coordinator's last duty: the model and the summary into the run folder, or where there is room. What went wrong
     /// beside that stands in the summary.
-    fn keep(&self, mesh: &Mesh, kept: &Kept) -> Result<Summary> {
-        let Kept { folder, recorder, best } = kept;
+    fn keep(&self, mesh: &Mesh, kept: &Kept, unsaved: Option<String>) -> Result<Summary> {
+        let Kept { folder, recorder, best, .. } = kept;
         if self.training.task != Task::Train {
             return Ok(recorder.summary(self.job, self.training));
         }
@@ -254,6 +290,7 @@ impl<'a> TrainingRank<'a> {
         }
         let mut summary = recorder.summary(self.job, self.training);
         summary.warnings.extend(best.finish().err().map(|error| format!("{error:#}")));
+        summary.warnings.extend(unsaved);
         summary.warnings.extend(not_finite(&odd));
         summary.warnings.append(&mut spool.warnings);
         let text = serde_json::to_string_pretty(&summary).context("the summary is not JSON")?;

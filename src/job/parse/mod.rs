@@ -3,6 +3,7 @@
 //! One file for each part of a job. Each reads what its sections say and what they say together; this one
 //! puts the parts together and checks what spans them. Knows no TOML text and no sources.
 
+pub(super) mod checkpoint;
 pub(super) mod cluster;
 pub(super) mod collectives;
 pub mod data;
@@ -122,6 +123,8 @@ fn training(root: &Table<'_>, roles: &[Role], purpose: Purpose) -> Option<Traini
     let ema = ema::read(root.item(&keys::EMA).map(|_| root.open(&keys::EMA)).as_ref());
     let precision = precision::read(&root.open(&keys::PRECISION));
     let eval = eval::read(&root.open(&keys::EVAL));
+    let checkpoint = root.item(&keys::CHECKPOINT).map(|_| root.open(&keys::CHECKPOINT));
+    let checkpoint = checkpoint::read(checkpoint.as_ref());
     let log = train::read_log(root.open(&keys::LOG));
     let plugin_limits = data::read_limits(root.open(&keys::PLUGINS));
 
@@ -148,6 +151,7 @@ fn training(root: &Table<'_>, roles: &[Role], purpose: Purpose) -> Option<Traini
         loss_scaling,
         train: train.train?,
         eval: eval?,
+        checkpoint: checkpoint?,
         log: log?,
         plugin_limits: plugin_limits?,
         task: Task::Train,
@@ -192,6 +196,9 @@ fn check_together(root: &Table<'_>, training: &mut Training, normalize: Option<&
         ema::check(&item, training);
     }
     precision::check(&root.section(&keys::PRECISION), training);
+    if let Some(item) = root.item(&keys::CHECKPOINT) {
+        checkpoint::check(&item, training);
+    }
     freeze::check(root, training);
     eval::check(&root.section(&keys::EVAL), training);
     if let (Some(item), Some(values)) = (normalize, &training.data.normalize) {

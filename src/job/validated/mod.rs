@@ -1,5 +1,6 @@
 //! The validated job: every value present, every name resolved, nothing left to check.
 
+mod checkpoint;
 mod collectives;
 mod consistency;
 mod data;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub use checkpoint::*;
 pub use collectives::*;
 pub use consistency::*;
 pub use data::*;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{
-    Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef, PullPush,
-    Replicas, Source, Task,
+    Checkpoints, Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef,
+    PullPush, Replicas, Source, Task,
 };
 use crate::layers::Signal;
 use crate::metrics::{MetricSpec, Watched};
@@ -47,6 +47,9 @@ pub struct Training {
     pub loss_scaling: Option<LossScaling>,
     pub train: Train,
     pub eval: Eval,
+    /// What a run can be gone on with is saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoints>,
     pub log: Log,
     pub plugin_limits: PluginLimits,
     /// No part of the job as it is written.

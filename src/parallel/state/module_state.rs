@@ -49,6 +49,31 @@ impl ModuleState {
         Ok(state)
     }
 
+    /// Takes in what was saved of a tensor or slot: rows, or numbers from one on of the tensor taken as a vector.
+    ///
+    /// # Errors
+    /// A piece cannot be read, or does not fit to what is there.
+    pub fn add_saved(
+        &mut self,
+        entry: &Entry,
+        from: u64,
+        pieces: impl Iterator<Item = Result<Piece>>,
+    ) -> Result<()> {
+        match entry.extent {
+            Extent::Elements { .. } => self.add_numbers(entry, from, false, pieces),
+            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => self.add(entry, pieces),
+        }
+    }
+
+    /// When all has been added.
+    ///
+    /// # Errors
+    /// Something of a tensor is missing (ST-3).
+    pub fn whole(self) -> Result<ModuleState> {
+        self.check_whole()?;
+        Ok(self)
+    }
+
     /// Takes in what an owner has of a tensor or slot, in its pieces.
     fn add(&mut self, entry: &Entry, pieces: impl Iterator<Item = Result<Piece>>) -> Result<()> {
         match entry.extent {

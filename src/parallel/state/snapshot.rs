@@ -88,8 +88,21 @@ impl StateSnapshot {
 
     /// An entry in pieces, in order.
     pub fn pieces(&self, at: usize) -> impl Iterator<Item = Result<Piece>> {
-        let (all, each) = (self.entries[at].len(), self.entries[at].of_piece());
-        (0..all).step_by(each as usize).map(move |from| self.read(at, from, each.min(all - from)))
+        self.pieces_between(at, 0, self.entries[at].len())
+    }
+
+    /// So many rows of an entry, or numbers, from one on: counted as the entry's extent counts, in the whole tensor.
+    pub fn pieces_of(&self, at: usize, from: u64, count: u64) -> impl Iterator<Item = Result<Piece>> {
+        let first = match self.entries[at].extent {
+            Extent::Elements { from, .. } => from,
+            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => 0,
+        };
+        self.pieces_between(at, from - first, from - first + count)
+    }
+
+    fn pieces_between(&self, at: usize, start: u64, end: u64) -> impl Iterator<Item = Result<Piece>> {
+        let each = self.entries[at].of_piece();
+        (start..end).step_by(each as usize).map(move |from| self.read(at, from, each.min(end - from)))
     }
 }
 

@@ -2,6 +2,7 @@
 //! the reply of each of its calls. Callers and callees share them.
 
 pub(super) mod bench;
+pub(super) mod checkpoint;
 pub(super) mod collectives_demo;
 pub(super) mod driver;
 pub(super) mod preflight;

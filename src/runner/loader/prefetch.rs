@@ -92,13 +92,14 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
         let lanes = fetchers.len();
         // A thread holds one batch in its hand while the channel is full.
         let queued = depth.div_ceil(lanes).max(1) - 1;
+        let first_step = schedule.first_step();
         let mut started = Prefetcher {
             schedule,
             lanes: vec![],
             threads: vec![],
             fetcher,
             limit,
-            next_step: 0,
+            next_step: first_step,
             ended: false,
         };
         for (lane, mut fetch) in fetchers.into_iter().enumerate() {
@@ -106,7 +107,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
             let under_way = UnderWay::default();
             started.lanes.push(Lane { batches, under_way: under_way.clone() });
             let (schedule, orders) = (started.schedule.clone(), orders.clone());
-            let steps = (lane as u64..schedule.total_steps()).step_by(lanes);
+            let steps = (first_step + lane as u64..schedule.total_steps()).step_by(lanes);
             let timed = move |planned: &Planned| {
                 *lock(&under_way) = Some(Instant::now());
                 let _span = span(Activity::Data);
@@ -163,7 +164,7 @@ impl<T, E> Iterator for Prefetcher<T, E> {
             return None;
         }
         let epoch = self.schedule.epoch_of(step);
-        let lane = &self.lanes[(step % self.lanes.len() as u64) as usize];
+        let lane = &self.lanes[((step - self.schedule.first_step()) % self.lanes.len() as u64) as usize];
         let asked = Instant::now();
         let fetched = {
             let _span = span(Activity::Wait);

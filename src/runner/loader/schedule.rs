@@ -49,6 +49,8 @@ pub struct Schedule {
     every: u64,
     steps_per_epoch: u64,
     total_steps: u64,
+    /// Those before it were taken earlier.
+    first_step: u64,
 }
 
 /// A number of steps.
@@ -122,7 +124,7 @@ impl Schedule {
         }
         let taken: Vec<u64> = parts.iter().map(|&part| samples_taken(part, smallest, &spec)).collect();
         let (steps_per_epoch, total_steps) = steps(&spec, taken[spec.trainer as usize]);
-        Ok(Schedule { spec, taken, first_batch: 0, every: 1, steps_per_epoch, total_steps })
+        Ok(Schedule { spec, taken, first_batch: 0, every: 1, steps_per_epoch, total_steps, first_step: 0 })
     }
 
     /// The training schedule of the job's `trainer`-th trainer. A batch of it holds all that a step accumulates.
@@ -202,6 +204,17 @@ impl Schedule {
         self.steps_per_epoch
     }
 
+    /// From so many steps on, which were taken earlier.
+    #[must_use]
+    pub fn going_on_from(self, steps: u64) -> Schedule {
+        Schedule { first_step: steps.min(self.total_steps), ..self }
+    }
+
+    /// How many steps were taken earlier.
+    pub fn first_step(&self) -> u64 {
+        self.first_step
+    }
+
     /// Steps of the whole run.
     pub fn total_steps(&self) -> u64 {
         self.total_steps
@@ -248,7 +261,7 @@ impl Schedule {
     /// reached.
     pub fn batches(&self) -> impl Iterator<Item = Planned> + '_ {
         let mut current: Option<(u32, EpochOrder)> = None;
-        (0..self.total_steps).map(move |step| {
+        (self.first_step..self.total_steps).map(move |step| {
             let epoch = self.epoch_of(step);
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,

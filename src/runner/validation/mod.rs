@@ -21,6 +21,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use tch::{Tensor, no_grad};
 
 use super::calls::validation::{Buffers, Judge, Judged, Ready, Verdict};
+use super::checkpoint::Figures;
 use super::inputs::BadJob;
 use super::loader::{Period, Schedule};
 use super::metrics::{EvalResult, Unimproved};
@@ -113,6 +114,24 @@ impl<'a> Validations<'a> {
         let first = job.train.trainers.ranks[0];
         let rules = Rules::default();
         Validations { mesh, first, meetings, number: 0, rules, period: None, end: 0, others: 0 }
+    }
+
+    /// Goes on behind validations that found these; gives what the last of them decided.
+    ///
+    /// # Errors
+    /// As of a validation.
+    pub fn go_on_from(&mut self, judged: &[Figures]) -> Result<Verdict> {
+        self.number = judged.len() as u64;
+        let mut verdict = Verdict::GO_ON;
+        for figures in judged {
+            (_, verdict) = self.rules.judge(&figures.result())?;
+        }
+        Ok(verdict)
+    }
+
+    /// The first trainer's: what the validations have found.
+    pub fn judged(&self) -> &[Figures] {
+        self.rules.judged()
     }
 
     /// Is the model judged after so many steps?

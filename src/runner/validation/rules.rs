@@ -6,6 +6,7 @@ use crate::job::Training;
 use crate::metrics::{Mode, Value, Watched};
 use crate::optimizers::Falling;
 use crate::runner::calls::validation::Verdict;
+use crate::runner::checkpoint::Figures;
 use crate::runner::inputs::BadJob;
 use crate::runner::metrics::{EvalResult, Unimproved};
 
@@ -15,6 +16,8 @@ pub struct Rules {
     best: Option<Leading>,
     stop: Option<(Leading, u32)>,
     plateau: Option<(Watched, Falling)>,
+    /// What it was decided by, one validation after the other.
+    judged: Vec<Figures>,
 }
 
 /// A figure, and the best one so far.
@@ -59,7 +62,13 @@ impl Rules {
                 .and_then(|stop| Some((Leading::new(&stop.watched, stop.min_delta, job)?, stop.patience))),
             plateau: plateau
                 .and_then(|options| Some((options.watched(), Falling::new(options, &eval.metrics)?))),
+            judged: Vec::new(),
         }
+    }
+
+    /// What the validations have found so far: all that is decided follows from it.
+    pub fn judged(&self) -> &[Figures] {
+        &self.judged
     }
 
     /// What `eval.stop` has seen so far.
@@ -74,6 +83,7 @@ impl Rules {
     /// # Errors
     /// The validation has no figure of the name that the job gives.
     pub fn judge(&mut self, result: &EvalResult) -> Result<(bool, Verdict)> {
+        self.judged.push(Figures::of(result));
         let best = match &mut self.best {
             Some(leading) => leading.leads(result)?,
             None => false,

@@ -205,7 +205,7 @@ impl<'a> Trainer<'a> {
             }
         }
         self.optimizer.refresh().unwrap();
-        self.optimizer.go_on_from(step);
+        self.optimizer.go_on_from(step, None);
     }
 
     /// One step on a batch that is a function of this trainer and the step.

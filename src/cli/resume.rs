@@ -1,0 +1,95 @@
+//! `--resume`: which checkpoint a run goes on from, and in which folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::args::OutputArgs;
+use super::exit::Failure;
+use crate::human::counted;
+use crate::job::{Resolved, Training};
+use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
+use crate::runner::run_folder::{RUNS, SUMMARY};
+
+/// What a run begins with.
+#[derive(Default)]
+pub struct Beginning {
+    /// None: with nothing.
+    pub checkpoint: Option<Checkpoint>,
+    /// The folder of the run that goes on. None: the run gets a folder as others do.
+    pub run: Option<PathBuf>,
+    /// There is nothing to do: that run is finished.
+    pub finished: Option<PathBuf>,
+}
+
+/// # Errors
+/// There is no checkpoint where one is named, it is not whole, or it is of another job.
+pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, Failure> {
+    let Some(wanted) = &output.resume else { return Ok(Beginning::default()) };
+    let Some(training) = resolved.job.training() else {
+        return Err(Failure::usage("--resume: this job trains nothing, and saves no checkpoints"));
+    };
+    let (sought, run) = if wanted == "auto" {
+        let newest = || newest_run(Path::new(RUNS), &resolved.job.name, training);
+        let Some(run) = output.run_dir.clone().or_else(newest) else { return Ok(Beginning::default()) };
+        (Sought::Auto(run.clone()), Some(run))
+    } else {
+        let folder = PathBuf::from(wanted);
+        let own = if Checkpoint::is_in(&folder) { run_of(&folder) } else { Some(folder.clone()) };
+        (Sought::In(folder), output.run_dir.clone().or(own))
+    };
+    let is_finished = |run: &&PathBuf| run.join(SUMMARY).exists();
+    if let Some(run) = run.as_ref().filter(is_finished) {
+        if let Sought::Auto(_) = sought {
+            return Ok(Beginning { finished: Some(run.clone()), ..Beginning::default() });
+        }
+        return Err(Failure::usage(format_args!(
+            "the run in `{}` is finished\n  hint: --run-dir names another folder for a run that goes on from it",
+            run.display()
+        )));
+    }
+    let (checkpoint, broken) = sought
+        .find(|run| checkpoint::within(training, run))
+        .map_err(|error| Failure::usage(format_args!("{error:#}")))?;
+    for error in broken {
+        eprintln!("warning: a newer checkpoint is left out: {error:#}");
+    }
+    let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
+    compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
+    eprintln!("going on from step {} in `{}`", checkpoint.step(), checkpoint.folder().display());
+    Ok(Beginning { checkpoint: Some(checkpoint), run, finished: None })
+}
+
+/// Says what is another than it was.
+fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) -> anyhow::Result<()> {
+    for difference in differences(&checkpoint.job_text()?, &resolved.toml)? {
+        eprintln!("  {difference}");
+    }
+    let (before, now) = (checkpoint.trainers()?.len(), training.train.trainers.ranks.len());
+    anyhow::ensure!(
+        before == now,
+        "the checkpoint is of {}, and this run has {now}\n  \
+         hint: use as many trainers; how the samples that are left go to others is not settled yet",
+        counted(before as u64, "trainer")
+    );
+    Ok(())
+}
+
+/// The folder of the run whose checkpoint this is, where it lies in it.
+fn run_of(checkpoint: &Path) -> Option<PathBuf> {
+    let within = checkpoint.parent()?;
+    (within.file_name()? == "checkpoints").then(|| within.parent().map(Path::to_owned)).flatten()
+}
+
+/// The newest run of a job that has checkpoints.
+fn newest_run(runs: &Path, job: &str, training: &Training) -> Option<PathBuf> {
+    let of_job = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
+    };
+    let entries = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
+    let runs = entries.filter(of_job).filter(|path| checkpoint::within(training, path).is_dir());
+    let modified =
+        |path: &PathBuf| path.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    runs.max_by_key(modified)
+}

@@ -1,0 +1,81 @@
+//! `[checkpoint]`: what a run can be gone on with.
+
+use std::path::PathBuf;
+
+use super::super::validated::{Checkpoints, Filter, Hook, Placement, Training};
+use crate::config::{AnyKey, Integer, Item, Key, Number, Optional, Str, Table, above, integer, key, string};
+
+const EVERY_STEPS: Key<Optional<Integer>> = key("every_steps", integer(1..=1 << 48))
+    .optional()
+    .doc("Saves after every so many steps of the first trainer; at the next one where the last is still being written.");
+const EVERY_SECONDS: Key<Optional<Number>> = key("every_seconds", above(0.0).at_most(1e9))
+    .optional()
+    .doc("Saves at the end of the step in which so many seconds have passed since the last time.");
+const EVERY_EPOCHS: Key<Optional<Integer>> = key("every_epochs", integer(1..=1_000_000))
+    .optional()
+    .doc("Saves after every so many epochs of the first trainer.");
+const KEEP: Key<Integer> = key("keep", integer(1..=1000))
+    .default("2")
+    .doc("The last so many are kept, and those before them removed.");
+const TO: Key<Optional<Str>> = key("to", string()).optional().doc(
+    "The folder in which they are saved, which the ranks of all machines have to see at this path. Without it: `checkpoints` in the \
+     run folder.",
+);
+const MOST_FAILURES: Key<Integer> = key("most_failures", integer(1..=1000))
+    .default("3")
+    .doc("Training goes on where saving fails; so many failures one after another end the job.");
+pub static KEYS: &[&dyn AnyKey] = &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &TO, &MOST_FAILURES];
+
+/// `Some(None)`: the job saves none.
+/// `table`: the section, if a job has it.
+pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
+    let Some(t) = table else { return Some(None) };
+    let (steps, seconds, epochs) = (t.read(&EVERY_STEPS), t.read(&EVERY_SECONDS), t.read(&EVERY_EPOCHS));
+    let (keep, to, most_failures) = (t.read(&KEEP), t.read(&TO), t.read(&MOST_FAILURES));
+    let to = to?.map(|to| folder(&t.item(&TO)?, to)).map_or(Some(None), |to| to.map(Some));
+    Some(Some(Checkpoints {
+        every_steps: steps?.map(|steps| steps as u64),
+        every_seconds: seconds?,
+        every_epochs: epochs?.map(|epochs| epochs as u64),
+        keep: keep? as usize,
+        to: to?,
+        most_failures: most_failures? as u32,
+    }))
+}
+
+fn folder(item: &Item<'_>, to: String) -> Option<PathBuf> {
+    if to.is_empty() || to.contains("://") {
+        item.wrong("is no folder", "name a folder that all ranks see at the same path");
+        return None;
+    }
+    Some(to.into())
+}
+
+/// Whether there is something to save by, and nothing that no owner has.
+pub(super) fn check(item: &Item<'_>, training: &Training) {
+    let Some(checkpoints) = &training.checkpoint else { return };
+    let wrong =
+        |problem: &str, hint: &str| item.reader().report(item.error_without_value(problem).hint(hint));
+    let Checkpoints { every_steps, every_seconds, every_epochs, .. } = checkpoints;
+    if every_steps.is_none() && every_seconds.is_none() && every_epochs.is_none() {
+        wrong("does not say when", "write every_seconds = 600, or every_steps or every_epochs");
+    }
+    if training.train.local_steps > 1 {
+        wrong(
+            "does not have what trainers keep of local steps",
+            "leave out train.local_steps or [checkpoint]",
+        );
+    }
+    if training.has(Placement::Caller) && training.pull_push.filter != Filter::None {
+        wrong(
+            "does not have what servers know of each trainer with a filter",
+            "leave out pull_push.filter or [checkpoint]",
+        );
+    }
+    if training.has_replicas() && matches!(training.replicas.hook, Hook::PowerSgd { .. }) {
+        wrong(
+            "does not have what the hook powersgd remembers",
+            "use another replicas.hook, or leave out [checkpoint]",
+        );
+    }
+}

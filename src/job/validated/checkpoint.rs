@@ -1,0 +1,19 @@
+//! `[checkpoint]`: when what a run has come to is saved, and where.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Checkpoints {
+    /// Steps of the first trainer.
+    pub every_steps: Option<u64>,
+    pub every_seconds: Option<f64>,
+    pub every_epochs: Option<u64>,
+    /// So many are kept, the last ones.
+    pub keep: usize,
+    /// The folder that they are in. None: `checkpoints` in the run folder.
+    pub to: Option<PathBuf>,
+    /// So many that could not be saved, one after another, end the job.
+    pub most_failures: u32,
+}

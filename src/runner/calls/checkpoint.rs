@@ -1,0 +1,90 @@
+//! How a checkpoint comes about, and how a run goes on from one.
+
+use crate::rpc::{Json, body, call};
+use crate::runner::checkpoint::{Part, Resumed, TrainerState};
+
+call! {
+    /// To the coordinator: the first trainer, between two steps, wants a checkpoint. Answered when its cut is made, and training
+    /// may go on.
+    pub(in crate::runner) struct Begin = "checkpoint.begin" -> Begun {
+        state: Json<TrainerState>,
+        /// As announced to the other trainers, who wait for it; none: nobody has to.
+        number: Option<u64>,
+    }
+}
+
+body! {
+    pub(in crate::runner) struct Begun {
+        /// Not so: the one before is still being written.
+        begun: bool,
+    }
+}
+
+call! {
+    /// To a trainer: a checkpoint of this number comes, for which it waits before the first step behind so many.
+    pub(in crate::runner) struct Announce = "checkpoint.announce" -> () {
+        number: u64,
+        at: u64,
+    }
+}
+
+call! {
+    /// To the coordinator: the caller takes no step before the checkpoint of this number is cut, which is when this is answered.
+    pub(in crate::runner) struct Pause = "checkpoint.pause" -> () {
+        number: u64,
+        state: Json<TrainerState>,
+    }
+}
+
+call! {
+    /// To the coordinator: the caller takes no step until it is back.
+    pub(in crate::runner) struct Away = "checkpoint.away" -> () {
+        state: Json<TrainerState>,
+    }
+}
+
+call! {
+    /// To the coordinator: the caller was away. Answered when no cut is being made.
+    pub(in crate::runner) struct Back = "checkpoint.back" -> () {}
+}
+
+call! {
+    /// To an owner: its part of the model as it is at this moment is to be written into this folder. Answered when it holds it.
+    pub(in crate::runner) struct Write = "checkpoint.write" -> () {
+        folder: String,
+    }
+}
+
+call! {
+    /// To an owner: what it has written. Answered when it is on the disk.
+    pub(in crate::runner) struct Finish = "checkpoint.finish" -> Written {}
+}
+
+body! {
+    pub(in crate::runner) struct Written {
+        part: Json<Part>,
+    }
+}
+
+call! {
+    /// To the coordinator: what the run goes on from, if it was not begun anew.
+    pub(in crate::runner) struct Ask = "checkpoint.ask" -> Asked {}
+}
+
+body! {
+    pub(in crate::runner) struct Asked {
+        resumed: Json<Option<Resumed>>,
+    }
+}
+
+call! {
+    /// To the coordinator, from each trainer when it has its modules: answered when all owners go on from the checkpoint.
+    pub(in crate::runner) struct Restore = "checkpoint.restore" -> () {}
+}
+
+call! {
+    /// To an owner: what it has goes on from the checkpoint in this folder.
+    pub(in crate::runner) struct Load = "checkpoint.load" -> () {
+        folder: String,
+    }
+}

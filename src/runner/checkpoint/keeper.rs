@@ -1,0 +1,371 @@
+//! The coordinator's part: when a cut is made, which owners write, and that what they have written gets its name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result};
+use tokio::sync::{oneshot, watch};
+
+use super::folder::{self, Checkpoint, Writing};
+use super::state::{Resumed, TrainerState};
+use super::writer::{loads, lock, on_thread, saves};
+use crate::autograd::Autograd;
+use crate::human::counted;
+use crate::job::{Checkpoints, Job, Placement, Training};
+use crate::parallel::WAIT_FOR_TRAINERS;
+use crate::rpc::{CallError, Json, Methods};
+use crate::runner::calls::checkpoint::{
+    Ask, Asked, Away, Back, Begin, Begun, Finish, Load, Pause, Restore, Write, Written,
+};
+use crate::topology::Rank;
+
+pub struct Keeper {
+    name: String,
+    world_size: u32,
+    training: Training,
+    checkpoints: Option<Checkpoints>,
+    /// What the checkpoints are in.
+    within: PathBuf,
+    job_text: String,
+    /// What the run goes on from.
+    resumed: Option<Checkpoint>,
+    autograd: Arc<Autograd>,
+    state: Mutex<State>,
+    /// Counts changes of the state that somebody may wait for.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Trainers that take no step: why they do not is theirs.
+    away: BTreeMap<Rank, TrainerState>,
+    cutting: bool,
+    /// The number of the last cut that others have waited for.
+    cut: u64,
+    writing: Option<JoinHandle<Result<()>>>,
+    failures: Failures,
+    /// Trainers that have their modules, and wait for what is in these.
+    waiting: BTreeSet<Rank>,
+    restored: Option<Result<(), String>>,
+}
+
+#[derive(Default)]
+struct Failures {
+    all: u64,
+    in_a_row: u32,
+    first: String,
+}
+
+impl Keeper {
+    /// `job_text`: the job as resolved; `run`: the run folder.
+    pub fn new(
+        job: &Job,
+        training: &Training,
+        (job_text, run): (String, &Path),
+        resumed: Option<Checkpoint>,
+        autograd: &Arc<Autograd>,
+    ) -> Arc<Keeper> {
+        Arc::new(Keeper {
+            name: job.name.clone(),
+            world_size: job.cluster.world_size.0,
+            training: training.clone(),
+            checkpoints: training.checkpoint.clone(),
+            within: within(training, run),
+            job_text,
+            resumed,
+            autograd: autograd.clone(),
+            state: Mutex::default(),
+            changed: watch::Sender::new(0),
+        })
+    }
+
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let keeper = self.clone();
+        methods.serve(move |incoming, Begin { state: Json(state), number }| {
+            let (keeper, from) = (keeper.clone(), incoming.from);
+            async move { keeper.begin(from, state, number).await }
+        });
+        let keeper = self.clone();
+        methods.serve(move |incoming, Pause { number, state: Json(state) }| {
+            let (keeper, from) = (keeper.clone(), incoming.from);
+            async move { keeper.pause(from, number, state).await }
+        });
+        let keeper = self.clone();
+        methods.serve(move |incoming, Away { state: Json(state) }| {
+            let came = keeper.other_trainer(incoming.from).map(|from| {
+                lock(&keeper.state).away.insert(from, state);
+                keeper.notify();
+            });
+            std::future::ready(came)
+        });
+        let keeper = self.clone();
+        methods.serve(move |incoming, Back {}| {
+            let (keeper, from) = (keeper.clone(), incoming.from);
+            async move { keeper.back(from).await }
+        });
+        let keeper = self.clone();
+        methods.serve(move |_, Ask {}| std::future::ready(keeper.tell()));
+        let keeper = self.clone();
+        methods.serve(move |incoming, Restore {}| {
+            let (keeper, from) = (keeper.clone(), incoming.from);
+            async move { keeper.restore(from).await }
+        });
+    }
+
+    /// Waits for the last checkpoint, and tells of those that could not be saved.
+    pub fn settle(&self) -> Option<String> {
+        let writing = lock(&self.state).writing.take();
+        self.note(writing);
+        let failures = &lock(&self.state).failures;
+        let all = counted(failures.all, "checkpoint");
+        (failures.all > 0).then(|| format!("{all} could not be saved: {}", failures.first))
+    }
+
+    fn note(&self, writing: Option<JoinHandle<Result<()>>>) {
+        let Some(ended) = writing.map(JoinHandle::join) else { return };
+        let ended = ended.unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that writes it panicked")));
+        let failures = &mut lock(&self.state).failures;
+        match ended {
+            Ok(()) => failures.in_a_row = 0,
+            Err(error) => {
+                (failures.all, failures.in_a_row) = (failures.all + 1, failures.in_a_row + 1);
+                if failures.all == 1 {
+                    failures.first = format!("{error:#}");
+                }
+            }
+        }
+    }
+
+    async fn begin(
+        self: Arc<Self>,
+        first: Rank,
+        state: TrainerState,
+        number: Option<u64>,
+    ) -> Result<Begun, CallError> {
+        let Some(checkpoints) = self.checkpoints.clone() else {
+            return Err(CallError::failed("this job saves no checkpoints"));
+        };
+        if self.training.train.trainers.ranks.first() != Some(&first) {
+            return Err(CallError::failed(format_args!("rank {first} is not the first trainer")));
+        }
+        let begun = self.cut(first, state, number, checkpoints).await;
+        let mut now = lock(&self.state);
+        now.cutting = false;
+        now.cut = now.cut.max(number.unwrap_or(0));
+        drop(now);
+        self.notify();
+        begun
+    }
+
+    async fn cut(
+        self: &Arc<Self>,
+        first: Rank,
+        state: TrainerState,
+        number: Option<u64>,
+        checkpoints: Checkpoints,
+    ) -> Result<Begun, CallError> {
+        if lock(&self.state).writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
+            return Ok(Begun { begun: false });
+        }
+        let before = lock(&self.state).writing.take();
+        self.note(before);
+        let most = checkpoints.most_failures;
+        if lock(&self.state).failures.in_a_row >= most {
+            let why = lock(&self.state).failures.first.clone();
+            return Err(CallError::failed(format_args!(
+                "checkpoint.most_failures = {most} one after another: {why}"
+            )));
+        }
+        let mut changes = self.changed.subscribe();
+        let trainers = loop {
+            if let Some(trainers) = self.all_still(first, &state, number.is_some()) {
+                break trainers;
+            }
+            changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
+        };
+        let (taken, told) = oneshot::channel();
+        let keeper = self.clone();
+        let run = move || {
+            let mut taken = Some(taken);
+            let written = keeper.write(state.steps, &trainers, &checkpoints, || {
+                // Whoever asked may be gone: that is found elsewhere.
+                let _ = taken.take().map(|taken| taken.send(()));
+            });
+            drop(taken);
+            if let Err(error) = &written {
+                tracing::warn!(
+                    "the checkpoint of step {} could not be saved: {error:#}; training goes on",
+                    state.steps
+                );
+            }
+            written
+        };
+        let started = thread::Builder::new().name("keep checkpoint".into()).spawn(run);
+        let started =
+            started.map_err(|error| CallError::failed(format_args!("no thread to write on: {error}")))?;
+        lock(&self.state).writing = Some(started);
+        // Where saving has failed, training goes on.
+        let _ = told.await;
+        Ok(Begun { begun: true })
+    }
+
+    /// Nobody begins a step any more. Gives what the trainers know.
+    fn all_still(&self, first: Rank, state: &TrainerState, waits: bool) -> Option<Vec<TrainerState>> {
+        let mut now = lock(&self.state);
+        let trainers = &self.training.train.trainers.ranks;
+        let known = |rank: &Rank| match (*rank == first, now.away.get(rank), waits) {
+            (true, ..) => Some(state.clone()),
+            (false, Some(away), _) => Some(away.clone()),
+            // In rounds all have taken the same steps, and have found the same.
+            (false, None, false) => Some(TrainerState { rank: *rank, ..state.clone() }),
+            (false, None, true) => None,
+        };
+        let all = trainers.iter().map(known).collect::<Option<Vec<_>>>()?;
+        now.cutting = true;
+        Some(all)
+    }
+
+    /// Has the owners write, waits for them, and gives the whole its name. `held`: all owners hold what they write.
+    fn write(
+        &self,
+        step: u64,
+        trainers: &[TrainerState],
+        checkpoints: &Checkpoints,
+        held: impl FnOnce(),
+    ) -> Result<()> {
+        let writing = Writing::begin(&self.within, step)?;
+        let folder = writing.folder().to_str().context("the folder's name is not UTF-8")?.to_owned();
+        let owners = self.owners();
+        let ask = |&owner: &Rank| {
+            let write = Write { folder: folder.clone() };
+            self.autograd.call_within(owner, write, None, WAIT_FOR_TRAINERS)
+        };
+        let asked: Vec<_> = owners.iter().map(ask).collect();
+        for answer in asked {
+            answer.wait()?;
+        }
+        held();
+        let finish = |&owner: &Rank| self.autograd.call_within(owner, Finish {}, None, WAIT_FOR_TRAINERS);
+        let finishing: Vec<_> = owners.iter().map(finish).collect();
+        let mut parts = Vec::new();
+        for answer in finishing {
+            let Written { part: Json(part) } = answer.wait()?;
+            parts.push(part);
+        }
+        let checkpoint = writing.finish((&self.name, &self.job_text), self.world_size, trainers, parts)?;
+        tracing::debug!("checkpoint of step {step} in `{}`", checkpoint.folder().display());
+        let removed = folder::remove_old(&self.within, checkpoints.keep);
+        removed.with_context(|| format!("cannot remove old checkpoints in `{}`", self.within.display()))
+    }
+
+    /// All that write: those that own parts, and the first trainer where trainers have any.
+    fn owners(&self) -> Vec<Rank> {
+        let modules = &self.training.modules;
+        let first = self.training.train.trainers.ranks.first();
+        let offers =
+            modules.iter().any(|spec| matches!(spec.placement, Placement::Replicas | Placement::Caller));
+        let ranks = (0..self.world_size).map(Rank);
+        ranks
+            .filter(|rank| modules.iter().any(|spec| saves(spec, *rank)) || offers && first == Some(rank))
+            .collect()
+    }
+
+    async fn pause(&self, from: Rank, number: u64, state: TrainerState) -> Result<(), CallError> {
+        let mut changes = self.changed.subscribe();
+        let from = self.other_trainer(from)?;
+        lock(&self.state).away.insert(from, state);
+        self.notify();
+        loop {
+            {
+                let mut now = lock(&self.state);
+                if now.cut >= number {
+                    now.away.remove(&from);
+                    return Ok(());
+                }
+            }
+            changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
+        }
+    }
+
+    async fn back(&self, from: Rank) -> Result<(), CallError> {
+        let mut changes = self.changed.subscribe();
+        loop {
+            {
+                let mut now = lock(&self.state);
+                if !now.cutting {
+                    now.away.remove(&from);
+                    return Ok(());
+                }
+            }
+            changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
+        }
+    }
+
+    fn other_trainer(&self, from: Rank) -> Result<Rank, CallError> {
+        if self.training.train.trainers.ranks.iter().skip(1).any(|trainer| *trainer == from) {
+            return Ok(from);
+        }
+        Err(CallError::failed(format_args!("rank {from} is not one of the other trainers")))
+    }
+
+    fn tell(&self) -> Result<Asked> {
+        let resumed = |checkpoint: &Checkpoint| {
+            let folder = checkpoint.folder().to_str().context("the folder's name is not UTF-8")?;
+            Ok::<_, anyhow::Error>(Resumed { folder: folder.into(), trainers: checkpoint.trainers()? })
+        };
+        Ok(Asked { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
+    }
+
+    async fn restore(self: Arc<Self>, from: Rank) -> Result<(), CallError> {
+        let mut changes = self.changed.subscribe();
+        let trainers = &self.training.train.trainers.ranks;
+        if !trainers.contains(&from) {
+            return Err(CallError::failed(format_args!("rank {from} does not train")));
+        }
+        let is_last = {
+            let mut now = lock(&self.state);
+            now.waiting.insert(from) && now.waiting.len() == trainers.len()
+        };
+        if is_last {
+            let keeper = self.clone();
+            let loaded = on_thread("resume", move || keeper.load()).await;
+            lock(&self.state).restored = Some(loaded.map_err(|error| error.to_string()));
+            self.notify();
+        }
+        loop {
+            if let Some(restored) = lock(&self.state).restored.clone() {
+                return restored.map_err(CallError::failed);
+            }
+            changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
+        }
+    }
+
+    fn load(&self) -> Result<()> {
+        let resumed = self.resumed.as_ref().context("this run was begun anew")?;
+        let folder = resumed.folder().to_str().context("the folder's name is not UTF-8")?.to_owned();
+        let owners = (0..self.world_size).map(Rank);
+        let owners = owners.filter(|rank| self.training.modules.iter().any(|spec| loads(spec, *rank)));
+        let load = |owner: Rank| {
+            let load = Load { folder: folder.clone() };
+            self.autograd.call_within(owner, load, None, WAIT_FOR_TRAINERS)
+        };
+        for loading in owners.map(load).collect::<Vec<_>>() {
+            loading.wait()?;
+        }
+        Ok(())
+    }
+
+    fn notify(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Where the checkpoints of a run are.
+pub fn within(training: &Training, run: &Path) -> PathBuf {
+    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
+    let within = to.unwrap_or_else(|| run.join("checkpoints"));
+    // Other ranks may have another current folder.
+    std::path::absolute(&within).unwrap_or(within)
+}

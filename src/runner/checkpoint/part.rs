@@ -1,0 +1,281 @@
+//! An owner's part of a checkpoint: safetensors files, as `torch.distributed.checkpoint` reads them.
+//!
+//! Parameters have the names of the model's `state_dict`, what an optimizer remembers of one stands under
+//! `optim.NAME.exp_avg` and so on, and each file says where in the whole tensor its part begins (`DCP_SHARDING_INFO`), so that
+//! PyTorch's `HuggingFaceStorageReader` puts the parts together. A file has a name once: what an owner has of a tensor that is no
+//! block of it is in several. Rows of a table stand beside their ids, as `NAME@RANK` and `NAME@RANK.ids`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tch::{Kind, Tensor};
+
+use super::boxes::blocks;
+use crate::human::hex;
+use crate::job::weights::Header;
+use crate::job::{ModuleSpec, Training};
+use crate::model::{self, Region, TensorFile};
+use crate::parallel::{Entry, Extent, ModuleState, PIECE_BYTES, Piece, StateSnapshot, StepCounters};
+use crate::profile::beat;
+use crate::topology::Rank;
+
+/// What a rank has written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub rank: Rank,
+    pub files: Vec<PartFile>,
+    /// The steps that it had applied, by module.
+    pub counters: BTreeMap<String, StepCounters>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartFile {
+    pub file: String,
+    pub bytes: u64,
+    pub sha256: String,
+    /// By the name in the file.
+    pub tensors: BTreeMap<String, Saved>,
+}
+
+/// What a tensor of a file is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    /// As a job writes it.
+    module: String,
+    entry: Entry,
+    /// The first of its numbers in the whole tensor taken as a vector, and how many there are.
+    from: u64,
+    count: u64,
+    /// Where it is rows, the name of their ids in the file.
+    ids: Option<String>,
+}
+
+/// A tensor of a file that is to be written.
+struct Wanted<'a> {
+    name: String,
+    snapshot: &'a StateSnapshot,
+    /// Among its entries.
+    entry: usize,
+    saved: Saved,
+    shape: Vec<i64>,
+    offsets: Vec<i64>,
+}
+
+impl Part {
+    /// Writes what `rank` has into `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(
+        folder: &Path,
+        rank: Rank,
+        job: &Training,
+        states: &[(ModuleSpec, StateSnapshot)],
+    ) -> Result<Part> {
+        let mut files: Vec<Vec<Wanted<'_>>> = Vec::new();
+        let mut counters: BTreeMap<String, StepCounters> = BTreeMap::new();
+        for (spec, snapshot) in states {
+            counters.entry(spec.written_name().into()).or_default().merge(&snapshot.counters);
+            for entry in 0..snapshot.entries.len() {
+                for (nth, wanted) in wanted(job, rank, spec, snapshot, entry).into_iter().enumerate() {
+                    files.resize_with(files.len().max(nth + 1), Vec::new);
+                    files[nth].push(wanted);
+                }
+            }
+        }
+        let count = files.len();
+        let write = |(nth, wanted): (usize, Vec<Wanted<'_>>)| {
+            let (shard, nth) = (rank.0 + 1, nth + 1);
+            let name = format!("shard-{shard:05}-model-{nth:05}-of-{count:05}.safetensors");
+            write_file(folder, name, wanted)
+        };
+        let files = files.into_iter().enumerate().map(write).collect::<Result<_>>()?;
+        Ok(Part { rank, files, counters })
+    }
+}
+
+/// The parts of an entry, each for a file of its own.
+fn wanted<'a>(
+    job: &Training,
+    rank: Rank,
+    spec: &ModuleSpec,
+    snapshot: &'a StateSnapshot,
+    at: usize,
+) -> Vec<Wanted<'a>> {
+    let entry = &snapshot.entries[at];
+    let name = name(job, spec, entry);
+    let module = spec.written_name().to_owned();
+    let of = |name: String, saved: Saved, shape: Vec<i64>, offsets: Vec<i64>| Wanted {
+        name,
+        snapshot,
+        entry: at,
+        saved,
+        shape,
+        offsets,
+    };
+    let (from, to) = match entry.extent {
+        Extent::Elements { from, to } => (from, to),
+        Extent::Shared | Extent::RowsOf(_) => (0, entry.len()),
+        Extent::Rows { rows } => {
+            let name = format!("{name}@{rank}");
+            let ids = Some(format!("{name}.ids"));
+            let saved = Saved { module, entry: entry.clone(), from: 0, count: rows, ids };
+            return vec![of(name, saved, entry.shape.clone(), vec![0; entry.shape.len()])];
+        }
+    };
+    let blocks = blocks(&entry.shape, from, to).into_iter();
+    let wanted = blocks.map(|block| {
+        let (from, count) = (block.from, block.count);
+        let saved = Saved { module: module.clone(), entry: entry.clone(), from, count, ids: None };
+        of(name.clone(), saved, block.sizes, block.offsets)
+    });
+    wanted.collect()
+}
+
+/// Under which an entry stands in the files of any cut.
+fn name(job: &Training, spec: &ModuleSpec, entry: &Entry) -> String {
+    let tensor = job.tensor_name(spec, &entry.tensor);
+    let of_slot = entry.slot.as_ref().map(|slot| format!("optim.{tensor}.{slot}"));
+    let of_all = of_slot.unwrap_or(tensor);
+    // Without order each trainer has an optimizer of its own.
+    entry.lane.map(|rank| format!("{of_all}@{rank}")).unwrap_or(of_all)
+}
+
+fn write_file(folder: &Path, name: String, wanted: Vec<Wanted<'_>>) -> Result<PartFile> {
+    let path = folder.join(&name);
+    let cannot_write = || format!("cannot write `{}`", path.display());
+    let (mut regions, mut offsets) = (Vec::new(), serde_json::Map::new());
+    for Wanted { name, saved, shape, offsets: first, .. } in &wanted {
+        let told = |offsets: &[i64]| serde_json::json!({ "saved_offsets": offsets });
+        if let Some(ids) = &saved.ids {
+            offsets.insert(ids.clone(), told(&[0]));
+            regions.push(Region { name: ids.clone(), kind: Kind::Int64, shape: vec![saved.count as i64] });
+        }
+        offsets.insert(name.clone(), told(first));
+        regions.push(Region { name: name.clone(), kind: saved.entry.kind, shape: shape.clone() });
+    }
+    let metadata = [
+        ("format", "pt".to_owned()),
+        ("DCP_VERSION", "1.0".to_owned()),
+        ("DCP_SHARDING_INFO", serde_json::Value::Object(offsets).to_string()),
+    ];
+    let file = File::options().read(true).write(true).create_new(true).open(&path);
+    let file = file.with_context(cannot_write)?;
+    let mut tensors = TensorFile::begin_with(file.try_clone()?, &path, regions, &metadata)?;
+    for Wanted { name, snapshot, entry, saved, .. } in &wanted {
+        for piece in snapshot.pieces_of(*entry, saved.from, saved.count) {
+            let Piece { ids, values } = piece?;
+            if let (Some(name), Some(ids)) = (&saved.ids, ids) {
+                tensors.append(name, &ids)?;
+            }
+            tensors.append(name, &values)?;
+            beat();
+        }
+    }
+    tensors.finish()?;
+    file.sync_all().with_context(cannot_write)?;
+    let (bytes, sha256) = sum(file).with_context(cannot_write)?;
+    let tensors = wanted.into_iter().map(|wanted| (wanted.name, wanted.saved)).collect();
+    Ok(PartFile { file: name, bytes, sha256, tensors })
+}
+
+/// The size of a file, and its SHA-256.
+///
+/// # Errors
+/// The system's.
+pub fn sum(mut file: File) -> std::io::Result<(u64, String)> {
+    let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    file.seek(SeekFrom::Start(0))?;
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok((bytes, hex(hash.finalize()))),
+            length => {
+                hash.update(&chunk[..length]);
+                bytes += length as u64;
+                beat();
+            }
+        }
+    }
+}
+
+/// The state of a module, out of all parts in `folder`.
+///
+/// # Errors
+/// A file cannot be read, or has not what the manifest says; something of the module is missing.
+pub fn read(folder: &Path, parts: &[Part], module: &str) -> Result<ModuleState> {
+    let mut state = ModuleState::default();
+    for part in parts {
+        if let Some(counters) = part.counters.get(module) {
+            state.counters.merge(counters);
+        }
+        for PartFile { file, tensors, .. } in &part.files {
+            if !tensors.values().any(|saved| saved.module == module) {
+                continue;
+            }
+            let path = folder.join(file);
+            let header = model::header(&path)?;
+            let source = File::open(&path).with_context(|| path.display().to_string())?;
+            for (name, saved) in tensors.iter().filter(|(_, saved)| saved.module == module) {
+                let pieces = Pieces { file: &source, header: &header, name, saved, next: 0 };
+                state
+                    .add_saved(&saved.entry, saved.from, pieces)
+                    .with_context(|| format!("`{name}` in `{}`", path.display()))?;
+            }
+        }
+    }
+    state.whole()
+}
+
+/// A tensor of a file, piece by piece.
+struct Pieces<'a> {
+    file: &'a File,
+    header: &'a Header,
+    name: &'a str,
+    saved: &'a Saved,
+    /// Numbers or rows that were read.
+    next: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Result<Piece>> {
+        let Saved { entry, count, ids, .. } = self.saved;
+        if self.next >= *count {
+            return None;
+        }
+        let width = match ids {
+            Some(_) => entry.shape.iter().skip(1).product::<i64>().max(1) as u64,
+            None => 1,
+        };
+        let each = (PIECE_BYTES / (width * entry.kind.elt_size_in_bytes() as u64)).max(1);
+        let of = (self.next, each.min(count - self.next));
+        self.next += of.1;
+        let read = || {
+            let values = self.numbers(self.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
+            let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
+            let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
+            let ids = self.numbers(ids, Kind::Int64, of, *count)?;
+            Ok(Piece { ids: Some(ids), values: values.f_view(shape.as_slice())? })
+        };
+        Some(read())
+    }
+}
+
+impl Pieces<'_> {
+    /// So many numbers from one on, of a tensor that has `all`.
+    fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
+        let stored = self.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
+        let size = kind.elt_size_in_bytes() as u64;
+        ensure!(stored.len == all * size, "`{name}` has {} bytes, and {} are known", stored.len, all * size);
+        let mut bytes = vec![0; (count * size) as usize];
+        self.file.read_exact_at(&mut bytes, stored.start + from * size)?;
+        Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)
+    }
+}

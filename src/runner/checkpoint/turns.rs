@@ -1,0 +1,198 @@
+//! A trainer's side: when a checkpoint is due, and standing still for it.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::state::TrainerState;
+use super::writer::lock;
+use crate::job::{Checkpoints, Consistency, Training};
+use crate::parallel::WAIT_FOR_TRAINERS;
+use crate::rpc::{CallError, Json, Mesh, Methods};
+use crate::runner::calls::checkpoint::{Announce, Away, Back, Begin, Begun, Pause};
+use crate::runner::run_recorder::COORDINATOR;
+use crate::topology::Rank;
+
+/// From finding that the one before is still being written until the next is tried.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What the first trainer has announced to this one.
+#[derive(Default)]
+pub struct Announced(Mutex<Option<Coming>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    number: u64,
+    /// This trainer waits for it before the first step behind so many.
+    at: u64,
+}
+
+impl Announced {
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let announced = self.clone();
+        methods.serve(move |_, Announce { number, at }| {
+            *lock(&announced.0) = Some(Coming { number, at });
+            std::future::ready(Ok::<(), CallError>(()))
+        });
+    }
+}
+
+/// Over all checkpoints of a run.
+pub struct Turns<'a> {
+    mesh: &'a Mesh,
+    announced: &'a Announced,
+    checkpoints: Checkpoints,
+    others: Vec<Rank>,
+    is_first: bool,
+    meeting: Meeting,
+    steps_per_epoch: u64,
+    /// Of this trainer: behind its last step comes the end.
+    end: u64,
+    /// How many were announced.
+    number: u64,
+    last: Instant,
+    /// The first trainer's: behind so many of its steps.
+    wanted: Option<u64>,
+    /// One that could not be begun, and when it is tried again.
+    owed: Option<Instant>,
+}
+
+/// How the trainers come to stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meeting {
+    /// In rounds nobody has taken a step that the first trainer has not.
+    Rounds,
+    /// Each at the end of its step.
+    Anywhere,
+    /// Where none waits for another that stands still: so many steps ahead of the first trainer.
+    Ahead(u64),
+}
+
+impl<'a> Turns<'a> {
+    /// None: the job saves nothing.
+    pub fn new(
+        job: &Training,
+        mesh: &'a Mesh,
+        announced: &'a Announced,
+        (steps_per_epoch, end): (u64, u64),
+    ) -> Option<Turns<'a>> {
+        let trainers = &job.train.trainers.ranks;
+        let meeting = match job.train.consistency {
+            Consistency::Bsp => Meeting::Rounds,
+            _ if trainers.len() == 1 => Meeting::Rounds,
+            Consistency::Ssp { staleness } => Meeting::Ahead(u64::from(staleness) + 2),
+            Consistency::Sequential => Meeting::Ahead(2),
+            // In each step they wait for each other's gradients.
+            Consistency::Async | Consistency::Hogwild if job.has_replicas() => Meeting::Ahead(2),
+            Consistency::Async | Consistency::Hogwild => Meeting::Anywhere,
+        };
+        Some(Turns {
+            mesh,
+            announced,
+            checkpoints: job.checkpoint.clone()?,
+            others: trainers[1..].to_vec(),
+            is_first: trainers[0] == mesh.rank(),
+            meeting,
+            steps_per_epoch,
+            end,
+            number: 0,
+            last: Instant::now(),
+            wanted: None,
+            owed: None,
+        })
+    }
+
+    /// Does this trainer stand still after so many of its steps?
+    ///
+    /// # Errors
+    /// The others cannot be told.
+    pub fn is_due(&mut self, steps: u64) -> Result<bool> {
+        if steps >= self.end {
+            return Ok(false);
+        }
+        if !self.is_first {
+            return Ok(lock(&self.announced.0).is_some_and(|coming| coming.at <= steps));
+        }
+        if self.wanted.is_none() && self.wants(steps) {
+            let at = match self.meeting {
+                Meeting::Rounds | Meeting::Anywhere => steps,
+                Meeting::Ahead(by) => steps + by,
+            };
+            // Behind its end it would not come.
+            if at >= self.end {
+                return Ok(false);
+            }
+            self.wanted = Some(at);
+            self.announce(if self.meeting == Meeting::Anywhere { 0 } else { at })?;
+        }
+        Ok(self.wanted.is_some_and(|at| at <= steps))
+    }
+
+    fn wants(&self, steps: u64) -> bool {
+        if let Some(again) = self.owed {
+            return again <= Instant::now();
+        }
+        let Checkpoints { every_steps, every_seconds, every_epochs, .. } = self.checkpoints;
+        every_steps.is_some_and(|every| steps.is_multiple_of(every))
+            || every_epochs.is_some_and(|every| steps.is_multiple_of(every * self.steps_per_epoch))
+            || every_seconds.is_some_and(|every| self.last.elapsed() >= Duration::from_secs_f64(every))
+    }
+
+    fn announce(&mut self, at: u64) -> Result<()> {
+        if self.meeting == Meeting::Rounds {
+            return Ok(());
+        }
+        self.number += 1;
+        let number = self.number;
+        let told: Vec<_> =
+            self.others.iter().map(|&rank| self.mesh.request(rank, Announce { number, at })).collect();
+        told.into_iter().try_for_each(|told| Ok(told.wait()?))
+    }
+
+    /// Stands still for one that is due: `state` is this trainer's. What the first trainer's modules have was offered before.
+    ///
+    /// # Errors
+    /// When a rank is lost; when too many could not be saved.
+    pub fn stand_still(&mut self, state: TrainerState) -> Result<()> {
+        let state = Json(state);
+        if !self.is_first {
+            let Some(Coming { number, .. }) = lock(&self.announced.0).take() else { return Ok(()) };
+            let pause = Pause { number, state };
+            return Ok(self.mesh.request_within(COORDINATOR, pause, WAIT_FOR_TRAINERS).wait()?);
+        }
+        let number = (self.meeting != Meeting::Rounds).then_some(self.number);
+        let begin = Begin { state, number };
+        let Begun { begun } = self.mesh.request_within(COORDINATOR, begin, WAIT_FOR_TRAINERS).wait()?;
+        let now = Instant::now();
+        self.wanted = None;
+        if begun {
+            (self.owed, self.last) = (None, now);
+        } else {
+            self.owed = Some(now + AGAIN);
+        }
+        Ok(())
+    }
+
+    /// This trainer takes no step for a while, or no more at all: nobody waits for it.
+    ///
+    /// # Errors
+    /// When the coordinator is lost.
+    pub fn away(&self, state: TrainerState) -> Result<()> {
+        if self.is_first || self.meeting == Meeting::Rounds {
+            return Ok(());
+        }
+        Ok(self.mesh.request(COORDINATOR, Away { state: Json(state) }).wait()?)
+    }
+
+    /// It takes steps again, when no cut is being made.
+    ///
+    /// # Errors
+    /// When the coordinator is lost.
+    pub fn back(&self) -> Result<()> {
+        if self.is_first || self.meeting == Meeting::Rounds {
+            return Ok(());
+        }
+        Ok(self.mesh.request_within(COORDINATOR, Back {}, WAIT_FOR_TRAINERS).wait()?)
+    }
+}

@@ -1,0 +1,167 @@
+//! An owner's part of a checkpoint: written while training goes on, and gone on from.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use anyhow::{Context as _, Result};
+use tokio::sync::oneshot;
+
+use super::folder::Checkpoint;
+use super::part::Part;
+use crate::autograd::Autograd;
+use crate::job::{Consistency, ModuleSpec, Placement, Training};
+use crate::parallel::StateSnapshot;
+use crate::rpc::{CallError, Json, Methods};
+use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
+use crate::runner::run_recorder::COORDINATOR;
+use crate::topology::Rank;
+
+/// Of one rank.
+pub struct Writer {
+    training: Training,
+    rank: Rank,
+    autograd: Arc<Autograd>,
+    /// What the first trainer has of modules on trainers, for the checkpoint that comes.
+    offered: Mutex<Vec<(ModuleSpec, StateSnapshot)>>,
+    /// What is being written.
+    writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,
+}
+
+impl Writer {
+    pub fn new(training: &Training, rank: Rank, autograd: &Arc<Autograd>) -> Arc<Writer> {
+        Arc::new(Writer {
+            training: training.clone(),
+            rank,
+            autograd: autograd.clone(),
+            offered: Mutex::default(),
+            writing: Mutex::default(),
+        })
+    }
+
+    pub fn register(self: &Arc<Self>, methods: &mut Methods) {
+        let writer = self.clone();
+        methods.serve(move |incoming, Write { folder }| {
+            let writer = writer.clone();
+            async move {
+                of_coordinator(incoming.from)?;
+                writer.write(folder).await
+            }
+        });
+        let writer = self.clone();
+        methods.serve(move |incoming, Finish {}| {
+            let writer = writer.clone();
+            async move {
+                of_coordinator(incoming.from)?;
+                writer.finish().await
+            }
+        });
+        let writer = self.clone();
+        methods.serve(move |incoming, Load { folder }| {
+            let writer = writer.clone();
+            async move {
+                of_coordinator(incoming.from)?;
+                on_thread("load", move || writer.load(Path::new(&folder))).await
+            }
+        });
+    }
+
+    /// Has the states of modules on this trainer be a part of the next checkpoint.
+    pub fn offer(&self, states: Vec<(ModuleSpec, StateSnapshot)>) {
+        *lock(&self.offered) = states;
+    }
+
+    /// Answers when the owner's part is held; without order, where it would be written to, when it is on the disk.
+    async fn write(self: Arc<Self>, folder: String) -> Result<(), CallError> {
+        let (give, part) = oneshot::channel();
+        let (held, holds) = oneshot::channel();
+        *lock(&self.writing) = Some(part);
+        let writer = self.clone();
+        let run = move || {
+            let mut held = Some(held);
+            let mut tell = |what: Result<(), String>| drop(held.take().map(|held| held.send(what)));
+            let taken = writer.take();
+            if let (Ok(_), true) = (&taken, writer.training.train.consistency != Consistency::Hogwild) {
+                tell(Ok(()));
+            }
+            let written = taken
+                .and_then(|states| Part::write(Path::new(&folder), writer.rank, &writer.training, &states));
+            tell(written.as_ref().map(drop).map_err(|error| format!("{error:#}")));
+            let _ = give.send(written);
+        };
+        let started = thread::Builder::new().name("checkpoint".into()).spawn(run);
+        started.map_err(|error| CallError::failed(format_args!("no thread to write on: {error}")))?;
+        holds
+            .await
+            .map_err(|_| CallError::failed("the thread that writes has ended"))?
+            .map_err(CallError::failed)
+    }
+
+    async fn finish(&self) -> Result<Written, CallError> {
+        let writing = lock(&self.writing).take();
+        let writing = writing.ok_or_else(|| CallError::failed("nothing is being written"))?;
+        let part = writing.await.map_err(|_| CallError::failed("the thread that writes has ended"))?;
+        let part = part.map_err(|error| CallError::failed(format_args!("{error:#}")))?;
+        Ok(Written { part: Json(part) })
+    }
+
+    /// What this rank has to save.
+    fn take(&self) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
+        let mut states = std::mem::take(&mut *lock(&self.offered));
+        for spec in self.training.modules.iter().filter(|spec| saves(spec, self.rank)) {
+            let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, false)?;
+            states.push((spec.clone(), snapshot));
+        }
+        Ok(states)
+    }
+
+    /// What is on this rank, but replicas, goes on from a checkpoint.
+    fn load(&self, folder: &Path) -> Result<()> {
+        let checkpoint = Checkpoint::open(folder)?;
+        for spec in self.training.modules.iter().filter(|spec| loads(spec, self.rank)) {
+            let state = checkpoint.module(spec.written_name())?;
+            state
+                .restore(&self.autograd, self.rank, &spec.name)
+                .with_context(|| format!("module `{}`", spec.name))?;
+        }
+        Ok(())
+    }
+}
+
+fn of_coordinator(from: Rank) -> Result<(), CallError> {
+    if from == COORDINATOR {
+        return Ok(());
+    }
+    Err(CallError::failed(format_args!("rank {from} keeps no checkpoints: rank {COORDINATOR} does")))
+}
+
+/// Does `rank` write what it has of the module? Its hosts have the same: the first one does.
+pub(super) fn saves(spec: &ModuleSpec, rank: Rank) -> bool {
+    let ranks = spec.place.ranks.as_slice();
+    match spec.placement {
+        Placement::Remote => ranks.first() == Some(&rank),
+        Placement::Shards(_) | Placement::Caller => ranks.contains(&rank),
+        Placement::Replicas => false,
+    }
+}
+
+/// Has `rank` something of the module that is no trainer's copy?
+pub(super) fn loads(spec: &ModuleSpec, rank: Rank) -> bool {
+    spec.placement != Placement::Replicas && spec.place.ranks.contains(&rank)
+}
+
+/// Runs what may wait for calls.
+pub(super) async fn on_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T, CallError> {
+    let (give, done) = oneshot::channel();
+    let run = move || drop(give.send(run().map_err(|error| format!("{error:#}"))));
+    let started = thread::Builder::new().name(name.into()).spawn(run);
+    started.map_err(|error| CallError::failed(format_args!("no thread for it: {error}")))?;
+    done.await.map_err(|_| CallError::failed("its thread has ended"))?.map_err(CallError::failed)
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics over a checkpoint")
+}
