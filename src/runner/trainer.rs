@@ -261,13 +261,13 @@ impl Trainer<'_> {
         self.doing("going on from a checkpoint");
         self.mesh.request_within(COORDINATOR, Restore {}, WAIT_FOR_TRAINERS).wait()?;
         let checkpoint = Checkpoint::open(Path::new(&resumed.folder))?;
+        let trainers = checkpoint.trainers_as(&self.job.train.trainers.ranks)?;
+        let state = |spec: &ModuleSpec| checkpoint.module(spec.written_name(), &trainers);
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
                 ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => {}
-                ModuleHandle::Replica(_) => {
-                    stepper.optimizer.restore(&spec.name, &checkpoint.module(spec.written_name())?)?;
-                }
-                ModuleHandle::Pulled(pulled) => pulled.restore(&checkpoint.module(spec.written_name())?)?,
+                ModuleHandle::Replica(_) => stepper.optimizer.restore(&spec.name, &state(spec)?)?,
+                ModuleHandle::Pulled(pulled) => pulled.restore(&state(spec)?)?,
             }
         }
         stepper.optimizer.refresh()?;

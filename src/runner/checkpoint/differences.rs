@@ -54,8 +54,12 @@ fn is_fixed(difference: &Difference) -> bool {
     }
     // That there are averages is a part of the state; how they go on is not.
     let comes_or_goes = difference.before.is_none() || difference.now.is_none();
+    // Without order each trainer has an optimizer, with what it remembers.
+    let with_optimizers_of_their_own =
+        [&difference.before, &difference.now].into_iter().flatten().any(|value| value == "\"hogwild\"");
     matches!(key, "seed" | "optimizer.type" | "train.batch_size" | "train.accumulate" | "train.local_steps")
         || key == "ema.decay" && comes_or_goes
+        || key == "train.consistency" && with_optimizers_of_their_own
 }
 
 impl std::fmt::Display for Difference {

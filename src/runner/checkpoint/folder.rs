@@ -11,6 +11,7 @@ use super::part::{self, Part};
 use super::state::TrainerState;
 use crate::files;
 use crate::parallel::ModuleState;
+use crate::topology::Rank;
 
 /// Of the format that this program writes. One that is newer is refused.
 const VERSION: u32 = 1;
@@ -136,14 +137,43 @@ impl Checkpoint {
         read().with_context(|| format!("cannot read `{}`", path.display()))
     }
 
-    /// The state of a module, by the name that a job gives it.
+    /// Its trainers as those of a run that goes on, which may be other ranks, in their order.
+    ///
+    /// # Errors
+    /// The file cannot be read; there are more or fewer of them now.
+    pub fn trainers_as(&self, ranks: &[Rank]) -> Result<Vec<Successor>> {
+        let before = self.trainers()?;
+        let (of, now) = (before.len(), ranks.len());
+        ensure!(of == now, "the checkpoint is of {of} trainers, and {now} go on");
+        let successor = |(before, &now): (TrainerState, &Rank)| Successor {
+            before: before.rank,
+            now,
+            steps: before.steps,
+        };
+        Ok(before.into_iter().zip(ranks).map(successor).collect())
+    }
+
+    /// The state of a module, by the name that a job gives it, for these trainers.
     ///
     /// # Errors
     /// It is not in there, or a file cannot be read.
-    pub fn module(&self, name: &str) -> Result<ModuleState> {
-        let state = part::read(&self.folder, &self.manifest.parts, name);
-        state.with_context(|| format!("module `{name}` in the checkpoint `{}`", self.folder.display()))
+    pub fn module(&self, name: &str, trainers: &[Successor]) -> Result<ModuleState> {
+        let read = part::read(&self.folder, &self.manifest.parts, name, trainers);
+        let mut state =
+            read.with_context(|| format!("module `{name}` in the checkpoint `{}`", self.folder.display()))?;
+        // Replicas do not know them, and at the cut they are the same everywhere (CP-2).
+        state.counters.steps = trainers.iter().map(|trainer| (trainer.now, trainer.steps)).collect();
+        Ok(state)
     }
+}
+
+/// A trainer that goes on where another one has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Successor {
+    pub before: Rank,
+    pub now: Rank,
+    /// Taken before.
+    pub steps: u64,
 }
 
 /// A checkpoint that is being written.

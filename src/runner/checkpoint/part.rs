@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tch::{Kind, Tensor};
 
 use super::boxes::blocks;
+use super::folder::Successor;
 use crate::human::hex;
 use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};
@@ -204,11 +205,11 @@ pub fn sum(mut file: File) -> std::io::Result<(u64, String)> {
     }
 }
 
-/// The state of a module, out of all parts in `folder`.
+/// The state of a module, out of all parts in `folder`, for trainers that may be other ranks.
 ///
 /// # Errors
 /// A file cannot be read, or has not what the manifest says; something of the module is missing.
-pub fn read(folder: &Path, parts: &[Part], module: &str) -> Result<ModuleState> {
+pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor]) -> Result<ModuleState> {
     let mut state = ModuleState::default();
     for part in parts {
         if let Some(counters) = part.counters.get(module) {
@@ -223,8 +224,11 @@ pub fn read(folder: &Path, parts: &[Part], module: &str) -> Result<ModuleState> 
             let source = File::open(&path).with_context(|| path.display().to_string())?;
             for (name, saved) in tensors.iter().filter(|(_, saved)| saved.module == module) {
                 let pieces = Pieces { file: &source, header: &header, name, saved, next: 0 };
+                let successor = |rank| trainers.iter().find(|of| of.before == rank).map(|of| of.now);
+                let lane = saved.entry.lane.and_then(successor);
+                let entry = Entry { lane, ..saved.entry.clone() };
                 state
-                    .add_saved(&saved.entry, saved.from, pieces)
+                    .add_saved(&entry, saved.from, pieces)
                     .with_context(|| format!("`{name}` in `{}`", path.display()))?;
             }
         }

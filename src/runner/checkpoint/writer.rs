@@ -118,8 +118,9 @@ impl Writer {
     /// What is on this rank, but replicas, goes on from a checkpoint.
     fn load(&self, folder: &Path) -> Result<()> {
         let checkpoint = Checkpoint::open(folder)?;
+        let trainers = checkpoint.trainers_as(&self.training.train.trainers.ranks)?;
         for spec in self.training.modules.iter().filter(|spec| loads(spec, self.rank)) {
-            let state = checkpoint.module(spec.written_name())?;
+            let state = checkpoint.module(spec.written_name(), &trainers)?;
             state
                 .restore(&self.autograd, self.rank, &spec.name)
                 .with_context(|| format!("module `{}`", spec.name))?;

@@ -4,4 +4,5 @@
 mod jobs;
 mod outputs;
 mod placements;
+mod resumed;
 mod said;

@@ -13,7 +13,7 @@ const CLOSE: f64 = 1e-5;
 
 /// Where a module lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+pub(super) enum Place {
     /// On one rank of its own, which both trainers call.
     Remote,
     /// On the rank of the module that is called so, too.
@@ -54,15 +54,15 @@ impl Place {
 }
 
 /// A model as `graph.py` has it: each module's name, and what it takes and is made of.
-struct Model {
-    name: &'static str,
+pub(super) struct Model {
+    pub name: &'static str,
     modules: &'static [(&'static str, &'static str)],
     samples: Samples,
 }
 
 /// Which samples a model has, and its loss.
 #[derive(Clone, Copy, PartialEq)]
-enum Samples {
+pub(super) enum Samples {
     /// `features`, four ids, and `target`, four numbers.
     Numbers,
     /// Criteo's: `dense`, `ids` of a column each, and `click`; also bags and their weights, and an `image` of the first numbers.
@@ -71,7 +71,7 @@ enum Samples {
     Halves,
 }
 
-const DLRM: Model = Model {
+pub(super) const DLRM: Model = Model {
     name: "dlrm",
     modules: &[
         (
@@ -94,7 +94,7 @@ const DLRM: Model = Model {
 };
 
 /// A DLRM of Criteo's shape, with a table for each column.
-const COLUMNS: Model = Model {
+pub(super) const COLUMNS: Model = Model {
     name: "columns",
     modules: &[
         (
@@ -119,7 +119,7 @@ const COLUMNS: Model = Model {
 };
 
 /// Bags whose weights another module gives, and a bag for each of two columns, with weights among the samples.
-const BAGS: Model = Model {
+pub(super) const BAGS: Model = Model {
     name: "bags",
     modules: &[
         (
@@ -149,7 +149,7 @@ const BAGS: Model = Model {
     samples: Samples::Clicks,
 };
 
-const TOWERS: Model = Model {
+pub(super) const TOWERS: Model = Model {
     name: "towers",
     modules: &[
         (
@@ -172,7 +172,7 @@ const TOWERS: Model = Model {
 };
 
 /// The output of `a` has three consumers.
-const DIAMOND: Model = Model {
+pub(super) const DIAMOND: Model = Model {
     name: "diamond",
     modules: &[
         (
@@ -190,7 +190,7 @@ const DIAMOND: Model = Model {
 };
 
 /// Twelve numbers as an image of one channel.
-const CONV: Model = Model {
+pub(super) const CONV: Model = Model {
     name: "conv",
     modules: &[
         (
@@ -210,7 +210,7 @@ const CONV: Model = Model {
 };
 
 /// Two outputs, each with a target.
-const HEADS: Model = Model {
+pub(super) const HEADS: Model = Model {
     name: "heads",
     modules: &[
         (
@@ -228,7 +228,7 @@ const HEADS: Model = Model {
 };
 
 /// TorchScript that takes two fields and gives two outputs.
-const SCRIPT: Model = Model {
+pub(super) const SCRIPT: Model = Model {
     name: "script",
     modules: &[
         (
@@ -301,7 +301,7 @@ fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-fn job_of(model: &Model, places: &[Place]) -> String {
+pub(super) fn job_of(model: &Model, places: &[Place]) -> String {
     let (mut roles, mut modules) = (String::new(), String::new());
     for ((name, made_of), place) in model.modules.iter().zip(places) {
         let (own, place) = place.written(name);
@@ -328,7 +328,7 @@ fn train(model: &Model, places: &[Place], settings: &[&str]) -> Vec<(String, Ten
 }
 
 /// Leaves the run folder in the one that is returned.
-fn run(model: &Model, places: &[Place], settings: &[&str]) -> tempfile::TempDir {
+pub(super) fn run(model: &Model, places: &[Place], settings: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), job_of(model, places)).unwrap();
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), settings)), 0);
@@ -347,7 +347,13 @@ fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
 }
 
 #[track_caller]
-fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: &[(String, Tensor)]) {
+pub(super) fn assert_are(
+    model: &Model,
+    how: &str,
+    places: &[Place],
+    settings: &[&str],
+    trained: &[(String, Tensor)],
+) {
     let (name, difference) = farthest(model, how, places, trained);
     assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
 }
@@ -474,7 +480,7 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
 }
 
 /// Of convolutions and their head: hosted, replicas, pulled, on two hosts, cut into stages, and mixed.
-const CONV_PLACES: [[Place; 2]; 7] = [
+pub(super) const CONV_PLACES: [[Place; 2]; 7] = [
     [Remote, Remote],
     [Remote, With("convs")],
     [Replicas, Replicas],

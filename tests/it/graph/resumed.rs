@@ -1,0 +1,106 @@
+//! Runs that go on from a checkpoint: to the bit what they would have been, in the same placement and, as far as sums in other
+//! orders are the same, in another.
+
+use std::fs;
+
+use super::placements::Place::{Caller, Hash, Remote, RemoteReplicas, Replicas, Rows, Stages, With};
+use super::placements::{
+    COLUMNS, CONV, CONV_PLACES, DIAMOND, DLRM, Model, Place, SCRIPT, TOWERS, assert_are, job_of, run,
+};
+use crate::program::*;
+use pstrain::model;
+
+/// Of fifty steps; a validation or the end of a warm-up may lie on either side.
+const SAVED: [&str; 2] = ["checkpoint.every_steps=20", "checkpoint.keep=9"];
+
+/// Trains, and goes on in another folder from a checkpoint on the way: with the places `then`. Gives both folders.
+fn resumed(model: &Model, places: &[Place], then: &[Place], settings: &[&str]) -> [tempfile::TempDir; 2] {
+    let settings = [&SAVED, settings].concat();
+    let whole = run(model, places, &settings);
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("job.toml"), job_of(model, then)).unwrap();
+    let mut command = pstrain(other.path());
+    let from = whole.path().join("RUN/checkpoints/step-0000000020");
+    command.args(["spawn", "job.toml", "--master-port", "0", "--run-dir", "RUN", "--resume"]).arg(&from);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    assert_code(&finish(&mut command), 0);
+    [whole, other]
+}
+
+#[track_caller]
+fn assert_goes_on(model: &Model, places: &[Place], settings: &[&str]) {
+    let [whole, other] = resumed(model, places, places, settings);
+    for name in ["model.safetensors", "model-ema.safetensors"] {
+        let [before, after] =
+            [&whole, &other].map(|folder| fs::read(folder.path().join("RUN").join(name)).ok());
+        assert!(before == after, "{}, {places:?}, {settings:?}: {name} is another", model.name);
+    }
+    let kept = fs::read_dir(other.path().join("RUN/checkpoints")).unwrap().count();
+    assert_eq!(kept, 1, "that of step 40");
+}
+
+const ADAM: [&str; 3] = [
+    "optimizer={type=\"adamw\", lr=0.01}",
+    "ema.decay=0.9",
+    "optimizer.schedule={type=\"cosine\", warmup_steps=25}",
+];
+
+#[test]
+fn a_dlrm_goes_on_as_it_would_have_under_every_placement() {
+    for places in [
+        [Remote, Remote, Remote],
+        [Replicas, Remote, Replicas],
+        [Caller, Remote, Caller],
+        [Remote, Caller, Replicas],
+        [Remote, With("bottom"), Stages],
+        [Replicas, Remote, RemoteReplicas],
+    ] {
+        assert_goes_on(&DLRM, &places, &ADAM);
+    }
+    // Tables that are cut, whose optimizers update rows.
+    let rows = ["optimizer={type=\"adagrad\", lr=0.05}", "optimizer.clip_norm=0.15"];
+    for places in [[Replicas, Rows, Replicas], [Caller, Hash, Caller], [Remote, Hash, Remote]] {
+        assert_goes_on(&DLRM, &places, &rows);
+    }
+    assert_goes_on(&COLUMNS, &[Replicas, Rows, Remote], &["ema.decay=0.9"]);
+}
+
+#[test]
+fn other_models_go_on_as_they_would_have() {
+    let momentum = ["optimizer={type=\"sgd\", lr=0.1, momentum=0.9}"];
+    assert_goes_on(&TOWERS, &[Stages, Remote, With("item")], &momentum);
+    assert_goes_on(&DIAMOND, &[Remote, Caller, Remote, Replicas], &momentum);
+    let after = [momentum[0], "replicas.average=all_reduce"];
+    assert_goes_on(&SCRIPT, &[Replicas, RemoteReplicas], &after);
+    let scaled = ["precision.autocast=fp16", "precision.init_scale=16777216", "precision.growth_interval=7"];
+    assert_goes_on(&TOWERS, &[Remote, Caller, Replicas], &scaled);
+    for places in CONV_PLACES {
+        assert_goes_on(&CONV, &places, &momentum);
+    }
+}
+
+/// What a plateau has lowered, and how long nothing has been better, are found again.
+#[test]
+fn what_validations_have_decided_goes_on() {
+    let test = "data.test={file=\"graph.csv\", features=[\"id0\", \"id1\", \"id2\", \"id3\"], \
+                feature_dtype=\"int64\", target=[\"x0\", \"x1\", \"x2\", \"x3\"]}";
+    let plateau =
+        "optimizer.schedule={type=\"plateau\", metric=\"loss\", patience=1, gamma=0.5, threshold=0.1}";
+    let settings = [test, plateau, "eval.every_steps=4", "eval.best=loss"];
+    assert_goes_on(&DLRM, &[Remote, Remote, Replicas], &settings);
+}
+
+/// From one cut and placement to another.
+#[test]
+fn a_run_goes_on_in_another_placement() {
+    let moved = |model: &Model, before: &[Place], then: &[Place]| {
+        let [_, other] = resumed(model, before, then, &[]);
+        assert_are(model, "", then, &[], &model::load(&crate::program::model(other.path())).unwrap());
+    };
+    moved(&TOWERS, &[Remote, Remote, Remote], &[Replicas, Replicas, Replicas]);
+    moved(&TOWERS, &[Replicas, Replicas, Replicas], &[Caller, Stages, Remote]);
+    moved(&TOWERS, &[Caller, Stages, RemoteReplicas], &[Remote, Caller, With("item")]);
+    moved(&CONV, &[Stages, Caller], &[Replicas, Replicas]);
+}
