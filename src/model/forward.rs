@@ -84,6 +84,7 @@ impl Module {
             let (module, wanted) = (self.name.clone(), self.parameters().len());
             return Err(ModelError::ParameterCount { module, wanted, got: params.len() });
         }
+        c10d::engine::know_threads();
         let _region = self.autocast_region()?;
         match &self.body {
             Body::Layers { nodes, .. } => {

@@ -11,6 +11,12 @@ use tch::Tensor;
 
 use crate::{TorchError, shim};
 
+/// Has this thread compute with as many threads as libtorch was told to. It asks for their number in the first of its own loops
+/// only: what a new thread hands to oneDNN before that is computed by another number of them, with other last bits.
+pub fn know_threads() {
+    let _ = tch::get_num_threads();
+}
+
 /// The gradients of `outputs` with respect to `inputs`, as `torch.autograd.grad(.., allow_unused=True)`.
 ///
 /// `grad_outputs` holds one seed per output, of its shape, dtype and device. The i-th result has the shape of the i-th
@@ -37,6 +43,7 @@ pub fn grad(
         return Ok(inputs.iter().map(|_| None).collect());
     }
     defined(&[outputs, inputs, grad_outputs])?;
+    know_threads();
     let (seeds, wanted) = (shim::pointers(grad_outputs), shim::pointers(inputs));
     let outputs = shim::pointers(outputs);
     let mut results = vec![ptr::null_mut(); wanted.len()];

@@ -347,13 +347,7 @@ fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
 }
 
 #[track_caller]
-pub(super) fn assert_are(
-    model: &Model,
-    how: &str,
-    places: &[Place],
-    settings: &[&str],
-    trained: &[(String, Tensor)],
-) {
+fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: &[(String, Tensor)]) {
     let (name, difference) = farthest(model, how, places, trained);
     assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
 }
