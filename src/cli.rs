@@ -18,6 +18,7 @@ mod job;
 mod logs;
 mod plugin;
 mod privileges;
+mod restarts;
 mod resume;
 mod run;
 mod spawn;

@@ -68,6 +68,7 @@ Examples:
   pstrain spawn --world-size 4
   pstrain spawn jobs/mnist_ps.toml --world-size 4 --set train.consistency=bsp
   pstrain spawn jobs/mnist_ps.toml --set data.root=/data/mnist --set optimizer.lr=0.01
+  pstrain spawn jobs/mnist_ps.toml --set checkpoint.every_seconds=600 --resume auto --restarts 3
 
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
     Spawn(SpawnArgs),
@@ -196,6 +197,19 @@ pub struct SpawnArgs {
     pub values: JobArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub restarts: RestartArgs,
+}
+
+/// What becomes of a job that has lost a rank.
+#[derive(Args)]
+pub struct RestartArgs {
+    /// Begin again from the last checkpoint when a rank is lost, so many times at most
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub restarts: u32,
+    /// Which attempt this is
+    #[arg(long, default_value_t = 1, hide = true)]
+    pub attempt: u32,
 }
 
 /// Which of a run's models.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::args::{STARTER_FILE, SpawnArgs};
-use super::exit::{DONE, FAILED, Failure};
+use super::exit::{DONE, FAILED, Failure, LOST};
 use super::run::{given_token, keep_in, print_report, recorded_in};
-use super::{job, logs};
+use super::{job, logs, restarts};
 use crate::job::{Job, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
@@ -31,7 +31,11 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         say_what_is_trained(&resolved.job.name);
     }
     let world = World { resolved: &resolved, kept_in, keeps_folder: true, look, started };
-    in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))
+    let launcher = std::process::id();
+    let code =
+        in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))?;
+    let may_begin_again = code == LOST && args.restarts.restarts > 0 && std::process::id() == launcher;
+    if may_begin_again { Err(restarts::begin_again(&args.restarts, folder.path())) } else { Ok(code) }
 }
 
 /// Where rank 0 of a world on this machine listens.
