@@ -111,6 +111,12 @@ mod tests {
     #[test]
     fn what_makes_another_run_may_not() {
         let now = BEFORE.replace("seed = 1", "seed = 2").replace("relu", "tanh") + "[ema]\ndecay = 0.9\n";
-        insta::assert_snapshot!(differences(BEFORE, &now).unwrap_err(), @"");
+        insta::assert_snapshot!(differences(BEFORE, &now).unwrap_err(), @r#"
+        the checkpoint is of another job, which cannot go on as this one:
+          `ema.decay` was not there, and is 0.9
+          `modules.net.layers` was ["relu"] and is ["tanh"]
+          `seed` was 1 and is 2
+          hint: leave these as they were, or begin anew; `weights` starts a module from a file
+        "#);
     }
 }

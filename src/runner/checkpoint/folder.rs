@@ -235,8 +235,8 @@ impl Writing {
         let folder = self.within.join(name(self.step));
         // A run that has gone on from an earlier one comes here again.
         if folder.exists() {
-            let before = self.within.join(format!("{UNFINISHED}old-{}", name(self.step)));
-            fs::rename(&folder, &before).with_context(|| format!("cannot replace `{}`", folder.display()))?;
+            remove(&self.within, self.step)
+                .with_context(|| format!("cannot replace `{}`", folder.display()))?;
         }
         sync(&self.folder)?;
         fs::rename(&self.folder, &folder)
@@ -295,13 +295,14 @@ pub fn remove_old(within: &Path, keep: usize) -> io::Result<()> {
     let mut all = steps(within)?;
     all.sort_unstable();
     let old = all.len().saturating_sub(keep);
-    for &step in &all[..old] {
-        // Without its name first: what is half removed is none.
-        let removed = within.join(format!("{UNFINISHED}old-{}", name(step)));
-        fs::rename(within.join(name(step)), &removed)?;
-        fs::remove_dir_all(removed)?;
-    }
-    Ok(())
+    all[..old].iter().try_for_each(|&step| remove(within, step))
+}
+
+/// Without its name first: what is half removed is none.
+fn remove(within: &Path, step: u64) -> io::Result<()> {
+    let removed = within.join(format!("{UNFINISHED}old-{}", name(step)));
+    fs::rename(within.join(name(step)), &removed)?;
+    fs::remove_dir_all(removed)
 }
 
 /// Removes what a process has left that ended while it wrote.

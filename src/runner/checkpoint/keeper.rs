@@ -67,12 +67,17 @@ impl Keeper {
         resumed: Option<Checkpoint>,
         autograd: &Arc<Autograd>,
     ) -> Arc<Keeper> {
+        let within = within(training, run);
+        if training.checkpoint.is_some() {
+            // What cannot be removed now is told when something is to be written there.
+            let _ = folder::remove_unfinished(&within);
+        }
         Arc::new(Keeper {
             name: job.name.clone(),
             world_size: job.cluster.world_size.0,
             training: training.clone(),
             checkpoints: training.checkpoint.clone(),
-            within: within(training, run),
+            within,
             job_text,
             resumed,
             autograd: autograd.clone(),

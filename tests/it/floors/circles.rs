@@ -209,7 +209,7 @@ fn declaration(line: &str) -> Option<(bool, &str)> {
     let line = line.trim_start();
     match line.strip_prefix("use ") {
         Some(tree) => Some((false, tree)),
-        None => line.starts_with("pub").then(|| line.split_once("use "))?.map(|(_, tree)| (true, tree)),
+        None => line.starts_with("pub").then(|| line.split_once(" use "))?.map(|(_, tree)| (true, tree)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What bad job files get: every message that a person sees, and that they come all at once.
 
+mod checkpoint;
 mod ema;
 mod eval;
 mod freeze;

@@ -179,6 +179,8 @@ fn all_of_a_training_comes_back_from_its_resolved_text() {
             "ema.decay=0.9",
             "precision.autocast=fp16",
             "precision.growth_interval=100",
+            "checkpoint.every_seconds=9.5",
+            "checkpoint.keep=3",
             "eval.every_epochs=1",
             "eval.metrics=[\"perplexity\", {type=\"top_k\", k=3}]",
             "eval.best=ema.top_3",

@@ -1,4 +1,5 @@
 mod bad_input;
+mod checkpoints;
 mod collectives;
 mod datasets;
 mod export;

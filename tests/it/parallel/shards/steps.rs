@@ -187,18 +187,20 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
     assert!(
         said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")
     );
-    let terms = |lr_factor: f64, clip_factor: Value| {
-        vec![Value::Nil, Value::List(vec![Value::Int(1), Value::Float(8.0), lr_factor.into(), clip_factor])]
+    let terms = |lr_factor: f64, factor: Value| {
+        let terms = [Value::Int(1), Value::Float(8.0), lr_factor.into(), factor, Value::Bool(false)];
+        vec![Value::Nil, Value::List(terms.into())]
     };
     assert!(
         said("shard.step", terms(f64::NAN, Value::Nil)).contains("a learning rate is not multiplied by NaN")
     );
     assert!(said("shard.step", terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5"));
-    let weightless = Value::List(vec![Value::Int(1), Value::Float(-1.0), 1.0.into(), Value::Nil]);
+    let weightless =
+        Value::List(vec![Value::Int(1), Value::Float(-1.0), 1.0.into(), Value::Nil, Value::Bool(false)]);
     assert!(said("shard.step", vec![Value::Nil, weightless]).contains("a step does not weigh -1"));
     assert!(
         said("shard.step", vec![Value::Nil, Value::List(vec![])])
-            .contains("expected four terms of a step, found 0")
+            .contains("expected five terms of a step, found 0")
     );
     drop(module);
     world.end();

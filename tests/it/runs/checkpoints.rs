@@ -1,0 +1,222 @@
+//! Checkpoints as a user meets them: kept, damaged, refused, gone on from after a rank was killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::program::*;
+
+/// The built-in job in the run folder `RUN`.
+fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
+    let mut command = pstrain(folder);
+    command.args(["spawn", "--master-port", "0"]).args(more);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
+fn trained(folder: &Path, settings: &[&str]) {
+    assert_code(&finish(&mut begin(folder, settings, &["--run-dir", "RUN"])), 0);
+}
+
+fn checkpoints(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder.join("RUN/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<PathBuf> = all.collect();
+    all.sort();
+    all
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+const ROUNDS: [&str; 3] = ["train.consistency=bsp", "train.steps=60", "checkpoint.every_steps=10"];
+
+fn said(output: &Output, folder: &Path) -> String {
+    let real = folder.canonicalize().unwrap();
+    let text = stderr(output).replace(real.to_str().unwrap(), "FOLDER");
+    text.replace(folder.to_str().unwrap(), "FOLDER")
+}
+
+/// CP-2: whoever waits for whom, all owners have the same steps of each trainer, which are those that it goes on behind.
+#[test]
+fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
+    let jobs = [
+        vec!["train.consistency=bsp"],
+        vec!["train.consistency=async"],
+        vec!["train.consistency=ssp", "train.staleness=2"],
+        vec!["train.consistency=hogwild"],
+        vec!["train.consistency=sequential"],
+        // Each trainer computes, and each server has a range.
+        vec!["train.consistency=async", "modules.net.run=caller", "roles.server=2", "cluster.world_size=5"],
+        vec!["train.consistency=ssp", "train.staleness=1", "modules.net.run=caller"],
+        // Trainers stand still in validations, too.
+        vec!["train.consistency=async", "eval.every_steps=7"],
+    ];
+    for job in jobs {
+        let folder = tempfile::tempdir().unwrap();
+        let settings =
+            [&job[..], &["train.steps=60", "checkpoint.every_steps=10", "checkpoint.keep=9"]].concat();
+        trained(folder.path(), &settings);
+        let all = checkpoints(folder.path());
+        assert!(all.len() > 1, "{job:?}: {all:?}");
+        for one in &all {
+            let steps: BTreeMap<String, u64> = json(&one.join("state.json"))
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|of| (of["rank"].to_string(), of["steps"].as_u64().unwrap()))
+                .collect();
+            let manifest = json(&one.join("manifest.json"));
+            let counters =
+                manifest["parts"].as_array().unwrap().iter().flat_map(|part| part["counters"].as_object());
+            for of_module in counters.flat_map(|all| all.values()) {
+                for (rank, applied) in of_module["steps"].as_object().unwrap() {
+                    assert_eq!(Some(&steps[rank]), applied.as_u64().as_ref(), "{job:?}, {}", one.display());
+                }
+            }
+        }
+        let last = all.last().unwrap().to_str().unwrap();
+        let mut command = begin(folder.path(), &settings, &["--run-dir", "AGAIN", "--resume", last]);
+        assert_code(&finish(&mut command), 0);
+    }
+}
+
+/// A rank at a time, in the middle of whatever it does; the model is what it would have been.
+#[test]
+fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
+    let [whole, killed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let settings = ["train.consistency=bsp", "train.steps=150", "checkpoint.every_steps=10"];
+    trained(whole.path(), &settings);
+    let mut command = begin(killed.path(), &settings, &["--run-dir", "RUN", "--restarts", "9"]);
+    let launcher = start(&mut command);
+    let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
+    for round in 0..3 {
+        // Rank `round` of the attempt, some checkpoints after the one before.
+        std::thread::sleep(Duration::from_millis(700 + 130 * round));
+        let children = fs::read_to_string(&ranks).unwrap_or_default();
+        if let Some(rank) = children.split_whitespace().nth(round as usize) {
+            let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
+        }
+    }
+    let output = wait(launcher);
+    assert_code(&output, 0);
+    assert!(stderr(&output).contains("attempt 2 of 10"), "{}", stderr(&output));
+    assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(killed.path())).unwrap());
+    let unfinished = fs::read_dir(killed.path().join("RUN/checkpoints")).unwrap();
+    let unfinished =
+        unfinished.filter(|entry| entry.as_ref().unwrap().file_name().as_encoded_bytes()[0] == b'.');
+    assert_eq!(unfinished.count(), 0);
+}
+
+#[test]
+fn damaged_checkpoints_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), &ROUNDS);
+    fs::remove_file(folder.path().join("RUN/summary.json")).unwrap();
+    let all = checkpoints(folder.path());
+    let [before, last] = &all[..] else { panic!("{all:?}") };
+    let shard = last.join("shard-00001-model-00001-of-00001.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let resume = |from: &Path| {
+        let from = from.to_str().unwrap();
+        finish(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "OTHER", "--overwrite", "--resume", from]))
+    };
+    // Options that contradict each other.
+    assert_code(&resume(last), 2);
+    let resume = |from: &Path| {
+        let run = tempfile::tempdir().unwrap();
+        let args = ["--run-dir", run.path().to_str().unwrap(), "--resume", from.to_str().unwrap()];
+        finish(&mut begin(folder.path(), &ROUNDS, &args))
+    };
+    let output = resume(last);
+    assert_code(&output, 2);
+    let text = said(&output, folder.path());
+    assert!(text.contains("is not as it was written: its SHA-256 is"), "{text}");
+    // The one before it is whole.
+    let output = finish(&mut begin(folder.path(), &ROUNDS, &["--resume", "RUN"]));
+    assert_code(&output, 0);
+    let text = said(&output, folder.path());
+    assert!(text.contains("warning: a newer checkpoint is left out"), "{text}");
+    assert!(text.contains("going on from step 40"), "{text}");
+    // A part is missing, and a version that is not known yet.
+    fs::remove_file(before.join("shard-00001-model-00001-of-00001.safetensors")).unwrap();
+    let text = said(&resume(before), folder.path());
+    assert!(text.contains("cannot read `FOLDER/RUN/checkpoints/step-0000000040/shard-00001"), "{text}");
+    let manifest = fs::read_to_string(before.join("manifest.json")).unwrap();
+    fs::write(before.join("manifest.json"), manifest.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    let text = said(&resume(before), folder.path());
+    assert!(text.contains("is a checkpoint of version 2, and this program reads those up to 1"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_gone_on_from_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), &ROUNDS);
+    let refused = |settings: &[&str], more: &[&str]| {
+        let output = finish(&mut begin(folder.path(), &[&ROUNDS, settings].concat(), more));
+        assert_code(&output, 2);
+        said(&output, folder.path())
+    };
+    insta::assert_snapshot!(refused(&[], &["--resume", "RUN"]), @r"
+    error: the run in `RUN` is finished
+      hint: --run-dir names another folder for a run that goes on from it
+    ");
+    insta::assert_snapshot!(refused(&[], &["--resume", "NOWHERE"]), @r"
+    error: there is no checkpoint in `NOWHERE`
+      hint: name a run folder or a checkpoint in it; a job with [checkpoint] saves them
+    ");
+    let from = ["--run-dir", "OTHER", "--resume", "RUN/checkpoints/step-0000000050"];
+    insta::assert_snapshot!(refused(&["seed=9", "train.batch_size=16", "optimizer={type=\"sgd\", lr=0.1}"], &from), @r#"
+    error: the checkpoint is of another job, which cannot go on as this one:
+      `optimizer.type` was "adam" and is "sgd"
+      `seed` was 1 and is 9
+      `train.batch_size` was 32 and is 16
+      hint: leave these as they were, or begin anew; `weights` starts a module from a file
+    "#);
+    insta::assert_snapshot!(refused(&["cluster.world_size=3"], &from), @r"
+      `cluster.world_size` was 4 and is 3
+    error: the checkpoint is of 3 trainers, and this run has 2
+      hint: use as many trainers; how the samples that are left go to others is not settled yet
+    ");
+    // `auto` has nothing to do, which is no failure.
+    let output = finish(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "RUN", "--resume", "auto"]));
+    assert_code(&output, 0);
+    assert_eq!(
+        said(&output, folder.path()),
+        "the run in `RUN` is finished: there is nothing to go on with\n"
+    );
+    // And nothing to go on from, which is none either.
+    let output = finish(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "NEW", "--resume", "auto"]));
+    assert_code(&output, 0);
+}
+
+#[test]
+fn where_saving_fails_training_goes_on_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), b"").unwrap();
+    let settings = [&ROUNDS[..], &["checkpoint.to=file/in", "checkpoint.most_failures=1000"]].concat();
+    let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
+    assert_code(&output, 1);
+    let text = said(&output, folder.path());
+    assert!(
+        text.contains("checkpoints could not be saved: cannot make a folder for a checkpoint in"),
+        "{text}"
+    );
+    assert!(model(folder.path()).exists());
+    let settings = [&ROUNDS[..], &["checkpoint.to=file/in", "checkpoint.most_failures=2"]].concat();
+    let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "AGAIN"]));
+    assert_code(&output, 1);
+    let text = said(&output, folder.path());
+    assert!(text.contains("checkpoint.most_failures = 2 one after another: cannot make a folder"), "{text}");
+}
