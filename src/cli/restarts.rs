@@ -15,11 +15,12 @@ use crate::human::seconds;
 
 /// What the next attempt is told anew, with the number of values of each.
 const TOLD: [(&str, usize); 5] =
-    [("--restarts", 1), ("--attempt", 1), ("--resume", 1), ("--run-dir", 1), ("--overwrite", 0)];
+    [("--resume", 1), ("--restarts", 1), ("--attempt", 1), ("--run-dir", 1), ("--overwrite", 0)];
 
 /// Begins the command again, in the run folder of the attempt that has failed. The process is the same, and nothing else of it
-/// is: a fork has to come before threads and tensors. Returns only what keeps it from beginning.
-pub fn begin_again(args: &RestartArgs, folder: &Path) -> Failure {
+/// is: a fork has to come before threads and tensors. `has_saved`: the run has checkpoints of its own; before that it goes on
+/// from what it was told to. Returns only what keeps it from beginning.
+pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failure {
     let RestartArgs { restarts, attempt } = *args;
     let next = attempt + 1;
     let pause = pause(attempt);
@@ -33,8 +34,13 @@ pub fn begin_again(args: &RestartArgs, folder: &Path) -> Failure {
         Err(error) => return anyhow::anyhow!("this program is not to be found any more: {error}").into(),
     };
     let mut command = Command::new(program);
-    command.args(without(std::env::args_os().skip(1), &TOLD));
-    command.args(["--resume", "auto", "--run-dir"]).arg(folder);
+    let told: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let resumes = without(told.iter().cloned(), &TOLD[..1]).len() < told.len();
+    match resumes && !has_saved {
+        true => command.args(without(told.into_iter(), &TOLD[1..])),
+        false => command.args(without(told.into_iter(), &TOLD)).args(["--resume", "auto"]),
+    };
+    command.arg("--run-dir").arg(folder);
     command.args(["--restarts", &(restarts - 1).to_string(), "--attempt", &next.to_string()]);
     anyhow::Error::from(command.exec()).context("the job cannot begin again").into()
 }

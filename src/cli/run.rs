@@ -122,13 +122,17 @@ pub fn keep_in(
     }
     let folder = match run {
         Some(run) => {
-            let folder = RunFolder::go_on(&run, &resolved.toml)?;
+            let folder = RunFolder::go_on(&run, &resolved.toml).map_err(refused)?;
             limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
             folder
         }
         None => make_folder(resolved, file, output)?,
     };
     Ok(Some(KeptIn { folder, job_text: resolved.toml.clone(), resumed: checkpoint }))
+}
+
+fn refused(error: anyhow::Error) -> Failure {
+    if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() }
 }
 
 /// The run folder with the job in it. `file`: the one that the job was read from.
@@ -140,10 +144,6 @@ fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) ->
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
     let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
-    let refused = |error: anyhow::Error| match error.is::<FolderInUse>() {
-        true => Failure::usage(error),
-        false => error.into(),
-    };
     let folder = RunFolder::create(&resolved.job.name, explicit.as_ref()).map_err(refused)?;
     limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
     folder.write_job(&resolved.toml).map_err(refused)?;

@@ -16,7 +16,7 @@ use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, wo
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::training::KeptIn;
-use crate::runner::{agreement, libtorch, limits};
+use crate::runner::{agreement, checkpoint, libtorch, limits};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -34,8 +34,16 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let launcher = std::process::id();
     let code =
         in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))?;
+    let has_saved = resolved
+        .job
+        .training()
+        .is_some_and(|training| checkpoint::any(&checkpoint::within(training, folder.path())));
     let may_begin_again = code == LOST && args.restarts.restarts > 0 && std::process::id() == launcher;
-    if may_begin_again { Err(restarts::begin_again(&args.restarts, folder.path())) } else { Ok(code) }
+    if may_begin_again {
+        Err(restarts::begin_again(&args.restarts, folder.path(), has_saved))
+    } else {
+        Ok(code)
+    }
 }
 
 /// Where rank 0 of a world on this machine listens.

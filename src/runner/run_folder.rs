@@ -11,11 +11,13 @@
 //! - F-3 A folder that was not asked for by path is always a new one.
 //! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
 //!   for. Of two that begin at once one has it.
+//! - F-5 A folder in which a run is under way is no other's.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -73,6 +75,8 @@ pub const RUNS: &str = "runs";
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// Locked for as long as a process of the run has it (F-5).
+    _lock: Option<Arc<File>>,
 }
 
 impl RunFolder {
@@ -102,14 +106,15 @@ impl RunFolder {
     pub fn go_on(path: &Path, toml: &str) -> Result<RunFolder> {
         files::make_folders(path)
             .with_context(|| format!("cannot make the run folder `{}`", path.display()))?;
+        let lock = lock(path)?;
         let written = files::write(path, JOB, toml.as_bytes());
         written.with_context(|| format!("cannot write `{}`", path.join(JOB).display()))?;
-        Ok(RunFolder { path: path.into() })
+        Ok(RunFolder { path: path.into(), _lock: lock })
     }
 
     /// A folder that is there.
     pub fn at(path: &Path) -> RunFolder {
-        RunFolder { path: path.into() }
+        RunFolder { path: path.into(), _lock: None }
     }
 
     pub fn path(&self) -> &Path {
@@ -166,6 +171,7 @@ impl RunFolder {
         let Explicit { path, overwrite, reads } = *explicit;
         let what = || format!("cannot make the run folder `{}`", path.display());
         files::make_folders(path).with_context(what)?;
+        let lock = lock(path)?;
         let old = files_of_a_run(path).with_context(what)?;
         if let Some(read) = reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
             return Err(FolderInUse::Reads { folder: path.into(), file: read.clone() }.into());
@@ -178,7 +184,7 @@ impl RunFolder {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
-        Ok(RunFolder { path: path.to_owned() })
+        Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 
     /// F-3: two runs that start in the same second get different folders.
@@ -191,7 +197,7 @@ impl RunFolder {
         for attempt in 1..=1000 {
             let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
             match files::make_folder(&path) {
-                Ok(()) => return Ok(RunFolder { path }),
+                Ok(()) => return Ok(RunFolder { _lock: lock(&path)?, path }),
                 Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(cause) => return Err(refused(&path, cause)),
             }
@@ -219,12 +225,25 @@ pub enum FolderInUse {
         folder.display(), files.join(", ")
     )]
     HoldsRun { folder: PathBuf, files: Vec<String> },
+    #[error("a run is under way in `{}`\n  hint: name another folder with --run-dir", folder.display())]
+    UnderWay { folder: PathBuf },
     #[error(
         "this run reads `{}`, and would overwrite it in its run folder `{}`\n  \
          hint: name another folder with --run-dir",
         file.display(), folder.display()
     )]
     Reads { folder: PathBuf, file: PathBuf },
+}
+
+/// Keeps others from the folder for as long as the file is open, here or in processes that were forked from this one (F-5).
+fn lock(path: &Path) -> Result<Option<Arc<File>>> {
+    let folder = File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;
+    match folder.try_lock() {
+        Ok(()) => Ok(Some(Arc::new(folder))),
+        Err(TryLockError::WouldBlock) => Err(FolderInUse::UnderWay { folder: path.into() }.into()),
+        // Not every file system has locks.
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
 }
 
 /// `metrics.jsonl`, open for appending (F-2).
@@ -392,11 +411,18 @@ mod tests {
         assert_eq!(fs::read(&model).unwrap(), b"old");
     }
 
-    /// F-4
+    /// F-4, F-5
     #[test]
     fn of_two_runs_that_begin_at_once_one_has_the_folder() {
         let root = tempfile::tempdir().unwrap();
-        let [one, other] = [(); 2].map(|()| create_at(root.path(), false, &[]).unwrap());
+        let one = create_at(root.path(), false, &[]).unwrap();
+        let said = create_at(root.path(), false, &[]).unwrap_err();
+        insta::assert_snapshot!(said.to_string().replace(root.path().to_str().unwrap(), "FOLDER"), @r"
+        a run is under way in `FOLDER`
+          hint: name another folder with --run-dir
+        ");
+        // Where there are no locks, the first file of a run tells.
+        let other = RunFolder::at(root.path());
         one.write_job("seed = 1\n").unwrap();
         assert!(other.write_job("seed = 2\n").unwrap_err().is::<FolderInUse>());
         assert_eq!(fs::read(root.path().join(JOB)).unwrap(), b"seed = 1\n");

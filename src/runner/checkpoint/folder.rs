@@ -287,6 +287,11 @@ pub fn newest(within: &Path) -> Result<(Option<Checkpoint>, Vec<anyhow::Error>)>
     Ok((None, wrong))
 }
 
+/// Are there any in `within`, whole or not?
+pub fn any(within: &Path) -> bool {
+    steps(within).is_ok_and(|steps| !steps.is_empty())
+}
+
 /// Removes all but the newest `keep`.
 ///
 /// # Errors

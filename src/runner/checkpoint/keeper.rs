@@ -13,7 +13,7 @@ use super::state::{Resumed, TrainerState};
 use super::writer::{loads, lock, on_thread, saves};
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Checkpoints, Job, Placement, Training};
+use crate::job::{Checkpoints, Job, Placement, Task, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
@@ -68,7 +68,7 @@ impl Keeper {
         autograd: &Arc<Autograd>,
     ) -> Arc<Keeper> {
         let within = within(training, run);
-        if training.checkpoint.is_some() {
+        if training.checkpoint.is_some() && training.task == Task::Train {
             // What cannot be removed now is told when something is to be written there.
             let _ = folder::remove_unfinished(&within);
         }

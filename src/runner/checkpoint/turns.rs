@@ -124,7 +124,9 @@ impl<'a> Turns<'a> {
                 return Ok(false);
             }
             self.wanted = Some(at);
-            self.announce(if self.meeting == Meeting::Anywhere { 0 } else { at })?;
+            if let Meeting::Ahead(_) = self.meeting {
+                self.announce(at)?;
+            }
         }
         Ok(self.wanted.is_some_and(|at| at <= steps))
     }
@@ -140,9 +142,6 @@ impl<'a> Turns<'a> {
     }
 
     fn announce(&mut self, at: u64) -> Result<()> {
-        if self.meeting == Meeting::Rounds {
-            return Ok(());
-        }
         self.number += 1;
         let number = self.number;
         let told: Vec<_> =
@@ -160,6 +159,10 @@ impl<'a> Turns<'a> {
             let Some(Coming { number, .. }) = lock(&self.announced.0).take() else { return Ok(()) };
             let pause = Pause { number, state };
             return Ok(self.mesh.request_within(COORDINATOR, pause, WAIT_FOR_TRAINERS).wait()?);
+        }
+        // Not before: another one that stood still would not come to a validation that this one comes to first.
+        if self.meeting == Meeting::Anywhere {
+            self.announce(0)?;
         }
         let number = (self.meeting != Meeting::Rounds).then_some(self.number);
         let begin = Begin { state, number };

@@ -59,6 +59,8 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
         vec!["train.consistency=ssp", "train.staleness=1", "modules.net.run=caller"],
         // Trainers stand still in validations, too.
         vec!["train.consistency=async", "eval.every_steps=7"],
+        vec!["train.consistency=async", "eval.every_steps=5"],
+        vec!["train.consistency=ssp", "train.staleness=1", "eval.every_steps=5"],
     ];
     for job in jobs {
         let folder = tempfile::tempdir().unwrap();
