@@ -14,6 +14,7 @@ mod compile;
 mod data;
 mod exit;
 mod export;
+mod going_on;
 mod job;
 mod logs;
 mod plugin;

@@ -5,7 +5,7 @@ use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError, RefusalReason};
 use crate::runner::rank::RankError;
 
-pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, USAGE};
+pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE};
 
 /// An exit code, and what to say; nothing when it has been said.
 #[derive(Debug)]
@@ -49,6 +49,7 @@ impl From<RankError> for Failure {
             RankError::Lost(lost) if lost.cause == Cause::Aborted => FAILED,
             RankError::Lost(_) => LOST,
             RankError::Interrupted => INTERRUPTED,
+            RankError::Terminated => TERMINATED,
             RankError::BadJob(_) => USAGE,
             RankError::Failed(_) => FAILED,
         };

@@ -1,6 +1,5 @@
 //! `spawn --restarts`: a job that has lost a rank begins again from its last checkpoint.
 
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +10,8 @@ use nix::sys::signal::SigSet;
 
 use super::args::RestartArgs;
 use super::exit::Failure;
+use super::going_on;
 use crate::human::seconds;
-
-/// What the next attempt is told anew, with the number of values of each.
-const TOLD: [(&str, usize); 5] =
-    [("--resume", 1), ("--restarts", 1), ("--attempt", 1), ("--run-dir", 1), ("--overwrite", 0)];
 
 /// Begins the command again, in the run folder of the attempt that has failed. The process is the same, and nothing else of it
 /// is: a fork has to come before threads and tensors. `has_saved`: the run has checkpoints of its own; before that it goes on
@@ -34,11 +30,9 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failur
         Err(error) => return anyhow::anyhow!("this program is not to be found any more: {error}").into(),
     };
     let mut command = Command::new(program);
-    let told: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let resumes = without(told.iter().cloned(), &TOLD[..1]).len() < told.len();
-    match resumes && !has_saved {
-        true => command.args(without(told.into_iter(), &TOLD[1..])),
-        false => command.args(without(told.into_iter(), &TOLD)).args(["--resume", "auto"]),
+    match going_on::resumes() && !has_saved {
+        true => command.args(going_on::arguments_with_resume()),
+        false => command.args(going_on::arguments()).args(["--resume", "auto"]),
     };
     command.arg("--run-dir").arg(folder);
     command.args(["--restarts", &(restarts - 1).to_string(), "--attempt", &next.to_string()]);
@@ -51,37 +45,9 @@ fn pause(attempt: u32) -> Duration {
     Duration::from_millis(doubled.min(30_000))
 }
 
-/// Arguments but for these options.
-fn without(args: impl Iterator<Item = OsString>, options: &[(&str, usize)]) -> Vec<OsString> {
-    let (mut kept, mut skipped) = (Vec::new(), 0);
-    for arg in args {
-        if skipped > 0 {
-            skipped -= 1;
-            continue;
-        }
-        let text = arg.to_string_lossy();
-        let option = options.iter().find(|(name, _)| {
-            text == *name || text.strip_prefix(name).is_some_and(|rest| rest.starts_with('='))
-        });
-        match option {
-            Some((name, values)) => skipped = if text == *name { *values } else { 0 },
-            None => kept.push(arg),
-        }
-    }
-    kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_told_anew_is_left_out() {
-        let args =
-            ["spawn", "job.toml", "--run-dir", "a", "--set", "x=1", "--restarts=3", "--overwrite", "--json"];
-        let kept = without(args.into_iter().map(OsString::from), &TOLD);
-        assert_eq!(kept, ["spawn", "job.toml", "--set", "x=1", "--json"]);
-    }
 
     #[test]
     fn pauses_grow_to_half_a_minute() {

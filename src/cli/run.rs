@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
-use super::{job, logs, stdout};
+use super::{going_on, job, logs, stdout};
 use crate::job::{Cluster, Init, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
@@ -66,7 +66,11 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });
     let shown = board.finish().context("cannot write to stdout");
-    let report = report.map_err(|error| with_folder(with_hint(error, &job.cluster.init), folder.as_ref()))?;
+    let run = folder.as_ref().map(RunFolder::path);
+    let report = report.map_err(|error| {
+        let failure = with_folder(with_hint(error, &job.cluster.init), folder.as_ref());
+        going_on::with_line(failure, job, run)
+    })?;
     print_report(report, folder.as_ref(), &resolved, args.output.json)?;
     shown?;
     Ok(DONE)

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure, LOST};
 use super::run::{given_token, keep_in, print_report, recorded_in};
-use super::{job, logs, restarts};
+use super::{going_on, job, logs, restarts};
 use crate::job::{Job, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
@@ -110,9 +110,10 @@ pub fn in_world(
         Forked::Parent(supervisor) => {
             // A rank needs this long to find another one lost, and a little more to end in order.
             let grace = job.cluster.lost_after + Duration::from_secs(3);
-            let code = supervise(supervisor, names, grace, look)?;
+            let code = supervise(supervisor, names, (grace, job.saves_within()), look)?;
             if code != DONE && keeps_folder {
                 eprintln!("{}", recorded_in(&kept_in.folder));
+                going_on::say(code, job, kept_in.folder.path());
             }
             return Ok(code);
         }
@@ -147,15 +148,16 @@ fn say_what_is_trained(name: &str) {
     }
 }
 
-/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed.
+/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed; `saves`: so much longer
+/// they may take when they save what they have come to.
 pub fn supervise(
     supervisor: Supervisor,
     names: Vec<String>,
-    grace: Duration,
+    (grace, saves): (Duration, Option<Duration>),
     look: logs::Wanted,
 ) -> Result<u8, Failure> {
     let board = Board::new(names, look.look());
-    let code = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
+    let code = supervisor.supervise(&board, grace, saves).map_err(anyhow::Error::from)?;
     if let Err(error) = board.finish() {
         eprintln!("error: cannot write to stdout: {error}");
         return Ok(worst(code, FAILED));
@@ -166,7 +168,7 @@ pub fn supervise(
 /// The rank that ended the job has said why on the same terminal: the others do not say it again.
 fn once(error: RankError) -> Failure {
     let said = matches!(&error, RankError::Lost(lost) if lost.cause == Cause::Aborted)
-        || matches!(error, RankError::Interrupted);
+        || matches!(error, RankError::Interrupted | RankError::Terminated);
     let failure = Failure::from(error);
     Failure { message: failure.message.filter(|_| !said), ..failure }
 }

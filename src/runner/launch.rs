@@ -29,7 +29,7 @@ mod supervise;
 mod verdict;
 
 pub use supervise::Supervisor;
-pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, USAGE, worst};
+pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 
 /// Who this process is after [`fork_ranks`].
 #[derive(Debug)]

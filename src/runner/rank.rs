@@ -58,6 +58,9 @@ pub enum RankError {
     Lost(LostRank),
     #[error("interrupted")]
     Interrupted,
+    /// By SIGTERM, with a checkpoint.
+    #[error("terminated; what it had come to is saved")]
+    Terminated,
     /// The job cannot run as it is.
     #[error("{0:#}")]
     BadJob(anyhow::Error),
@@ -90,7 +93,7 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     // Before any thread, so that every thread leaves signals to the one that waits for them.
     let signals = Signals::watch()?;
     let mut rank = JoinedRank::join(start)?;
-    signals.joined(rank.mesh.clone());
+    signals.joined(rank.mesh.clone(), rank.start.job.saves_within());
     let _ended = last_resort(&rank.mesh, rank.start.stuck)?;
     let done = rank.work().and_then(|report| {
         rank.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
@@ -199,6 +202,9 @@ impl<'a> JoinedRank<'a> {
             lost => lost,
         };
         let reason = match lost {
+            Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::TERMINATED => {
+                RankError::Terminated
+            }
             _ if signals.interrupted() => RankError::Interrupted,
             Some(lost) if lost.cause == Cause::Aborted && lost.why == signals::REASON => {
                 RankError::Interrupted

@@ -1,23 +1,49 @@
-//! Ctrl-C and SIGTERM: the first ends the job in order, the second at once.
+//! Ctrl-C and SIGTERM: the first ends the job in order, with a checkpoint where it saves any, the second at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, Signal, raise};
 
+use super::calls::checkpoint::{Stop, Stopped};
 use super::interrupts::{Request, Requests, hangup_is_ignored};
+use super::run_recorder::COORDINATOR;
 use crate::rpc::Mesh;
 
 /// How an interrupted rank tells the others why it ends the job.
 pub const REASON: &str = "interrupted";
+/// The same, where SIGTERM has stopped the job and what it has come to is saved.
+pub const TERMINATED: &str = "terminated, and saved";
 
 /// Signals, once a thread looks at them. A rank that has not joined yet has nobody to tell: there they do what they
 /// usually do.
 pub struct Signals {
-    joined: Arc<OnceLock<Mesh>>,
+    joined: Arc<OnceLock<Joined>>,
     interrupted: Arc<AtomicBool>,
+}
+
+struct Joined {
+    mesh: Mesh,
+    /// The job saves a checkpoint before it ends, and may take so long for it.
+    saves: Option<Duration>,
+}
+
+impl Joined {
+    /// Ends the job for all ranks.
+    fn end(&self, signal: Signal) {
+        let mesh = self.mesh.clone();
+        let Some(grace) = self.saves else { return mesh.abort(REASON) };
+        let save = move || {
+            let stopped = mesh.request_within(COORDINATOR, Stop {}, grace).wait();
+            let saved = stopped.is_ok_and(|Stopped { saved }| saved);
+            mesh.abort(if saved && signal != Signal::SIGINT { TERMINATED } else { REASON });
+        };
+        if std::thread::Builder::new().name("stop".into()).spawn(save).is_err() {
+            self.mesh.abort(REASON);
+        }
+    }
 }
 
 impl Signals {
@@ -40,7 +66,7 @@ impl Signals {
             while let Ok(signal) = waiting.wait() {
                 interrupted.store(true, Ordering::Relaxed);
                 match (requests.count(Instant::now()), joined.get()) {
-                    (Request::End, Some(mesh)) => mesh.abort(REASON),
+                    (Request::End, Some(joined)) => joined.end(signal),
                     (Request::Same, Some(_)) => {}
                     // Nobody to tell, or somebody who asks twice and does not want to wait for an orderly end.
                     (Request::End | Request::Same, None) | (Request::Kill, _) => {
@@ -54,9 +80,10 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Has signals abort the mesh from now on: every wait of this rank ends, and the others learn why.
-    pub fn joined(&self, mesh: Mesh) {
-        let _ = self.joined.set(mesh);
+    /// Has signals abort the mesh from now on: every wait of this rank ends, and the others learn why. `saves`: when the job has
+    /// saved a checkpoint, or after so long.
+    pub fn joined(&self, mesh: Mesh, saves: Option<Duration>) {
+        let _ = self.joined.set(Joined { mesh, saves });
     }
 
     /// Has a signal come?

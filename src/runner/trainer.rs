@@ -195,7 +195,7 @@ impl Trainer<'_> {
             }
         }
         if let Some(turns) = &turns {
-            turns.away(self.state(&stepper, &course, &validations))?;
+            turns.end(self.state(&stepper, &course, &validations))?;
         }
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);

@@ -1,6 +1,7 @@
 //! `[checkpoint]`: what a run can be gone on with.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::super::validated::{Checkpoints, Filter, Hook, Placement, Training};
 use crate::config::{AnyKey, Integer, Item, Key, Number, Optional, Str, Table, above, integer, key, string};
@@ -24,7 +25,12 @@ const TO: Key<Optional<Str>> = key("to", string()).optional().doc(
 const MOST_FAILURES: Key<Integer> = key("most_failures", integer(1..=1000))
     .default("3")
     .doc("Training goes on where saving fails; so many failures one after another end the job.");
-pub static KEYS: &[&dyn AnyKey] = &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &TO, &MOST_FAILURES];
+const GRACE_MS: Key<Integer> = key("grace_ms", integer(0..=3_600_000)).default("20000").doc(
+    "After the first Ctrl-C or SIGTERM a checkpoint is saved and the run ends; where that takes longer than so many milliseconds, \
+     it ends without. 0: it ends at once.",
+);
+pub static KEYS: &[&dyn AnyKey] =
+    &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &TO, &MOST_FAILURES, &GRACE_MS];
 
 /// `Some(None)`: the job saves none.
 /// `table`: the section, if a job has it.
@@ -32,6 +38,7 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
     let Some(t) = table else { return Some(None) };
     let (steps, seconds, epochs) = (t.read(&EVERY_STEPS), t.read(&EVERY_SECONDS), t.read(&EVERY_EPOCHS));
     let (keep, to, most_failures) = (t.read(&KEEP), t.read(&TO), t.read(&MOST_FAILURES));
+    let grace = t.read(&GRACE_MS);
     let to = to?.map(|to| folder(&t.item(&TO)?, to)).map_or(Some(None), |to| to.map(Some));
     Some(Some(Checkpoints {
         every_steps: steps?.map(|steps| steps as u64),
@@ -40,6 +47,7 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
         keep: keep? as usize,
         to: to?,
         most_failures: most_failures? as u32,
+        grace: Duration::from_millis(grace? as u64),
     }))
 }
 

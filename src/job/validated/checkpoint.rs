@@ -1,6 +1,7 @@
 //! `[checkpoint]`: when what a run has come to is saved, and where.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -16,4 +17,6 @@ pub struct Checkpoints {
     pub to: Option<PathBuf>,
     /// So many that could not be saved, one after another, end the job.
     pub most_failures: u32,
+    /// So long a run that is to stop may take to save what it has come to.
+    pub grace: Duration,
 }

@@ -137,6 +137,13 @@ impl Job {
         }
     }
 
+    /// When it is to stop, what it has come to is saved, within so long.
+    pub fn saves_within(&self) -> Option<Duration> {
+        let training = self.training().filter(|training| training.task == Task::Train)?;
+        let grace = training.checkpoint.as_ref()?.grace;
+        (!grace.is_zero()).then_some(grace)
+    }
+
     pub fn training_mut(&mut self) -> Option<&mut Training> {
         match &mut self.work {
             Work::Train(training) => Some(training),

@@ -67,6 +67,29 @@ body! {
 }
 
 call! {
+    /// To the coordinator: the run is to stop, with a checkpoint. Answered when there is one, or will be none.
+    pub(in crate::runner) struct Stop = "checkpoint.stop" -> Stopped {}
+}
+
+body! {
+    pub(in crate::runner) struct Stopped {
+        saved: bool,
+    }
+}
+
+call! {
+    /// To the first trainer: it is to ask for a checkpoint before its next step.
+    pub(in crate::runner) struct Hurry = "checkpoint.hurry" -> Hurried {}
+}
+
+body! {
+    pub(in crate::runner) struct Hurried {
+        /// Not so: it takes no steps yet, or no more.
+        trains: bool,
+    }
+}
+
+call! {
     /// To the coordinator: what the run goes on from, if it was not begun anew.
     pub(in crate::runner) struct Ask = "checkpoint.ask" -> Asked {}
 }

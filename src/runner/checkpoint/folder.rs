@@ -292,6 +292,11 @@ pub fn any(within: &Path) -> bool {
     steps(within).is_ok_and(|steps| !steps.is_empty())
 }
 
+/// The folder of the newest in `within`, whole or not.
+pub fn last(within: &Path) -> Option<PathBuf> {
+    Some(within.join(name(steps(within).ok()?.into_iter().max()?)))
+}
+
 /// Removes all but the newest `keep`.
 ///
 /// # Errors

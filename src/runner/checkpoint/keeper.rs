@@ -17,7 +17,8 @@ use crate::job::{Checkpoints, Job, Placement, Task, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
-    Ask, Asked, Away, Back, Begin, Begun, Finish, Load, Pause, Restore, Write, Written,
+    Ask, Asked, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, Stop, Stopped, Write,
+    Written,
 };
 use crate::topology::Rank;
 
@@ -46,6 +47,10 @@ struct State {
     cut: u64,
     writing: Option<JoinHandle<Result<()>>>,
     failures: Failures,
+    /// The run is to stop: the next checkpoint is its last.
+    stops: bool,
+    /// Whether there is that one.
+    stopped: Option<bool>,
     /// Trainers that have their modules, and wait for what is in these.
     waiting: BTreeSet<Rank>,
     restored: Option<Result<(), String>>,
@@ -109,6 +114,11 @@ impl Keeper {
         methods.serve(move |incoming, Back {}| {
             let (keeper, from) = (keeper.clone(), incoming.from);
             async move { keeper.back(from).await }
+        });
+        let keeper = self.clone();
+        methods.serve(move |_, Stop {}| {
+            let keeper = keeper.clone();
+            async move { keeper.stop().await }
         });
         let keeper = self.clone();
         methods.serve(move |_, Ask {}| std::future::ready(keeper.tell()));
@@ -213,7 +223,44 @@ impl Keeper {
         lock(&self.state).writing = Some(started);
         // Where saving has failed, training goes on.
         let _ = told.await;
+        if lock(&self.state).stops {
+            return self.save_the_last().await;
+        }
         Ok(Begun { begun: true })
+    }
+
+    /// What is being written is the run's last checkpoint: no trainer goes on behind it. Does not return: the run ends.
+    async fn save_the_last(self: &Arc<Self>) -> Result<Begun, CallError> {
+        let keeper = self.clone();
+        let saved = on_thread("stop", move || {
+            let failures = lock(&keeper.state).failures.all;
+            let writing = lock(&keeper.state).writing.take();
+            keeper.note(writing);
+            Ok(lock(&keeper.state).failures.all == failures)
+        });
+        let saved = saved.await?;
+        lock(&self.state).stopped = Some(saved);
+        self.notify();
+        std::future::pending().await
+    }
+
+    /// Somebody wants the run to stop.
+    async fn stop(&self) -> Result<Stopped, CallError> {
+        let mut changes = self.changed.subscribe();
+        let first = self.training.train.trainers.ranks[0];
+        lock(&self.state).stops = self.checkpoints.is_some();
+        let autograd = self.autograd.clone();
+        let hurry = move || Ok(autograd.call_within(first, Hurry {}, None, WAIT_FOR_TRAINERS).wait()?);
+        let Hurried { trains } = on_thread("stop", hurry).await?;
+        if !trains {
+            return Ok(Stopped { saved: false });
+        }
+        loop {
+            if let Some(saved) = lock(&self.state).stopped {
+                return Ok(Stopped { saved });
+            }
+            changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
+        }
     }
 
     /// Nobody begins a step any more. Gives what the trainers know.

@@ -19,7 +19,7 @@ mod turns;
 mod writer;
 
 pub use differences::{Difference, differences};
-pub use folder::{Checkpoint, Sought, any};
+pub use folder::{Checkpoint, Sought, any, last};
 pub use keeper::{Keeper, within};
 pub use part::Part;
 pub use state::{Figures, Resumed, TrainerState};

@@ -1,25 +1,33 @@
 //! A trainer's side: when a checkpoint is due, and standing still for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::state::TrainerState;
-use super::writer::lock;
+use super::writer::{lock, of_coordinator};
 use crate::job::{Checkpoints, Consistency, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Mesh, Methods};
-use crate::runner::calls::checkpoint::{Announce, Away, Back, Begin, Begun, Pause};
+use crate::runner::calls::checkpoint::{Announce, Away, Back, Begin, Begun, Hurried, Hurry, Pause};
 use crate::runner::run_recorder::COORDINATOR;
 use crate::topology::Rank;
 
 /// From finding that the one before is still being written until the next is tried.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What the first trainer has announced to this one.
+/// What others have told a trainer.
 #[derive(Default)]
-pub struct Announced(Mutex<Option<Coming>>);
+pub struct Announced {
+    /// By the first trainer, to another one.
+    coming: Mutex<Option<Coming>>,
+    /// By the coordinator, to the first trainer: the run is to stop.
+    stops: AtomicBool,
+    /// It takes steps, between which a checkpoint can be made.
+    trains: AtomicBool,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Coming {
@@ -32,9 +40,20 @@ impl Announced {
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let announced = self.clone();
         methods.serve(move |_, Announce { number, at }| {
-            *lock(&announced.0) = Some(Coming { number, at });
+            *lock(&announced.coming) = Some(Coming { number, at });
             std::future::ready(Ok::<(), CallError>(()))
         });
+        let announced = self.clone();
+        methods.serve(move |incoming, Hurry {}| std::future::ready(announced.hurry(incoming.from)));
+    }
+}
+
+impl Announced {
+    fn hurry(&self, from: Rank) -> Result<Hurried, CallError> {
+        of_coordinator(from)?;
+        let trains = self.trains.load(Ordering::SeqCst);
+        self.stops.store(trains, Ordering::SeqCst);
+        Ok(Hurried { trains })
     }
 }
 
@@ -87,10 +106,12 @@ impl<'a> Turns<'a> {
             Consistency::Async | Consistency::Hogwild if job.has_replicas() => Meeting::Ahead(2),
             Consistency::Async | Consistency::Hogwild => Meeting::Anywhere,
         };
+        let checkpoints = job.checkpoint.clone()?;
+        announced.trains.store(true, Ordering::SeqCst);
         Some(Turns {
             mesh,
             announced,
-            checkpoints: job.checkpoint.clone()?,
+            checkpoints,
             others: trainers[1..].to_vec(),
             is_first: trainers[0] == mesh.rank(),
             meeting,
@@ -112,7 +133,7 @@ impl<'a> Turns<'a> {
             return Ok(false);
         }
         if !self.is_first {
-            return Ok(lock(&self.announced.0).is_some_and(|coming| coming.at <= steps));
+            return Ok(lock(&self.announced.coming).is_some_and(|coming| coming.at <= steps));
         }
         if self.wanted.is_none() && self.wants(steps) {
             let at = match self.meeting {
@@ -135,6 +156,9 @@ impl<'a> Turns<'a> {
         if let Some(again) = self.owed {
             return again <= Instant::now();
         }
+        if self.announced.stops.load(Ordering::SeqCst) {
+            return true;
+        }
         let Checkpoints { every_steps, every_seconds, every_epochs, .. } = self.checkpoints;
         every_steps.is_some_and(|every| steps.is_multiple_of(every))
             || every_epochs.is_some_and(|every| steps.is_multiple_of(every * self.steps_per_epoch))
@@ -156,7 +180,7 @@ impl<'a> Turns<'a> {
     pub fn stand_still(&mut self, state: TrainerState) -> Result<()> {
         let state = Json(state);
         if !self.is_first {
-            let Some(Coming { number, .. }) = lock(&self.announced.0).take() else { return Ok(()) };
+            let Some(Coming { number, .. }) = lock(&self.announced.coming).take() else { return Ok(()) };
             let pause = Pause { number, state };
             return Ok(self.mesh.request_within(COORDINATOR, pause, WAIT_FOR_TRAINERS).wait()?);
         }
@@ -177,7 +201,7 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// This trainer takes no step for a while, or no more at all: nobody waits for it.
+    /// This trainer takes no step for a while: nobody waits for it.
     ///
     /// # Errors
     /// When the coordinator is lost.
@@ -186,6 +210,15 @@ impl<'a> Turns<'a> {
             return Ok(());
         }
         Ok(self.mesh.request(COORDINATOR, Away { state: Json(state) }).wait()?)
+    }
+
+    /// This trainer takes no more steps.
+    ///
+    /// # Errors
+    /// When the coordinator is lost.
+    pub fn end(&self, state: TrainerState) -> Result<()> {
+        self.announced.trains.store(false, Ordering::SeqCst);
+        self.away(state)
     }
 
     /// It takes steps again, when no cut is being made.

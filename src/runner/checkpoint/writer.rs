@@ -129,7 +129,7 @@ impl Writer {
     }
 }
 
-fn of_coordinator(from: Rank) -> Result<(), CallError> {
+pub(super) fn of_coordinator(from: Rank) -> Result<(), CallError> {
     if from == COORDINATOR {
         return Ok(());
     }

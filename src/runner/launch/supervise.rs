@@ -52,11 +52,11 @@ impl Supervisor {
     ///
     /// SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the ranks. When a rank fails, the others have
     /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
-    /// so they have after a signal.
+    /// so they have after a signal, and the time that they take to save: `saves`.
     ///
     /// # Errors
     /// When the system gives no event loop or signal handler; the ranks are killed then.
-    pub fn supervise(self, board: &Board, grace: Duration) -> io::Result<u8> {
+    pub fn supervise(self, board: &Board, grace: Duration, saves: Option<Duration>) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let (sender, events) = mpsc::channel(QUEUED);
@@ -64,7 +64,7 @@ impl Supervisor {
             let signals = HandledSignals::new()?;
             read_all(&mut children, &sender)?;
             drop(sender); // the readers' clones tell when all pipes are closed
-            let mut watch = Watch::new(children, board, grace);
+            let mut watch = Watch::new(children, board, grace, saves);
             watch.run(events, signals).await;
             Ok(watch.worst)
         })
@@ -117,20 +117,35 @@ struct Watch<'a> {
     children: Children,
     board: &'a Board,
     grace: Duration,
+    saves: Option<Duration>,
     worst: u8,
     interrupted: bool,
     requests: Requests,
-    /// When what is still running is killed, and why it should have ended.
-    deadline: Option<(Instant, String)>,
+    /// What is still running is killed then.
+    deadline: Option<Deadline>,
     killed: bool,
 }
 
+struct Deadline {
+    at: Instant,
+    /// So long after why it should have ended.
+    after: Duration,
+    why: String,
+}
+
+impl Deadline {
+    fn after(after: Duration, why: impl Into<String>) -> Deadline {
+        Deadline { at: Instant::now() + after, after, why: why.into() }
+    }
+}
+
 impl Watch<'_> {
-    fn new(children: Children, board: &Board, grace: Duration) -> Watch<'_> {
+    fn new(children: Children, board: &Board, grace: Duration, saves: Option<Duration>) -> Watch<'_> {
         Watch {
             children,
             board,
             grace,
+            saves,
             worst: verdict::DONE,
             interrupted: false,
             requests: Requests::default(),
@@ -153,7 +168,7 @@ impl Watch<'_> {
                 return;
             }
             let deadline =
-                drained_by.or(self.deadline.as_ref().map(|(when, _)| *when).filter(|_| !self.killed));
+                drained_by.or(self.deadline.as_ref().map(|deadline| deadline.at).filter(|_| !self.killed));
             tokio::select! {
                 event = events.recv(), if !silent => match event {
                     Some(event) => self.show(event),
@@ -206,7 +221,7 @@ impl Watch<'_> {
             self.board.ended(nth, &end.to_string());
         }
         if code != verdict::DONE && self.deadline.is_none() {
-            self.deadline = Some((Instant::now() + self.grace, format!("{name} {end}")));
+            self.deadline = Some(Deadline::after(self.grace, format!("{name} {end}")));
         }
     }
 
@@ -217,20 +232,23 @@ impl Watch<'_> {
             Request::Kill => return self.kill(),
         }
         self.interrupted = true;
-        self.board.note("interrupted: the ranks are ending; once more kills them");
-        self.deadline = Some((Instant::now() + self.grace, "the interrupt".into()));
+        self.board.note(match self.saves {
+            None => "interrupted: the ranks are ending; once more kills them",
+            Some(_) => "interrupted: a checkpoint is saved, then the ranks end; once more kills them",
+        });
+        let within = self.saves.unwrap_or_default() + self.grace;
+        self.deadline = Some(Deadline::after(within, "the interrupt"));
         self.signal(signal);
     }
 
     fn time_is_up(&mut self) {
-        let Some((when, why)) = &self.deadline else { return };
-        if self.killed || self.all_reaped() || Instant::now() < *when {
+        let Some(Deadline { at, after, why }) = &self.deadline else { return };
+        if self.killed || self.all_reaped() || Instant::now() < *at {
             return;
         }
         let left = self.children.list.iter().filter(|child| !child.reaped).map(|child| child.name.as_str());
         let left = left.collect::<Vec<_>>().join(", ");
-        let grace = self.grace.as_secs_f64();
-        self.board.note(&format!("error: {left}: still running {grace} s after {why}; killed"));
+        self.board.note(&format!("error: {left}: still running {} s after {why}; killed", after.as_secs_f64()));
         self.kill();
     }
 

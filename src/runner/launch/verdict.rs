@@ -14,6 +14,8 @@ pub const USAGE: u8 = 2;
 pub const LOST: u8 = 3;
 /// Exit code: somebody stopped it.
 pub const INTERRUPTED: u8 = 130;
+/// Exit code: SIGTERM stopped it, and what it had come to is saved.
+pub const TERMINATED: u8 = 143;
 
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,7 @@ pub struct Context {
 pub fn code(end: End, context: Context) -> u8 {
     match end {
         End::Exited(0) => DONE,
+        End::Exited(code) if code == i32::from(TERMINATED) => TERMINATED,
         _ if context.interrupted => INTERRUPTED,
         End::Killed(_) if context.killed => DONE,
         End::Killed(_) => LOST,
@@ -52,14 +55,15 @@ pub fn code(end: End, context: Context) -> u8 {
 /// The worse of two exit codes: the one nearer to the cause.
 ///
 /// When one rank ends early the others lose it, so 3 is often only a consequence and gives way to 1, and a job
-/// that should not have been started (2) explains any failure after it: 0 < 130 < 3 < 1 < 2.
+/// that should not have been started (2) explains any failure after it: 0 < 130 < 143 < 3 < 1 < 2.
 pub fn worst(a: u8, b: u8) -> u8 {
     let badness = |code| match code {
         DONE => 0,
         INTERRUPTED => 1,
-        LOST => 2,
-        USAGE => 4,
-        _ => 3,
+        TERMINATED => 2,
+        LOST => 3,
+        USAGE => 5,
+        _ => 4,
     };
     if badness(b) > badness(a) { b } else { a }
 }
@@ -68,6 +72,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::Exited(code) if *code == i32::from(INTERRUPTED) => write!(f, "was interrupted"),
+            End::Exited(code) if *code == i32::from(TERMINATED) => write!(f, "was terminated"),
             End::Exited(code) => write!(f, "ended with exit code {code}"),
             End::Killed(signal) => write!(f, "was killed by {signal}"),
         }
@@ -82,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_worst_code_is_the_one_nearest_to_the_cause() {
-        let order = [DONE, INTERRUPTED, LOST, FAILED, USAGE];
+        let order = [DONE, INTERRUPTED, TERMINATED, LOST, FAILED, USAGE];
         for (place, &code) in order.iter().enumerate() {
             for &milder in &order[..=place] {
                 assert_eq!((worst(code, milder), worst(milder, code)), (code, code));
