@@ -10,6 +10,7 @@
 
 mod args;
 mod bench;
+mod checkpoints;
 mod compile;
 mod data;
 mod exit;
@@ -22,6 +23,7 @@ mod privileges;
 mod restarts;
 mod resume;
 mod run;
+mod runs;
 mod spawn;
 mod stdout;
 mod using;
@@ -58,6 +60,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => job::check(&args),
         Command::Init { path } => job::init(&path),
         Command::Export(args) => export::export(&args),
+        Command::Runs { folder, json } => runs::runs(folder.as_deref(), json),
+        Command::Checkpoint(command) => checkpoints::command(command),
         Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),

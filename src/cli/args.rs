@@ -60,7 +60,8 @@ Ranks on other machines need the same PSTRAIN_TOKEN everywhere (`pstrain token` 
 this machine only, to processes of its own user.
 RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the names that mpirun and srun set are understood, too.
 
-Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
+Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted;
+143 stopped by SIGTERM, with a checkpoint")]
     Run(RunArgs),
     /// Run all ranks of a job on this machine
     #[command(after_help = "\
@@ -70,7 +71,8 @@ Examples:
   pstrain spawn jobs/mnist_ps.toml --set data.root=/data/mnist --set optimizer.lr=0.01
   pstrain spawn jobs/mnist_ps.toml --set checkpoint.every_seconds=600 --resume auto --restarts 3
 
-Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted")]
+Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted;
+143 stopped by SIGTERM, with a checkpoint")]
     Spawn(SpawnArgs),
     /// Measure the model of a run on its test data
     #[command(after_help = "\
@@ -110,6 +112,21 @@ Examples:
 model.py has a class for each module of the job, and `Model` for all of them, in plain PyTorch.
 Its `load(folder)` gives the model with its weights.")]
     Export(ExportArgs),
+    /// List the runs in a folder: their state, steps, validations, checkpoints
+    #[command(after_help = "\
+Examples:
+  pstrain runs
+  pstrain runs /data/runs --json")]
+    Runs {
+        /// The folder with run folders [default: runs]
+        folder: Option<PathBuf>,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List, check and export the checkpoints of a run
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
     /// Print the JSON Schema of job files, by which an editor completes and checks them
     #[command(after_help = "\
 A line `#:schema ./pstrain.schema.json` at the top of a job tells taplo, and VS Code with Even Better TOML, where it is:
@@ -266,6 +283,47 @@ pub struct PredictArgs {
     /// A field of the data to pass through, in front of the outputs (several times: several)
     #[arg(long, value_name = "NAME")]
     pub field: Vec<String>,
+    /// Write over a file that is there
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+#[derive(Subcommand)]
+pub enum CheckpointCommand {
+    /// List the checkpoints of a run
+    List {
+        /// The run folder, or a folder of checkpoints
+        run: PathBuf,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Compare each file of checkpoints with the size and the SHA-256 that it was written with
+    Verify {
+        /// The run folder, a folder of checkpoints, or a checkpoint
+        run: PathBuf,
+    },
+    /// Write the model of a checkpoint to one safetensors file
+    #[command(after_help = "\
+Examples:
+  pstrain checkpoint export runs/mnist_ps-20260901-120000 --out model.safetensors
+  pstrain checkpoint export runs/mnist_ps-20260901-120000/checkpoints/step-0000001200 --out model.safetensors
+
+Another job starts a module from the file with modules.NAME.weights. Of a table that was cut over ranks the file has the rows
+that were used, as NAME.weight, and their ids, as NAME.ids; weights reads these, too.")]
+    Export(CheckpointExportArgs),
+}
+
+#[derive(Args)]
+pub struct CheckpointExportArgs {
+    /// A checkpoint, or the run folder, for its newest whole one
+    pub run: PathBuf,
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// The moving averages of the weights, not the weights
+    #[arg(long)]
+    pub ema: bool,
     /// Write over a file that is there
     #[arg(long)]
     pub overwrite: bool,

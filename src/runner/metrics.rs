@@ -324,7 +324,13 @@ impl EvalResult {
         self.metrics.get("accuracy").and_then(Value::number)
     }
 
-    /// The other numbers, for people.
+    /// Every number, for people: the loss first, then the accuracy.
+    pub fn figures(&self) -> Vec<String> {
+        let accuracy = self.accuracy().map(|share| format!("accuracy {:.2} %", share * 100.0));
+        [format!("loss {:.4}", self.loss)].into_iter().chain(accuracy).chain(self.others()).collect()
+    }
+
+    /// The numbers beside the loss and the accuracy, for people.
     fn others(&self) -> Vec<String> {
         let numbers = self.metrics.iter().filter(|(name, _)| *name != "accuracy");
         numbers.filter_map(|(name, value)| Some(format!("{name} {:.4}", value.number()?))).collect()
@@ -391,11 +397,8 @@ impl fmt::Display for EndTable<'_> {
             writeln!(f, "metrics   {}", others.join(", "))?;
         }
         if let Some(EvalRecord { step, epoch, result, .. }) = &self.summary.best {
-            let accuracy = result.accuracy().map(|share| format!("accuracy {:.2} %", share * 100.0));
-            let figures =
-                [format!("loss {:.4}", result.loss)].into_iter().chain(accuracy).chain(result.others());
-            let figures: Vec<String> = figures.collect();
-            writeln!(f, "best      {}, after step {step} of epoch {epoch}", figures.join(", "))?;
+            let figures = result.figures().join(", ");
+            writeln!(f, "best      {figures}, after step {step} of epoch {epoch}")?;
         }
         if let Some(stopped) = &self.summary.stopped {
             writeln!(f, "stopped   {stopped} (eval.stop)")?;

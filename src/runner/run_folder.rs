@@ -117,6 +117,11 @@ impl RunFolder {
         RunFolder { path: path.into(), _lock: None }
     }
 
+    /// Has a process the folder?
+    pub fn is_under_way(path: &Path) -> bool {
+        File::open(path).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::part::{self, Part};
 use super::state::TrainerState;
+use super::whole;
 use crate::files;
 use crate::parallel::ModuleState;
+use crate::runner::saved_model::Numbers;
 use crate::topology::Rank;
 
 /// Of the format that this program writes. One that is newer is refused.
@@ -103,6 +105,25 @@ impl Checkpoint {
             );
         }
         Ok(())
+    }
+
+    /// Writes its model to one file, which will be at `path`.
+    ///
+    /// # Errors
+    /// A file cannot be read or written; something of the model is missing.
+    pub fn export(&self, numbers: Numbers, file: &File, path: &Path) -> Result<()> {
+        whole::write(&self.folder, &self.manifest.parts, numbers, file, path)
+    }
+
+    /// Its files, and the bytes in them.
+    pub fn size(&self) -> (u64, u64) {
+        let parts = self.manifest.parts.iter().flat_map(|part| &part.files).map(|file| file.bytes);
+        let all = parts.chain(self.manifest.others.iter().map(|file| file.bytes));
+        all.fold((0, 0), |(files, bytes), next| (files + 1, bytes + next))
+    }
+
+    pub fn world_size(&self) -> u32 {
+        self.manifest.world_size
     }
 
     pub fn folder(&self) -> &Path {
@@ -285,6 +306,16 @@ pub fn newest(within: &Path) -> Result<(Option<Checkpoint>, Vec<anyhow::Error>)>
         }
     }
     Ok((None, wrong))
+}
+
+/// The folders of those in `within`, whole or not, the oldest first.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn all(within: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut steps = steps(within)?;
+    steps.sort_unstable();
+    Ok(steps.into_iter().map(|step| within.join(name(step))).collect())
 }
 
 /// Are there any in `within`, whole or not?

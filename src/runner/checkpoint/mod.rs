@@ -16,10 +16,11 @@ mod keeper;
 mod part;
 mod state;
 mod turns;
+mod whole;
 mod writer;
 
 pub use differences::{Difference, differences};
-pub use folder::{Checkpoint, Sought, any, last};
+pub use folder::{Checkpoint, Sought, all, any, last};
 pub use keeper::{Keeper, within};
 pub use part::Part;
 pub use state::{Figures, Resumed, TrainerState};

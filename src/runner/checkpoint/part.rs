@@ -48,13 +48,21 @@ pub struct PartFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// As a job writes it.
-    module: String,
-    entry: Entry,
+    pub module: String,
+    pub entry: Entry,
     /// The first of its numbers in the whole tensor taken as a vector, and how many there are.
-    from: u64,
-    count: u64,
+    pub from: u64,
+    pub count: u64,
     /// Where it is rows, the name of their ids in the file.
     ids: Option<String>,
+}
+
+impl Saved {
+    /// The name that the model has it under, of which `name` is the one in the file.
+    pub fn model_name(&self, name: &str) -> String {
+        let of_rank = self.ids.as_ref().and_then(|_| name.rsplit_once('@'));
+        of_rank.map_or(name, |(name, _)| name).into()
+    }
 }
 
 /// A tensor of a file that is to be written.
@@ -223,7 +231,7 @@ pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor])
             let header = model::header(&path)?;
             let source = File::open(&path).with_context(|| path.display().to_string())?;
             for (name, saved) in tensors.iter().filter(|(_, saved)| saved.module == module) {
-                let pieces = Pieces { file: &source, header: &header, name, saved, next: 0 };
+                let pieces = Pieces::new(&source, &header, name, saved);
                 let successor = |rank| trainers.iter().find(|of| of.before == rank).map(|of| of.now);
                 let lane = saved.entry.lane.and_then(successor);
                 let entry = Entry { lane, ..saved.entry.clone() };
@@ -237,7 +245,7 @@ pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor])
 }
 
 /// A tensor of a file, piece by piece.
-struct Pieces<'a> {
+pub struct Pieces<'a> {
     file: &'a File,
     header: &'a Header,
     name: &'a str,
@@ -272,7 +280,11 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-impl Pieces<'_> {
+impl<'a> Pieces<'a> {
+    pub fn new(file: &'a File, header: &'a Header, name: &'a str, saved: &'a Saved) -> Pieces<'a> {
+        Pieces { file, header, name, saved, next: 0 }
+    }
+
     /// So many numbers from one on, of a tensor that has `all`.
     fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
         let stored = self.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;

@@ -248,7 +248,8 @@ impl Watch<'_> {
         }
         let left = self.children.list.iter().filter(|child| !child.reaped).map(|child| child.name.as_str());
         let left = left.collect::<Vec<_>>().join(", ");
-        self.board.note(&format!("error: {left}: still running {} s after {why}; killed", after.as_secs_f64()));
+        self.board
+            .note(&format!("error: {left}: still running {} s after {why}; killed", after.as_secs_f64()));
         self.kill();
     }
 

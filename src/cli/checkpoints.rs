@@ -1,0 +1,179 @@
+//! `pstrain checkpoint`: the checkpoints of a run.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::args::{CheckpointCommand, CheckpointExportArgs};
+use super::exit::{DONE, FAILED, Failure};
+use super::stdout;
+use crate::files::WholeFile;
+use crate::human::{bytes, counted, thousands};
+use crate::runner::checkpoint::{self, Checkpoint};
+use crate::runner::saved_model::Numbers;
+use crate::runner::{libtorch, run_folder};
+
+pub fn command(command: CheckpointCommand) -> Result<u8, Failure> {
+    match command {
+        CheckpointCommand::List { run, json } => list(&run, json),
+        CheckpointCommand::Verify { run } => verify(&run),
+        CheckpointCommand::Export(args) => export(&args),
+    }
+}
+
+/// A checkpoint of a list.
+#[derive(Serialize)]
+struct Listed {
+    folder: PathBuf,
+    /// Of the first trainer. None: it has no manifest that can be read.
+    step: Option<u64>,
+    world_size: Option<u32>,
+    files: u64,
+    bytes: u64,
+    /// When it was given its name, in local time.
+    saved: Option<String>,
+    /// Why it is none.
+    problem: Option<String>,
+}
+
+impl Listed {
+    fn of(folder: PathBuf) -> Listed {
+        let written = folder.metadata().and_then(|data| data.modified()).ok();
+        let saved = written.and_then(local_time);
+        match Checkpoint::open(&folder) {
+            Ok(checkpoint) => {
+                let (files, bytes) = checkpoint.size();
+                let (step, world_size) = (Some(checkpoint.step()), Some(checkpoint.world_size()));
+                Listed { folder, step, world_size, files, bytes, saved, problem: None }
+            }
+            Err(error) => Listed {
+                folder,
+                step: None,
+                world_size: None,
+                files: 0,
+                bytes: 0,
+                saved,
+                problem: Some(format!("{error:#}")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Listed { folder, step, world_size, files, bytes: size, saved, problem } = self;
+        write!(f, "{}  ", folder.display())?;
+        if let Some(problem) = problem {
+            return write!(f, "cannot be gone on from: {problem}");
+        }
+        let step = format!("step {}", thousands(step.unwrap_or_default()));
+        let ranks = counted(u64::from(world_size.unwrap_or_default()), "rank");
+        let saved = saved.as_deref().unwrap_or("-");
+        write!(f, "{step:<14} {ranks:<9} {:<9} {:>9}  {saved}", counted(*files, "file"), bytes(*size))
+    }
+}
+
+fn local_time(time: SystemTime) -> Option<String> {
+    let time = jiff::Timestamp::try_from(time).ok()?;
+    Some(time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+fn list(run: &Path, as_json: bool) -> Result<u8, Failure> {
+    let listed: Vec<Listed> = in_folder(run)?.into_iter().map(Listed::of).collect();
+    let lines: Vec<String> = listed.iter().map(Listed::to_string).collect();
+    stdout::result(&listed, lines.join("\n"), as_json)?;
+    Ok(DONE)
+}
+
+fn verify(run: &Path) -> Result<u8, Failure> {
+    let mut code = DONE;
+    for folder in in_folder(run)? {
+        let verified = Checkpoint::open(&folder).and_then(|checkpoint| {
+            checkpoint.verify()?;
+            Ok(checkpoint.size())
+        });
+        match verified {
+            Ok((files, size)) => {
+                let (files, size) = (counted(files, "file"), bytes(size));
+                stdout::line(format_args!("{}  whole: {files}, {size}", folder.display()))?;
+            }
+            Err(error) => {
+                code = FAILED;
+                stdout::line(format_args!("{}  NOT whole: {error:#}", folder.display()))?;
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
+    let CheckpointExportArgs { run, out, ema, overwrite } = args;
+    if out.exists() && !overwrite {
+        let out = out.display();
+        return Err(Failure::usage(format_args!(
+            "`{out}` is there already\n  hint: --overwrite writes it anew"
+        )));
+    }
+    let mut unread = None;
+    let newest = in_folder(run)?.into_iter().rev().find_map(|folder| {
+        let opened = Checkpoint::open(&folder);
+        match opened.and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
+            Ok(checkpoint) => Some(checkpoint),
+            Err(error) => {
+                eprintln!("warning: a checkpoint is left out: {error:#}");
+                unread = Some(error);
+                None
+            }
+        }
+    });
+    let Some(checkpoint) = newest else {
+        let why = unread.unwrap_or_else(|| anyhow::anyhow!("there is none"));
+        return Err(why.context(format!("no checkpoint in `{}` is whole", run.display())).into());
+    };
+    libtorch::ensure().map_err(Failure::usage)?;
+    let numbers = if *ema { Numbers::Averages } else { Numbers::Weights };
+    let cannot_write = || format!("cannot write `{}`", out.display());
+    let folder = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = out.file_name().and_then(|name| name.to_str());
+    let name =
+        name.ok_or_else(|| Failure::usage(format_args!("`{}` is no name of a file", out.display())))?;
+    let file = WholeFile::create(folder, name).with_context(cannot_write)?;
+    checkpoint.export(numbers, file.file(), out)?;
+    file.finish().with_context(cannot_write)?;
+    let step = thousands(checkpoint.step());
+    stdout::line(format_args!("wrote {}: the model after step {step}", out.display()))?;
+    Ok(DONE)
+}
+
+/// The checkpoints that a path means: one, or those of a run, the oldest first.
+fn in_folder(run: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if Checkpoint::is_in(run) {
+        return Ok(vec![run.into()]);
+    }
+    let within = within(run);
+    let all = checkpoint::all(&within).with_context(|| format!("cannot read `{}`", within.display()))?;
+    if all.is_empty() {
+        return Err(Failure::usage(format_args!(
+            "there is no checkpoint in `{}`\n  hint: name a run folder, or a folder of checkpoints; a job with \
+             [checkpoint] saves them",
+            run.display()
+        )));
+    }
+    Ok(all)
+}
+
+/// Where those of a run are: as its job says, in the run folder, or in this very folder.
+pub(super) fn within(run: &Path) -> PathBuf {
+    let job = std::fs::read_to_string(run.join(run_folder::JOB)).ok();
+    let job = job.and_then(|text| text.parse::<toml::Table>().ok());
+    let to = job.as_ref().and_then(|job| job.get("checkpoint")?.get("to")?.as_str());
+    let own = run.join("checkpoints");
+    match to {
+        Some(to) => to.into(),
+        None if own.is_dir() => own,
+        None => run.into(),
+    }
+}

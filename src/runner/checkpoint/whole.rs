@@ -1,0 +1,143 @@
+//! The model of a checkpoint in one file, as a run writes it at its end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use tch::{Kind, Tensor};
+
+use super::part::{Part, Pieces, Saved};
+use crate::job::weights::Header;
+use crate::model::{self, Region, TensorFile};
+use crate::optimizers::AVERAGE;
+use crate::parallel::{Extent, Piece};
+use crate::profile::beat;
+use crate::runner::merged_rows::{Rows, merge};
+use crate::runner::saved_model::Numbers;
+
+/// A file of the checkpoint, open.
+struct Opened {
+    file: File,
+    header: Header,
+}
+
+/// What one file has of a tensor.
+struct Found<'a> {
+    opened: &'a Opened,
+    name: &'a str,
+    saved: &'a Saved,
+}
+
+/// By the name that the model's file has it under.
+type Tensors<'a> = BTreeMap<String, Vec<Found<'a>>>;
+
+/// Writes the model out of `parts`, which are in `folder`, to `file`, which will be at `path`. Of a table that was cut over ranks
+/// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`.
+///
+/// # Errors
+/// A file cannot be read or written; numbers of a tensor are missing.
+pub fn write(folder: &Path, parts: &[Part], numbers: Numbers, file: &File, path: &Path) -> Result<()> {
+    let mut opened = Vec::new();
+    let files = || parts.iter().flat_map(|part| &part.files);
+    for part in files() {
+        let path = folder.join(&part.file);
+        let file = File::open(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        opened.push(Opened { header: model::header(&path)?, file });
+    }
+    let all = || {
+        let of_files = files().zip(&opened);
+        of_files.flat_map(|(part, opened)| {
+            part.tensors.iter().map(move |(name, saved)| Found { opened, name, saved })
+        })
+    };
+    let mut tensors = Tensors::new();
+    for found in all().filter(|found| found.saved.entry.slot.is_none()) {
+        tensors.entry(found.saved.model_name(found.name)).or_default().push(found);
+    }
+    if numbers == Numbers::Averages {
+        take_averages(&mut tensors, all());
+    }
+    for found in tensors.values_mut() {
+        found.sort_by_key(|found| found.saved.from);
+    }
+    file.set_len(0).with_context(|| path.display().to_string())?;
+    let mut whole = TensorFile::begin(file.try_clone()?, path, regions(&tensors))?;
+    for (name, parts) in &tensors {
+        let written = match ids_name(name, parts) {
+            Some(ids) => write_rows(&mut whole, name, &ids, parts),
+            None => write_numbers(&mut whole, name, parts),
+        };
+        written.with_context(|| format!("`{name}`"))?;
+    }
+    whole.finish()?;
+    Ok(())
+}
+
+/// In place of the parameters of which there are averages.
+fn take_averages<'a>(tensors: &mut Tensors<'a>, all: impl Iterator<Item = Found<'a>>) {
+    let mut averages: BTreeMap<(&str, &str), Vec<Found<'a>>> = BTreeMap::new();
+    for found in all.filter(|found| found.saved.entry.slot.as_deref() == Some(AVERAGE)) {
+        averages.entry((&found.saved.module, &found.saved.entry.tensor)).or_default().push(found);
+    }
+    for parts in tensors.values_mut() {
+        let Saved { module, entry, .. } = parts[0].saved;
+        if let Some(averages) = averages.remove(&(module.as_str(), entry.tensor.as_str())) {
+            *parts = averages;
+        }
+    }
+}
+
+/// Of the list of ids, of a table of which rows were saved.
+fn ids_name(name: &str, parts: &[Found<'_>]) -> Option<String> {
+    matches!(parts[0].saved.entry.extent, Extent::Rows { .. })
+        .then(|| format!("{}ids", name.strip_suffix("weight").unwrap_or(name)))
+}
+
+fn regions(tensors: &Tensors<'_>) -> Vec<Region> {
+    let mut regions = Vec::new();
+    for (name, parts) in tensors {
+        let entry = &parts[0].saved.entry;
+        let mut shape = entry.shape.clone();
+        if let Some(ids) = ids_name(name, parts) {
+            shape[0] = parts.iter().map(|part| part.saved.count).sum::<u64>() as i64;
+            regions.push(Region { name: ids, kind: Kind::Int64, shape: vec![shape[0]] });
+        }
+        regions.push(Region { name: name.clone(), kind: entry.kind, shape });
+    }
+    regions
+}
+
+fn write_numbers(whole: &mut TensorFile, name: &str, parts: &[Found<'_>]) -> Result<()> {
+    let mut next = 0;
+    // What is the same for all parts each owner has saved.
+    for part in parts.iter().filter(|part| part.saved.count > 0) {
+        if part.saved.from + part.saved.count <= next {
+            continue;
+        }
+        ensure!(part.saved.from == next, "its numbers {next} to {} are missing", part.saved.from);
+        for piece in part.pieces() {
+            whole.append(name, &piece?.values)?;
+            beat();
+        }
+        next += part.saved.count;
+    }
+    Ok(())
+}
+
+fn write_rows(whole: &mut TensorFile, name: &str, ids: &str, parts: &[Found<'_>]) -> Result<()> {
+    let dim = parts[0].saved.entry.shape.iter().skip(1).product::<i64>() as usize;
+    let rows = parts.iter().map(|part| Rows::new(part.pieces())).collect::<Result<_>>()?;
+    merge(rows, dim, |of, rows| {
+        whole.append(ids, &Tensor::f_from_slice(of)?)?;
+        whole.append(name, &Tensor::f_from_slice(rows)?)?;
+        beat();
+        Ok(())
+    })
+}
+
+impl Found<'_> {
+    fn pieces(&self) -> impl Iterator<Item = Result<Piece>> {
+        Pieces::new(&self.opened.file, &self.opened.header, self.name, self.saved)
+    }
+}
