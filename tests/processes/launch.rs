@@ -53,7 +53,7 @@ pub fn launch(case: &str) -> ExitCode {
             assert_eq!(look.mode, Mode::Plain);
             let board = Board::new(names, look);
             let grace = if std::env::var_os(LONG_GRACE).is_some() { 2 * PATIENCE } else { GRACE };
-            ExitCode::from(supervisor.supervise(&board, grace).expect("supervise"))
+            ExitCode::from(supervisor.supervise(&board, grace, None).expect("supervise"))
         }
         Forked::Rank(rank) => ExitCode::from(be_rank(case, rank, address)),
     }

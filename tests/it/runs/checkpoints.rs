@@ -228,12 +228,7 @@ fn where_saving_fails_training_goes_on_and_says_so() {
 fn a_run_that_is_stopped_is_saved_and_goes_on() {
     let long = |consistency: &str| {
         let consistency = format!("train.consistency={consistency}");
-        [
-            consistency,
-            "train.steps=2000".into(),
-            "checkpoint.every_seconds=600".into(),
-            "log.every_steps=10".into(),
-        ]
+        [consistency, "train.steps=2000".into(), "checkpoint.every_seconds=600".into(), "log.every=10".into()]
     };
     let stopped = |folder: &Path, settings: &[&str], signal: Signal, code: i32| {
         let launcher = start(&mut begin(folder, settings, &["--run-dir", "RUN"]));
@@ -272,7 +267,7 @@ fn a_run_that_is_stopped_is_saved_and_goes_on() {
 fn a_run_whose_last_checkpoint_cannot_be_saved_in_time_ends_without() {
     let folder = tempfile::tempdir().unwrap();
     let settings =
-        ["train.steps=20000", "checkpoint.every_seconds=600", "checkpoint.grace_ms=0", "log.every_steps=10"];
+        ["train.steps=20000", "checkpoint.every_seconds=600", "checkpoint.grace_ms=0", "log.every=10"];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
     wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 5);
     kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
@@ -345,7 +340,7 @@ fn checkpoints_are_listed_verified_and_exported() {
 fn runs_are_listed_with_what_has_become_of_them() {
     let folder = tempfile::tempdir().unwrap();
     assert_code(&finish(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "BEFORE"])), 0);
-    let settings = ["train.steps=20000", "log.every_steps=10"];
+    let settings = ["train.steps=20000", "log.every=10"];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
     let list = |args: &[&str]| finish(pstrain(folder.path()).args(["runs", "."]).args(args));
     let state = |of: &str| {
