@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::part::{self, Part};
-use super::state::TrainerState;
+use super::state::{Successor, TrainerState};
 use super::whole;
 use crate::files;
 use crate::parallel::ModuleState;
@@ -186,15 +186,6 @@ impl Checkpoint {
         state.counters.steps = trainers.iter().map(|trainer| (trainer.now, trainer.steps)).collect();
         Ok(state)
     }
-}
-
-/// A trainer that goes on where another one has stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Successor {
-    pub before: Rank,
-    pub now: Rank,
-    /// Taken before.
-    pub steps: u64,
 }
 
 /// A checkpoint that is being written.

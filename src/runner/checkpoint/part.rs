@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tch::{Kind, Tensor};
 
 use super::boxes::blocks;
-use super::folder::Successor;
+use super::state::Successor;
 use crate::human::hex;
 use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};

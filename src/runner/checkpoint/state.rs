@@ -51,3 +51,12 @@ impl Figures {
         EvalResult { samples: 0, targets: 0, loss, metrics: metrics.collect() }
     }
 }
+
+/// A trainer that goes on where another one has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Successor {
+    pub before: Rank,
+    pub now: Rank,
+    /// Taken before.
+    pub steps: u64,
+}
