@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::args::OutputArgs;
 use super::exit::Failure;
 use crate::human::counted;
-use crate::job::{Resolved, Training};
+use crate::job::{Consistency, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
 use crate::runner::run_folder::{RUNS, SUMMARY};
 
@@ -66,12 +66,15 @@ fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) ->
         eprintln!("  {difference}");
     }
     let (before, now) = (checkpoint.trainers()?.len(), training.train.trainers.ranks.len());
+    let trainers = counted(before as u64, "trainer");
     anyhow::ensure!(
-        before == now,
-        "the checkpoint is of {}, and this run has {now}\n  \
-         hint: use as many trainers; how the samples that are left go to others is not settled yet",
-        counted(before as u64, "trainer")
+        before == now || training.train.consistency != Consistency::Hogwild,
+        "the checkpoint is of {trainers}, and this run has {now}: under hogwild each has an optimizer with a state of its own\n  \
+         hint: use as many trainers"
     );
+    if before != now {
+        eprintln!("  where {trainers} had come to, {now} go on: they share what is left of the epoch");
+    }
     Ok(())
 }
 

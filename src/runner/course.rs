@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::loader::Batch;
+use super::loader::{Batch, Dealt};
 use super::measured::Worked;
 use super::metrics::{
     EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Stopped, Throughput, TrainerReport,
@@ -27,6 +27,8 @@ pub struct Course {
     rank: Rank,
     /// How many are done.
     pub step: u64,
+    /// How the samples for them are dealt out.
+    pub dealt: Dealt,
     /// Counted from 1.
     epoch: u32,
     pub loss: f64,
@@ -68,6 +70,7 @@ impl Course {
             log_every: job.log.every.max(1),
             rank: mesh.rank(),
             step: 0,
+            dealt: Dealt::default(),
             epoch: 1,
             loss: f64::NAN,
             throughput: Throughput::start(now),

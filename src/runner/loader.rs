@@ -4,9 +4,13 @@
 //! [`Prefetcher`] runs fetches (a dataset plug-in, in `runner`) on threads and hands their results over in
 //! the schedule's order. Neither knows what a sample is.
 
+mod dealt;
+mod epoch_order;
 mod order;
 mod prefetch;
 mod schedule;
 
+pub use dealt::Dealt;
+pub use epoch_order::EpochOrder;
 pub use prefetch::{Batch, LoadError, Prefetcher};
-pub use schedule::{EpochOrder, Period, Planned, Schedule, ScheduleError, ScheduleSpec};
+pub use schedule::{Period, Planned, Schedule, ScheduleError, ScheduleSpec};

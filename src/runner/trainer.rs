@@ -12,7 +12,7 @@ use super::checkpoint::{Announced, Checkpoint, Resumed, TrainerState, Turns, Wri
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
-use super::loader::Schedule;
+use super::loader::{Period, Schedule};
 use super::measured::Worked;
 use super::metrics::{EvalResult, TrainerReport};
 use super::preflight::{self, Facts};
@@ -122,10 +122,11 @@ impl Trainer<'_> {
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
         let Asked { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
-        let own = resumed.as_ref().and_then(|resumed| resumed.trainers.get(self.position() as usize));
-        let taken = own.map_or(0, |own| own.steps);
-        let schedule = schedule.going_on_from(taken);
-        let (steps, steps_per_epoch) = (schedule.total_steps(), schedule.steps_per_epoch());
+        let schedule = match &resumed {
+            Some(resumed) => resumed.continued(schedule).map_err(|error| BadJob(error.into()))?,
+            None => schedule,
+        };
+        let steps = schedule.total_steps();
         if let Some((problem, hint)) = self.job.schedule_beyond(steps) {
             let error = anyhow::anyhow!("`optimizer.schedule` {problem}\n  hint: {hint}");
             return Err(BadJob(error).into());
@@ -143,13 +144,13 @@ impl Trainer<'_> {
         if let Some(state) = course.data_state.as_ref().filter(|_| self.position() == 0) {
             course.recorder.keep_data_state(state)?;
         }
-        course.step = taken;
+        (course.step, course.dealt) = (schedule.first_step(), schedule.dealt());
         let mut validations = Validations::new(self.job, self.mesh, self.meetings, &schedule)?;
         let mut verdict = Verdict::GO_ON;
         if let Some(resumed) = &resumed {
             verdict = self.go_on_from(resumed, &mut stepper, &mut course, &mut validations)?;
         }
-        let mut turns = Turns::new(self.job, self.mesh, self.announced, (steps_per_epoch, steps));
+        let mut turns = Turns::new(self.job, self.mesh, self.announced, &schedule);
         let mut batches = batches.map(|batch| {
             let batch = batch.context("the training data")?;
             let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
@@ -160,7 +161,7 @@ impl Trainer<'_> {
         let mut next = batches.next().transpose()?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
             next = batches.next().transpose()?;
-            let ends_epoch = (batch.step + 1) % steps_per_epoch == 0;
+            let ends_epoch = schedule.is_end(Period::Epochs(1), batch.step + 1);
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
             let validates = validations.is_due(batch.step + 1);
             // It may be the last.
@@ -224,6 +225,7 @@ impl Trainer<'_> {
         TrainerState {
             rank: self.mesh.rank(),
             steps: course.step,
+            dealt: course.dealt.clone(),
             loss_scale: stepper.optimizer.loss_scale_state(),
             judged: validations.judged().to_vec(),
             best: course.best().cloned(),
@@ -261,7 +263,7 @@ impl Trainer<'_> {
         self.doing("going on from a checkpoint");
         self.mesh.request_within(COORDINATOR, Restore {}, WAIT_FOR_TRAINERS).wait()?;
         let checkpoint = Checkpoint::open(Path::new(&resumed.folder))?;
-        let trainers = checkpoint.trainers_as(&self.job.train.trainers.ranks)?;
+        let trainers = checkpoint.successors(self.job)?;
         let state = |spec: &ModuleSpec| checkpoint.module(spec.written_name(), &trainers);
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
             match module {
@@ -271,9 +273,9 @@ impl Trainer<'_> {
             }
         }
         stepper.optimizer.refresh()?;
-        let own = &resumed.trainers[self.position() as usize];
-        stepper.optimizer.go_on_from(own.steps, own.loss_scale);
-        let first = &resumed.trainers[0];
+        let first = resumed.trainers.first().context("the checkpoint is of no trainer")?;
+        let own = resumed.trainers.get(self.position() as usize).unwrap_or(first);
+        stepper.optimizer.go_on_from(course.step, own.loss_scale);
         course.go_on_from(first.best.clone().filter(|_| self.position() == 0));
         validations.go_on_from(&first.judged)
     }

@@ -8,12 +8,12 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::part::{self, Part};
-use super::state::{Successor, TrainerState};
+use super::state::{self, Successor, TrainerState};
 use super::whole;
 use crate::files;
+use crate::job::Training;
 use crate::parallel::ModuleState;
 use crate::runner::saved_model::Numbers;
-use crate::topology::Rank;
 
 /// Of the format that this program writes. One that is newer is refused.
 const VERSION: u32 = 1;
@@ -158,20 +158,12 @@ impl Checkpoint {
         read().with_context(|| format!("cannot read `{}`", path.display()))
     }
 
-    /// Its trainers as those of a run that goes on, which may be other ranks, in their order.
+    /// The trainers of a job that goes on from it, in their order.
     ///
     /// # Errors
-    /// The file cannot be read; there are more or fewer of them now.
-    pub fn trainers_as(&self, ranks: &[Rank]) -> Result<Vec<Successor>> {
-        let before = self.trainers()?;
-        let (of, now) = (before.len(), ranks.len());
-        ensure!(of == now, "the checkpoint is of {of} trainers, and {now} go on");
-        let successor = |(before, &now): (TrainerState, &Rank)| Successor {
-            before: before.rank,
-            now,
-            steps: before.steps,
-        };
-        Ok(before.into_iter().zip(ranks).map(successor).collect())
+    /// The file cannot be read.
+    pub fn successors(&self, job: &Training) -> Result<Vec<Successor>> {
+        Ok(state::successors(&self.trainers()?, &job.train.trainers.ranks, job.rounds()))
     }
 
     /// The state of a module, by the name that a job gives it, for these trainers.

@@ -232,7 +232,7 @@ pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor])
             let source = File::open(&path).with_context(|| path.display().to_string())?;
             for (name, saved) in tensors.iter().filter(|(_, saved)| saved.module == module) {
                 let pieces = Pieces::new(&source, &header, name, saved);
-                let successor = |rank| trainers.iter().find(|of| of.before == rank).map(|of| of.now);
+                let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
                 let lane = saved.entry.lane.and_then(successor);
                 let entry = Entry { lane, ..saved.entry.clone() };
                 state

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Value;
+use crate::runner::loader::{Dealt, Schedule, ScheduleError};
 use crate::runner::metrics::{EvalRecord, EvalResult};
 use crate::topology::Rank;
 
@@ -14,6 +15,8 @@ pub struct TrainerState {
     pub rank: Rank,
     /// Steps that it has taken.
     pub steps: u64,
+    /// How it has got the samples for them; the same for all.
+    pub dealt: Dealt,
     /// What losses are multiplied by, with `precision.autocast = "fp16"`: its bits, and how many steps were applied with it.
     pub loss_scale: Option<(u32, u64)>,
     /// The first trainer's: what the validations have found, one after the other, from which follows what they decide.
@@ -27,6 +30,18 @@ pub struct Resumed {
     pub folder: String,
     /// In the order of the trainers.
     pub trainers: Vec<TrainerState>,
+}
+
+impl Resumed {
+    /// A trainer's batches behind those that were taken.
+    ///
+    /// # Errors
+    /// When the data are others, or cannot be dealt out anew.
+    pub fn continued(&self, schedule: Schedule) -> Result<Schedule, ScheduleError> {
+        let steps: Vec<u64> = self.trainers.iter().map(|trainer| trainer.steps).collect();
+        let Some(first) = self.trainers.first() else { return Ok(schedule) };
+        schedule.going_on(&first.dealt, &steps)
+    }
 }
 
 /// The figures of a validation, to the bit.
@@ -52,11 +67,22 @@ impl Figures {
     }
 }
 
-/// A trainer that goes on where another one has stopped.
+/// A trainer that goes on where others have stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Successor {
-    pub before: Rank,
+    /// In whose place. None: there are more trainers than there were.
+    pub before: Option<Rank>,
     pub now: Rank,
-    /// Taken before.
+    /// Counted as taken before.
     pub steps: u64,
+}
+
+/// The trainers of a run that goes on: `ranks`, with the same number of steps for each from now on or not.
+pub fn successors(before: &[TrainerState], ranks: &[Rank], even_steps: bool) -> Vec<Successor> {
+    let steps: Vec<u64> = before.iter().map(|trainer| trainer.steps).collect();
+    let dealt = before.first().map(|first| first.dealt.clone()).unwrap_or_default();
+    let (starts, _) = dealt.starts(&steps, ranks.len(), even_steps);
+    let places = before.iter().map(|trainer| Some(trainer.rank)).chain(std::iter::repeat(None));
+    let successors = ranks.iter().zip(places).zip(starts);
+    successors.map(|((&now, before), steps)| Successor { before, now, steps }).collect()
 }

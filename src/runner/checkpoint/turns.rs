@@ -12,6 +12,7 @@ use crate::job::{Checkpoints, Consistency, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Mesh, Methods};
 use crate::runner::calls::checkpoint::{Announce, Away, Back, Begin, Begun, Hurried, Hurry, Pause};
+use crate::runner::loader::{Period, Schedule};
 use crate::runner::run_recorder::COORDINATOR;
 use crate::topology::Rank;
 
@@ -65,9 +66,8 @@ pub struct Turns<'a> {
     others: Vec<Rank>,
     is_first: bool,
     meeting: Meeting,
-    steps_per_epoch: u64,
-    /// Of this trainer: behind its last step comes the end.
-    end: u64,
+    /// This trainer's.
+    schedule: &'a Schedule,
     /// How many were announced.
     number: u64,
     last: Instant,
@@ -94,7 +94,7 @@ impl<'a> Turns<'a> {
         job: &Training,
         mesh: &'a Mesh,
         announced: &'a Announced,
-        (steps_per_epoch, end): (u64, u64),
+        schedule: &'a Schedule,
     ) -> Option<Turns<'a>> {
         let trainers = &job.train.trainers.ranks;
         let meeting = match job.train.consistency {
@@ -115,8 +115,7 @@ impl<'a> Turns<'a> {
             others: trainers[1..].to_vec(),
             is_first: trainers[0] == mesh.rank(),
             meeting,
-            steps_per_epoch,
-            end,
+            schedule,
             number: 0,
             last: Instant::now(),
             wanted: None,
@@ -129,7 +128,7 @@ impl<'a> Turns<'a> {
     /// # Errors
     /// The others cannot be told.
     pub fn is_due(&mut self, steps: u64) -> Result<bool> {
-        if steps >= self.end {
+        if steps >= self.schedule.total_steps() {
             return Ok(false);
         }
         if !self.is_first {
@@ -141,7 +140,7 @@ impl<'a> Turns<'a> {
                 Meeting::Ahead(by) => steps + by,
             };
             // Behind its end it would not come.
-            if at >= self.end {
+            if at >= self.schedule.total_steps() {
                 return Ok(false);
             }
             self.wanted = Some(at);
@@ -161,7 +160,7 @@ impl<'a> Turns<'a> {
         }
         let Checkpoints { every_steps, every_seconds, every_epochs, .. } = self.checkpoints;
         every_steps.is_some_and(|every| steps.is_multiple_of(every))
-            || every_epochs.is_some_and(|every| steps.is_multiple_of(every * self.steps_per_epoch))
+            || every_epochs.is_some_and(|every| self.schedule.is_end(Period::Epochs(every), steps))
             || every_seconds.is_some_and(|every| self.last.elapsed() >= Duration::from_secs_f64(every))
     }
 

@@ -118,7 +118,7 @@ impl Writer {
     /// What is on this rank, but replicas, goes on from a checkpoint.
     fn load(&self, folder: &Path) -> Result<()> {
         let checkpoint = Checkpoint::open(folder)?;
-        let trainers = checkpoint.trainers_as(&self.training.train.trainers.ranks)?;
+        let trainers = checkpoint.successors(&self.training)?;
         for spec in self.training.modules.iter().filter(|spec| loads(spec, self.rank)) {
             let state = checkpoint.module(spec.written_name(), &trainers)?;
             state

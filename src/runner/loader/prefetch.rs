@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::schedule::{EpochOrder, Planned, Schedule};
+use super::epoch_order::EpochOrder;
+use super::schedule::{Planned, Schedule};
 use crate::profile::{Activity, span};
 
 /// Iterates over the batches of a schedule. `T` is what a fetch gives, `E` how it fails.

@@ -12,7 +12,13 @@
 //! - S-5 Under [`Partition::Fractions`] the trainers' parts are disjoint and the same in every epoch; only their
 //!   order changes.
 //! - S-6 An order takes a bounded part of memory, however many samples there are.
+//! - S-7 Trainers that go on behind others, more or fewer of them, have under `Split` each sample of an epoch once that those
+//!   had not taken, in the order in which these would have come to them.
 
+mod going_on;
+
+use super::dealt::{Dealt, Left, Origin};
+use super::epoch_order::{EpochOrder, Part};
 use super::order::Order;
 use crate::job::{Partition, Training};
 
@@ -42,8 +48,11 @@ pub struct ScheduleSpec {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     spec: ScheduleSpec,
-    /// Samples that each trainer takes in an epoch.
+    /// Samples that each trainer takes in an epoch that is its own from the beginning.
     taken: Vec<u64>,
+    origin: Origin,
+    /// The epochs from the origin on of which others have taken samples.
+    begun: Vec<Begun>,
     /// Of the batches of an epoch every so many-th is this trainer's, from this one on.
     first_batch: u64,
     every: u64,
@@ -53,21 +62,19 @@ pub struct Schedule {
     first_step: u64,
 }
 
-/// A number of steps.
+/// An epoch of which others have taken samples.
+#[derive(Clone, Debug)]
+struct Begun {
+    left: Left,
+    /// What each trainer takes of them.
+    taken: Vec<u64>,
+}
+
+/// A number of steps or of epochs, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
     Steps(u64),
     Epochs(u64),
-}
-
-impl Period {
-    /// At least one.
-    pub fn steps(self, steps_per_epoch: u64) -> u64 {
-        match self {
-            Period::Steps(steps) => steps.max(1),
-            Period::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch).max(1),
-        }
-    }
 }
 
 /// One batch, before it is fetched.
@@ -97,6 +104,18 @@ pub enum ScheduleError {
          hint: use a batch size of at most {part}, or set data.drop_last = false"
     )]
     NoFullBatch { part: u64, batch_size: u64 },
+    #[error(
+        "the data had {before} samples where the checkpoint was made, and have {now}\n  \
+         hint: go on with the same data, or begin a new run with `weights` from it"
+    )]
+    OtherData { before: u64, now: u64 },
+    #[error(
+        "the trainers' parts are fractions of the data (`data.partition`), and those of the checkpoint cannot be dealt out anew\n  \
+         hint: go on with as many trainers, under the consistency that they had"
+    )]
+    Fractions,
+    #[error("the checkpoint's trainers have taken more samples of an epoch than there are")]
+    BadOrigin,
     #[error("a schedule needs a batch size of at least 1, at least one trainer, and a trainer among them")]
     BadSpec,
 }
@@ -114,17 +133,28 @@ impl Schedule {
         if spec.samples > MOST_SAMPLES {
             return Err(ScheduleError::TooMany(spec.samples));
         }
-        let parts: Vec<u64> = (0..spec.trainers).map(|trainer| part(&spec, trainer)).collect();
-        let smallest = parts.iter().copied().min().unwrap_or(0);
+        let (taken, smallest) = shares(&spec, spec.samples);
         if smallest == 0 {
             return Err(ScheduleError::FewerThanTrainers { samples: spec.samples, trainers: spec.trainers });
         }
         if spec.drop_last && smallest < spec.batch_size {
             return Err(ScheduleError::NoFullBatch { part: smallest, batch_size: spec.batch_size });
         }
-        let taken: Vec<u64> = parts.iter().map(|&part| samples_taken(part, smallest, &spec)).collect();
-        let (steps_per_epoch, total_steps) = steps(&spec, taken[spec.trainer as usize]);
-        Ok(Schedule { spec, taken, first_batch: 0, every: 1, steps_per_epoch, total_steps, first_step: 0 })
+        let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
+        let (origin, begun) = (Origin::default(), Vec::new());
+        let mut schedule = Schedule {
+            spec,
+            taken,
+            origin,
+            begun,
+            first_batch: 0,
+            every: 1,
+            steps_per_epoch,
+            total_steps: 0,
+            first_step: 0,
+        };
+        schedule.total_steps = schedule.total_of(schedule.own());
+        Ok(schedule)
     }
 
     /// The training schedule of the job's `trainer`-th trainer. A batch of it holds all that a step accumulates.
@@ -176,38 +206,104 @@ impl Schedule {
         Ok(Schedule { first_batch, every, steps_per_epoch: own.max(1), total_steps: own, ..all })
     }
 
+    /// How the trainers' samples are dealt out to them.
+    pub fn dealt(&self) -> Dealt {
+        let ScheduleSpec { samples, even_steps, .. } = self.spec;
+        Dealt { samples, even_steps, origin: self.origin.clone() }
+    }
+
+    fn own(&self) -> usize {
+        self.spec.trainer as usize
+    }
+
+    /// Samples that each trainer takes in `epoch`.
+    fn taken_in(&self, epoch: u32) -> &[u64] {
+        let begun = epoch.checked_sub(self.origin.epoch).and_then(|nth| self.begun.get(nth as usize));
+        begun.map_or(&self.taken, |begun| &begun.taken)
+    }
+
+    fn steps_in(&self, epoch: u32, trainer: usize) -> u64 {
+        self.taken_in(epoch)[trainer].div_ceil(self.spec.batch_size)
+    }
+
+    /// The epoch of a trainer's `step`, and which of its steps in it that is; all count from 0.
+    fn place(&self, trainer: usize, step: u64) -> (u32, u64) {
+        let (mut behind, mut epoch) = (step.saturating_sub(self.origin.step), self.origin.epoch);
+        for _ in &self.begun {
+            let steps = self.steps_in(epoch, trainer);
+            if behind < steps {
+                return (epoch, behind);
+            }
+            (behind, epoch) = (behind - steps, epoch + 1);
+        }
+        let steps = self.steps_in(epoch, trainer);
+        // At most `epochs`, which is a u32.
+        (epoch + (behind / steps) as u32, behind % steps)
+    }
+
+    /// All steps of a trainer.
+    fn total_of(&self, trainer: usize) -> u64 {
+        let ScheduleSpec { epochs, max_steps, .. } = self.spec;
+        let regular = self.origin.epoch + self.begun.len() as u32;
+        let begun =
+            (self.origin.epoch..regular.min(epochs)).map(|epoch| self.steps_in(epoch, trainer)).sum::<u64>();
+        let of_epoch = self.steps_in(regular, trainer);
+        let later = of_epoch.saturating_mul(u64::from(epochs.saturating_sub(regular)));
+        let all = self.origin.step.saturating_add(begun).saturating_add(later);
+        if max_steps == 0 { all } else { all.min(max_steps) }
+    }
+
     /// The batch of `step` among those of its epoch, counted from 0.
     pub fn batch_of(&self, step: u64) -> u64 {
-        self.first_batch + step % self.steps_per_epoch * self.every
+        self.first_batch + self.place(self.own(), step).1 * self.every
     }
 
     /// Samples of this trainer's batches in an epoch.
     pub fn samples_of_epoch(&self) -> u64 {
-        let (size, all) = (self.spec.batch_size, self.taken[self.spec.trainer as usize]);
+        let (size, all) = (self.spec.batch_size, self.taken[self.own()]);
         let batches = (0..self.steps_per_epoch.min(self.total_steps)).map(|step| self.batch_of(step));
         batches.map(|batch| all.saturating_sub(batch * size).min(size)).sum()
     }
 
-    /// How often each trainer comes to `period` steps before its last step, of which this one: of all trainers the most.
-    /// `period` is in steps, or in epochs.
+    /// Does a period of this trainer end behind so many of its steps?
+    pub fn is_end(&self, period: Period, steps: u64) -> bool {
+        match period {
+            Period::Steps(every) => steps.is_multiple_of(every),
+            Period::Epochs(every) => {
+                let Some(last) = steps.checked_sub(1) else { return false };
+                let (epoch, step) = self.place(self.own(), last);
+                step + 1 == self.steps_in(epoch, self.own()) && (u64::from(epoch) + 1).is_multiple_of(every)
+            }
+        }
+    }
+
+    /// How often each trainer comes to the end of a period before its last step: this one, and of all trainers the one that does
+    /// most often.
     pub fn occasions(&self, period: Period) -> (u64, u64) {
-        let before_the_end = |taken: u64| {
-            let (steps_per_epoch, total) = steps(&self.spec, taken);
-            total.saturating_sub(1) / period.steps(steps_per_epoch)
-        };
-        let own = before_the_end(self.taken[self.spec.trainer as usize]);
-        (own, self.taken.iter().map(|&taken| before_the_end(taken)).max().unwrap_or(own))
+        let all = (0..self.taken.len()).map(|trainer| self.occasions_of(period, trainer));
+        let own = self.occasions_of(period, self.own());
+        (own, all.max().unwrap_or(own))
+    }
+
+    fn occasions_of(&self, period: Period, trainer: usize) -> u64 {
+        let Some(last) = self.total_of(trainer).checked_sub(1) else { return 0 };
+        match period {
+            Period::Steps(every) => last / every,
+            Period::Epochs(every) => {
+                let (last, _) = self.place(trainer, last);
+                // Of an epoch that others have left it nothing of it does not see the end.
+                let epochs = (self.origin.epoch..last).take(self.begun.len());
+                let unseen = epochs.filter(|&epoch| {
+                    (u64::from(epoch) + 1).is_multiple_of(every) && self.steps_in(epoch, trainer) == 0
+                });
+                u64::from(last) / every - unseen.count() as u64
+            }
+        }
     }
 
     /// Steps of a full epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         self.steps_per_epoch
-    }
-
-    /// From so many steps on, which were taken earlier.
-    #[must_use]
-    pub fn going_on_from(self, steps: u64) -> Schedule {
-        Schedule { first_step: steps.min(self.total_steps), ..self }
     }
 
     /// How many steps were taken earlier.
@@ -222,39 +318,45 @@ impl Schedule {
 
     /// The epoch of `step`, both counted from 0.
     pub fn epoch_of(&self, step: u64) -> u32 {
-        // At most `epochs`, which is a u32.
-        (step / self.steps_per_epoch) as u32
+        self.place(self.own(), step).0
     }
 
     /// Samples in the batch of `step`, on average over the trainers. With `even_steps` only.
     pub fn mean_batch(&self, step: u64) -> f64 {
-        let (size, before) = (self.spec.batch_size, step % self.steps_per_epoch * self.spec.batch_size);
-        let all: u64 = self.taken.iter().map(|taken| taken.saturating_sub(before).min(size)).sum();
-        all as f64 / self.taken.len() as f64
+        let (epoch, batch) = self.place(self.own(), step);
+        let (size, before) = (self.spec.batch_size, batch * self.spec.batch_size);
+        let taken = self.taken_in(epoch);
+        let all: u64 = taken.iter().map(|taken| taken.saturating_sub(before).min(size)).sum();
+        all as f64 / taken.len() as f64
     }
 
-    /// Steps of an epoch of the trainer that has fewest, and of the one that has most.
+    /// Steps of an epoch of the trainer that has fewest, and of the one that has most, in the epoch in which they differ most.
     pub fn shortest_and_longest_epoch(&self) -> (u64, u64) {
-        let steps = self.taken.iter().map(|&taken| steps(&self.spec, taken).0);
-        let (least, most) = (steps.clone().min(), steps.max());
-        (least.unwrap_or(self.steps_per_epoch), most.unwrap_or(self.steps_per_epoch))
+        let epochs = self.begun.iter().map(|begun| &begun.taken).chain([&self.taken]);
+        let of_epoch = |taken: &Vec<u64>| {
+            let steps = taken.iter().map(|taken| taken.div_ceil(self.spec.batch_size));
+            (steps.clone().min().unwrap_or(0), steps.max().unwrap_or(0))
+        };
+        epochs.map(of_epoch).max_by_key(|(least, most)| most - least).unwrap_or_default()
     }
 
     /// This trainer's samples of `epoch`, in the order in which it sees them.
     pub fn epoch(&self, epoch: u32) -> EpochOrder {
         let spec = &self.spec;
+        let count = self.taken_in(epoch)[self.own()];
+        let begun = epoch.checked_sub(self.origin.epoch).and_then(|nth| self.begun.get(nth as usize));
+        let left = begun.map(|begun| begun.left.clone());
         let (own, epoch) = (u64::from(spec.trainer), u64::from(epoch));
         let (first, stride, order, parts) = match &spec.partition {
             Partition::Whole => (0, 1, self.shuffled(spec.samples, own << 32 | epoch), None),
             // Trainers that share a pass must agree on its order.
             Partition::Split => (own, u64::from(spec.trainers), self.shuffled(spec.samples, epoch), None),
             Partition::Fractions(_) => {
-                let order = self.shuffled(part(spec, spec.trainer), own << 32 | epoch);
+                let order = self.shuffled(part(spec, spec.samples, spec.trainer), own << 32 | epoch);
                 (0, 1, order, Some(self.own_fraction()))
             }
         };
-        let (count, batch_size) = (self.taken[spec.trainer as usize], spec.batch_size);
-        EpochOrder { order, first, stride, parts, count, batch_size }
+        EpochOrder { order, first, stride, left, parts, count, batch_size: spec.batch_size }
     }
 
     /// All batches from the first step to the last. Computes one permutation for each epoch, when it is
@@ -275,7 +377,7 @@ impl Schedule {
 
     /// Where among the samples this trainer's part lies for the whole run: all are shuffled once, then cut (S-5).
     fn own_fraction(&self) -> Part {
-        let before = (0..self.spec.trainer).map(|trainer| part(&self.spec, trainer)).sum();
+        let before = (0..self.spec.trainer).map(|trainer| part(&self.spec, self.spec.samples, trainer)).sum();
         Part { order: self.shuffled(self.spec.samples, PARTS), before }
     }
 
@@ -285,61 +387,20 @@ impl Schedule {
     }
 }
 
-/// The samples of one trainer in one epoch.
-#[derive(Clone, Debug)]
-pub struct EpochOrder {
-    order: Order,
-    /// The trainer's are the positions `first`, `first + stride` ... of the order.
-    first: u64,
-    stride: u64,
-    /// Where the order is one of the trainer's own part.
-    parts: Option<Part>,
-    count: u64,
-    batch_size: u64,
-}
-
-/// A part of the samples that is a trainer's own, after `before` others.
-#[derive(Clone, Debug)]
-struct Part {
-    order: Order,
-    before: u64,
-}
-
-impl EpochOrder {
-    /// Positions in the data set, in order of use.
-    pub fn samples(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.count).map(|nth| self.sample(nth))
-    }
-
-    /// The positions of the `nth` batch, counted from 0; empty past the end.
-    pub fn batch(&self, nth: u64) -> Vec<u64> {
-        let from = nth.saturating_mul(self.batch_size).min(self.count);
-        let to = from.saturating_add(self.batch_size).min(self.count);
-        (from..to).map(|nth| self.sample(nth)).collect()
-    }
-
-    fn sample(&self, nth: u64) -> u64 {
-        let place = self.order.at(self.first + nth * self.stride);
-        self.parts.as_ref().map_or(place, |part| part.order.at(part.before + place))
-    }
-}
-
-/// Of a trainer that takes so many samples in an epoch: the steps of an epoch, and of the whole run.
-fn steps(spec: &ScheduleSpec, taken: u64) -> (u64, u64) {
-    let of_epoch = taken.div_ceil(spec.batch_size);
-    let all = of_epoch.saturating_mul(u64::from(spec.epochs));
-    (of_epoch, if spec.max_steps == 0 { all } else { all.min(spec.max_steps) })
+/// How many of so many samples each trainer takes, and how many the smallest part has.
+fn shares(spec: &ScheduleSpec, samples: u64) -> (Vec<u64>, u64) {
+    let parts = (0..spec.trainers).map(|trainer| part(spec, samples, trainer));
+    let smallest = parts.clone().min().unwrap_or(0);
+    (parts.map(|part| samples_taken(part, smallest, spec)).collect(), smallest)
 }
 
 /// How many samples are a trainer's. Under `Split` trainer t takes every T-th sample from the t-th on (S-3).
-fn part(spec: &ScheduleSpec, trainer: u32) -> u64 {
+fn part(spec: &ScheduleSpec, samples: u64, trainer: u32) -> u64 {
     match &spec.partition {
-        Partition::Whole => spec.samples,
-        Partition::Split => {
-            (spec.samples + u64::from(spec.trainers - 1 - trainer)) / u64::from(spec.trainers)
-        }
+        Partition::Whole => samples,
+        Partition::Split => (samples + u64::from(spec.trainers - 1 - trainer)) / u64::from(spec.trainers),
         Partition::Fractions(fractions) => {
-            (fractions.get(trainer as usize).unwrap_or(&0.0) * spec.samples as f64) as u64
+            (fractions.get(trainer as usize).unwrap_or(&0.0) * samples as f64) as u64
         }
     }
 }

@@ -62,10 +62,8 @@ pub struct Validations<'a> {
     /// How many there were.
     number: u64,
     rules: Rules,
-    /// Steps of this trainer from one to the next. None: there is only that at the end.
-    period: Option<u64>,
-    /// The last step of this trainer, behind which comes that at the end.
-    end: u64,
+    /// From one to the next, and the steps that it is counted in. None: there is only that at the end.
+    every: Option<(Period, Schedule)>,
     /// So many more have trainers with more steps before the end.
     others: u64,
 }
@@ -103,8 +101,7 @@ impl<'a> Validations<'a> {
             meetings,
             number: 0,
             rules: Rules::new(job),
-            period: every.map(|every| every.steps(schedule.steps_per_epoch())),
-            end: schedule.total_steps(),
+            every: every.map(|every| (every, schedule.clone())),
             others: most - own,
         })
     }
@@ -113,7 +110,7 @@ impl<'a> Validations<'a> {
     pub fn at_once(job: &Training, mesh: &'a Mesh, meetings: &'a Meetings) -> Validations<'a> {
         let first = job.train.trainers.ranks[0];
         let rules = Rules::default();
-        Validations { mesh, first, meetings, number: 0, rules, period: None, end: 0, others: 0 }
+        Validations { mesh, first, meetings, number: 0, rules, every: None, others: 0 }
     }
 
     /// Goes on behind validations that found these; gives what the last of them decided.
@@ -136,7 +133,10 @@ impl<'a> Validations<'a> {
 
     /// Is the model judged after so many steps?
     pub fn is_due(&self, steps: u64) -> bool {
-        steps < self.end && self.period.is_some_and(|period| steps.is_multiple_of(period))
+        let due = |(period, schedule): &(Period, Schedule)| {
+            steps < schedule.total_steps() && schedule.is_end(*period, steps)
+        };
+        self.every.as_ref().is_some_and(due)
     }
 
     /// Once for each validation in which this trainer takes part though it has ended.

@@ -13,6 +13,7 @@ mod parameter_server;
 mod pipeline;
 mod placements;
 mod replicas;
+mod seen_once;
 mod starting;
 mod torchscript;
 mod version;

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -196,6 +196,113 @@ proptest! {
         prop_assert_eq!(joined, [first, epochs].concat());
         if drop_last {
             prop_assert!(schedule.batches().all(|batch| batch.indices.len() as u64 == batch_size));
+        }
+    }
+}
+
+/// The schedules of `trainers` that go on behind those of `before`, of which each has taken so many steps.
+fn behind(before: &[Schedule], steps: &[u64], now: &ScheduleSpec) -> Result<Vec<Schedule>, ScheduleError> {
+    let dealt = before[0].dealt();
+    world(now).into_iter().map(|schedule| schedule.going_on(&dealt, steps)).collect()
+}
+
+#[test]
+fn trainers_that_are_as_many_go_on_with_their_own_samples() {
+    let before = world(&spec(40, 2, 4));
+    let after = behind(&before, &[3, 7], &spec(40, 2, 4)).unwrap();
+    for ((before, after), taken) in before.iter().zip(&after).zip([3, 7]) {
+        assert!(before.batches().skip(taken).eq(after.batches()));
+    }
+}
+
+#[test]
+fn trainers_that_are_more_continue_the_batches_of_one_process() {
+    // Two have taken batches 0 and 1 of 8 together; what four take next is batch 1 of 16 of the same order.
+    let before = world(&spec(64, 2, 4));
+    let after = behind(&before, &[2, 2], &spec(64, 4, 4)).unwrap();
+    let one = Schedule::new(spec(64, 1, 16)).unwrap();
+    let next: BTreeSet<u64> = after.iter().flat_map(|one| one.batches().next().unwrap().indices).collect();
+    assert_eq!(next, one.epoch(0).batch(1).into_iter().collect());
+    // Eight steps were an epoch; of the first 48 samples are left for three steps, and the second epoch has four.
+    let steps: Vec<(u64, u32)> = after[0].batches().map(|batch| (batch.step, batch.epoch)).collect();
+    assert_eq!(steps, [(2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (7, 1), (8, 1)]);
+    let ends = |period| (1..=9).filter(|&steps| after[0].is_end(period, steps)).collect::<Vec<u64>>();
+    assert_eq!(ends(Period::Epochs(1)), [5, 9]);
+    assert_eq!(ends(Period::Epochs(2)), [9]);
+    assert_eq!(after[0].occasions(Period::Epochs(1)), (1, 1));
+}
+
+#[test]
+fn other_data_and_fractions_are_not_gone_on_with() {
+    let before = world(&spec(40, 2, 4));
+    let refusal = |now: &ScheduleSpec| behind(&before, &[1, 1], now).unwrap_err().to_string();
+    insta::assert_snapshot!(refusal(&spec(41, 2, 4)), @"
+    the data had 40 samples where the checkpoint was made, and have 41
+      hint: go on with the same data, or begin a new run with `weights` from it
+    ");
+    let fractions = Partition::Fractions(vec![0.25, 0.25, 0.5]);
+    insta::assert_snapshot!(refusal(&ScheduleSpec { partition: fractions, ..spec(40, 3, 4) }), @"
+    the trainers' parts are fractions of the data (`data.partition`), and those of the checkpoint cannot be dealt out anew
+      hint: go on with as many trainers, under the consistency that they had
+    ");
+    let mut dealt = before[0].dealt();
+    dealt.origin.taken = vec![vec![vec![41, 0]]];
+    let broken = Schedule::new(spec(40, 2, 4)).unwrap().going_on(&dealt, &[1, 1]);
+    assert_eq!(broken.unwrap_err(), ScheduleError::BadOrigin);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// S-7, over worlds that follow on each other in the middle of epochs.
+    #[test]
+    fn each_sample_of_an_epoch_is_seen_once_whoever_goes_on(
+        samples in 8u64..150, batch_size in 1u64..9, seed: u64, epochs in 1u32..4, even_steps: bool,
+        worlds in prop::collection::vec((1u32..6, prop::collection::vec(0u64..40, 6)), 1..4), last in 1u32..6,
+    ) {
+        let of = |trainers, even_steps| ScheduleSpec { seed, epochs, even_steps, ..spec(samples, trainers, batch_size) };
+        let mut seen = vec![BTreeMap::<u64, u32>::new(); epochs as usize];
+        let mut take = |batch: Planned| {
+            for index in batch.indices {
+                *seen[batch.epoch as usize].entry(index).or_default() += 1;
+            }
+        };
+        let mut now = world(&of(worlds[0].0, even_steps));
+        for (nth, (_, steps)) in worlds.iter().enumerate() {
+            // Where all have to take the same number of steps, they have.
+            let taken = now.iter().zip(steps).map(|(one, &own)| {
+                let steps = if even_steps { steps[0] } else { own };
+                (one.first_step() + steps).min(one.total_steps())
+            });
+            let taken: Vec<u64> = taken.collect();
+            for (one, taken) in now.iter().zip(&taken) {
+                one.batches().take_while(|batch| batch.step < *taken).for_each(&mut take);
+            }
+            let next = worlds.get(nth + 1).map_or(last, |(trainers, _)| *trainers);
+            now = behind(&now, &taken, &of(next, even_steps)).unwrap();
+        }
+        now.iter().flat_map(Schedule::batches).for_each(&mut take);
+        for epoch in seen {
+            prop_assert!(epoch.values().all(|times| *times == 1), "{:?}", epoch);
+            // As many may be left out as without a change: fewer than there are trainers, but where trainers change.
+            let left_out = samples - epoch.len() as u64;
+            prop_assert!(left_out == 0 || even_steps && left_out < 6 * (worlds.len() as u64 + 1), "{} left out", left_out);
+        }
+    }
+
+    /// What each trainer comes to, and what the others come to, add up whatever has gone before.
+    #[test]
+    fn trainers_come_to_as_many_ends_of_epochs_as_they_count(
+        samples in 8u64..100, batch_size in 1u64..9, steps in prop::collection::vec(0u64..30, 3), every in 1u64..3,
+    ) {
+        let before = world(&ScheduleSpec { epochs: 4, ..spec(samples, 3, batch_size) });
+        let taken: Vec<u64> = before.iter().zip(steps).map(|(one, steps)| steps.min(one.total_steps())).collect();
+        for one in behind(&before, &taken, &ScheduleSpec { epochs: 4, ..spec(samples, 5, batch_size) }).unwrap() {
+            let period = Period::Epochs(every);
+            let from = one.first_step() + 1;
+            let due = (from..one.total_steps()).filter(|&steps| one.is_end(period, steps)).count() as u64;
+            let before = u64::from(one.origin.epoch) / every;
+            prop_assert!(one.total_steps() < from || one.occasions(period).0 == before + due);
         }
     }
 }

@@ -1,0 +1,160 @@
+//! A model that tells how often each sample was in it: a row for each, which one look-up moves by a known part of the way to 1.
+//! Trainers that become more or fewer, and ranks that are killed, leave each sample of an epoch in it once.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tch::{Kind, Tensor};
+
+use crate::program::*;
+
+const SAMPLES: i64 = 720;
+/// With the batch's size it makes the step of a row: of `n` samples together 2 / n.
+const JOB: &str = r#"
+[cluster]
+world_size = 3
+[roles]
+server = 1
+trainer = "rest"
+[modules.net]
+place = "server"
+input = [1]
+input_dtype = "int64"
+weights = "zeros.safetensors"
+layers = [{ type = "embedding", num_embeddings = 720, embedding_dim = 1 }, "flatten"]
+[data]
+root = "."
+plugin = "csv"
+[data.train]
+file = "rows.csv"
+features = ["x"]
+feature_dtype = "int64"
+target = ["y"]
+[loss]
+plugin = "mse"
+[optimizer]
+type = "sgd"
+lr = 1.0
+[train]
+batch_size = 4
+epochs = 1
+[checkpoint]
+every_steps = 7
+keep = 100
+"#;
+
+fn write_job(folder: &Path) {
+    let rows = (0..SAMPLES).fold("x,y\n".to_owned(), |mut rows, id| {
+        writeln!(rows, "{id},1").unwrap();
+        rows
+    });
+    fs::write(folder.join("rows.csv"), rows).unwrap();
+    fs::write(folder.join("job.toml"), JOB).unwrap();
+    let zeros = Tensor::zeros([SAMPLES, 1], (Kind::Float, tch::Device::Cpu));
+    Tensor::write_safetensors(&[("net.0.weight", zeros)], folder.join("zeros.safetensors")).unwrap();
+}
+
+fn run(folder: &Path, run: &str, settings: &[&str], more: &[&str]) -> std::process::Command {
+    let mut command = pstrain(folder);
+    command.args(["spawn", "job.toml", "--master-port", "0", "--run-dir", run]).args(more);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
+/// Each row was moved once, in a batch of up to so many samples: twice, and it would lie between these steps.
+#[track_caller]
+fn assert_seen_once(file: &Path, most: u32, what: &str) {
+    let weights = Tensor::read_safetensors(file).unwrap();
+    let rows = Vec::<f32>::try_from(weights[0].1.view([-1])).unwrap();
+    assert_eq!(rows.len() as i64, SAMPLES);
+    let once = |row: f32| (1..=most).any(|batch| (row - 2.0 / batch as f32).abs() < 1e-6);
+    let wrong: Vec<_> = rows.iter().enumerate().filter(|(_, row)| !once(**row)).collect();
+    assert!(wrong.is_empty(), "{what}: {} of {SAMPLES}: {wrong:?}", wrong.len());
+}
+
+/// Goes on from a checkpoint of a run with other settings, and from one of that with others again.
+fn goes_on(attempts: &[&[&str]], most: u32) {
+    let folder = tempfile::tempdir().unwrap();
+    write_job(folder.path());
+    for (nth, settings) in attempts.iter().enumerate() {
+        let name = format!("RUN{nth}");
+        // So many steps behind the first of the attempt before.
+        let before = nth.checked_sub(1).map(|before| checkpoint(folder.path(), before));
+        let resume = before.iter().flat_map(|from| ["--resume", from.as_str()]).collect::<Vec<_>>();
+        let output = finish(&mut run(folder.path(), &name, settings, &resume));
+        assert_code(&output, 0);
+        if nth > 0 && settings != &attempts[nth - 1] {
+            let said = stderr(&output);
+            assert!(said.contains("going on from step"), "{said}");
+        }
+    }
+    let last = format!("RUN{}/model.safetensors", attempts.len() - 1);
+    assert_seen_once(&folder.path().join(last), most, &format!("{attempts:?}"));
+}
+
+/// The second of an attempt.
+fn checkpoint(folder: &Path, attempt: usize) -> String {
+    let within = folder.join(format!("RUN{attempt}/checkpoints"));
+    let mut all: Vec<_> = fs::read_dir(&within).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all[1].to_str().unwrap().to_owned()
+}
+
+const BSP: &str = "train.consistency=bsp";
+const ASYNC: &str = "train.consistency=async";
+
+#[test]
+fn more_or_fewer_trainers_see_the_samples_that_are_left_once() {
+    let world = |ranks: u32| format!("cluster.world_size={ranks}");
+    let [two, three, four, five] = [2, 3, 4, 5].map(world);
+    // In rounds all samples of a round are one batch.
+    goes_on(&[&[BSP, &three], &[BSP, &five], &[BSP, &two]], 16);
+    goes_on(&[&[ASYNC, &three], &[ASYNC, &four], &[ASYNC, &three], &[ASYNC, &three]], 4);
+    // From a server to replicas, and to two servers that are pulled from.
+    let replicas = ["modules.net.place=trainer", "roles={trainer=\"rest\"}"];
+    let pulled = ["roles.server=2", "modules.net.run=caller"];
+    goes_on(&[&[BSP, &three], &[&replicas[..], &[BSP, &three]].concat()], 12);
+    goes_on(&[&[&replicas[..], &[BSP, &four]].concat(), &[&pulled[..], &[BSP, &five]].concat()], 16);
+    // Where they had taken steps of their own, and have to take the same ones now.
+    goes_on(&[&[ASYNC, &four], &[BSP, &four]], 12);
+    goes_on(
+        &[&["train.consistency=ssp", "train.staleness=3", &three], &["train.consistency=sequential", &five]],
+        4,
+    );
+}
+
+/// Whatever is between a step and its update when a rank goes, no sample is in the model twice, and none is missing.
+#[test]
+fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
+    let consistencies = [ASYNC, "train.consistency=sequential", "train.consistency=ssp"];
+    for (round, consistency) in (0..).zip(consistencies) {
+        let folder = tempfile::tempdir().unwrap();
+        write_job(folder.path());
+        let staleness = "train.staleness=2";
+        let slow = ["train.batch_size=1", "optimizer.lr=0.25", consistency];
+        let settings = match consistency.contains("ssp") {
+            true => [&slow[..], &[staleness]].concat(),
+            false => slow.to_vec(),
+        };
+        let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "9"]));
+        let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
+        wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 1);
+        // Another rank each time, at another place of its step.
+        std::thread::sleep(Duration::from_millis(20 + 35 * round));
+        let children = fs::read_to_string(&ranks).unwrap_or_default();
+        if let Some(rank) = children.split_whitespace().nth(round as usize % 3) {
+            let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
+        }
+        assert_code(&wait(launcher), 0);
+        let rows = Tensor::read_safetensors(folder.path().join("RUN/model.safetensors")).unwrap();
+        let rows = Vec::<f32>::try_from(rows[0].1.view([-1])).unwrap();
+        // Half the way each: twice would be three quarters of it.
+        assert!(rows.iter().all(|row| (row - 0.5).abs() < 1e-6), "{consistency}: {rows:?}");
+    }
+}
