@@ -581,7 +581,13 @@ fn assert_casts(model: &Model, places: &[Place], way: &str, settings: &[&str]) {
     let trained = train(model, places, settings);
     let (name, of_half) = farthest(model, way, places, &trained);
     let (_, of_float32) = farthest(model, "", places, &trained);
-    let near = if model.name == DIAMOND.name { of_float32 / 4.0 } else { CLOSE };
+    let near = match way {
+        _ if model.name == DIAMOND.name => of_float32 / 4.0,
+        // A sum in float32 that another processor takes in another order may round to the next half: measured, 0.0002 of the
+        // distance to float32, which is that of whole steps here.
+        "_fp16" => CLOSE.max(of_float32 / 1000.0),
+        _ => CLOSE,
+    };
     assert!(of_half <= near, "{}, {places:?}, {name}: {of_half}", model.name);
     assert!(of_float32 > 20.0 * CLOSE, "{}, {places:?}: {of_float32}", model.name);
 }
