@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::program::*;
+use crate::support::{eventually, times};
 
 /// The built-in job in the run folder `RUN`.
 fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
@@ -116,6 +117,49 @@ fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
     let unfinished =
         unfinished.filter(|entry| entry.as_ref().unwrap().file_name().as_encoded_bytes()[0] == b'.');
     assert_eq!(unfinished.count(), 0);
+}
+
+/// CP-1: all ranks at once or one of them, at whatever moment of writing; all of them by `make test-all`.
+#[test]
+fn a_checkpoint_that_has_its_name_is_whole_whenever_ranks_are_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "train.consistency=bsp",
+        "train.epochs=100000",
+        "train.batch_size=4",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=3",
+        "log.every=1",
+    ];
+    let attempt = ["--run-dir", "RUN", "--resume", "auto"];
+    let last = || {
+        let all = fs::read_dir(folder.path().join("RUN/checkpoints")).into_iter().flatten();
+        let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("step-")).max().unwrap_or_default()
+    };
+    let rounds = times(10, 500);
+    let mut saved = String::new();
+    for round in 0..rounds {
+        let launcher = start(&mut begin(folder.path(), &settings, &attempt));
+        eventually("the next checkpoint", || last() > saved);
+        // Spread over the two milliseconds or so from one to the next.
+        std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 4000));
+        let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
+        let rank = ranks.split_whitespace().nth(round % 4).unwrap().parse().unwrap();
+        let killed = if round % 5 == 4 { launcher.id().cast_signed() } else { rank };
+        kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+        wait(launcher);
+        // What is being removed, too, has no name any more.
+        let verified = finish(pstrain(folder.path()).args(["checkpoint", "verify", "RUN"]));
+        assert_code(&verified, 0);
+        saved = last();
+    }
+    let steps = saved.trim_start_matches("step-").parse::<u64>().unwrap() + 5;
+    let steps = format!("train.steps={steps}");
+    let settings = [&settings[..], &[&steps]].concat();
+    assert_code(&finish(&mut begin(folder.path(), &settings, &attempt)), 0);
+    let left: Vec<_> = checkpoints(folder.path());
+    assert_eq!(left.len(), 3, "{left:?}");
 }
 
 #[test]
