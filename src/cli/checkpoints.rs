@@ -12,7 +12,8 @@ use super::exit::{DONE, FAILED, Failure};
 use super::stdout;
 use crate::files::WholeFile;
 use crate::human::{bytes, counted, thousands};
-use crate::runner::checkpoint::{self, Checkpoint};
+use crate::job::{JobText, Sources, load};
+use crate::runner::checkpoint::{self, Checkpoint, Criterion};
 use crate::runner::saved_model::Numbers;
 use crate::runner::{libtorch, run_folder};
 
@@ -35,8 +36,17 @@ struct Listed {
     bytes: u64,
     /// When it was given its name, in local time.
     saved: Option<String>,
+    /// By which figure of the validations, how good the newest one before it was, and whether it is kept for that, or would be.
+    judged: Option<Judged>,
     /// Why it is none.
     problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Judged {
+    metric: String,
+    value: f64,
+    best: bool,
 }
 
 impl Listed {
@@ -47,7 +57,7 @@ impl Listed {
             Ok(checkpoint) => {
                 let (files, bytes) = checkpoint.size();
                 let (step, world_size) = (Some(checkpoint.step()), Some(checkpoint.world_size()));
-                Listed { folder, step, world_size, files, bytes, saved, problem: None }
+                Listed { folder, step, world_size, files, bytes, saved, judged: None, problem: None }
             }
             Err(error) => Listed {
                 folder,
@@ -56,6 +66,7 @@ impl Listed {
                 files: 0,
                 bytes: 0,
                 saved,
+                judged: None,
                 problem: Some(format!("{error:#}")),
             },
         }
@@ -64,7 +75,7 @@ impl Listed {
 
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listed { folder, step, world_size, files, bytes: size, saved, problem } = self;
+        let Listed { folder, step, world_size, files, bytes: size, saved, judged, problem } = self;
         write!(f, "{}  ", folder.display())?;
         if let Some(problem) = problem {
             return write!(f, "cannot be gone on from: {problem}");
@@ -72,7 +83,11 @@ impl fmt::Display for Listed {
         let step = format!("step {}", thousands(step.unwrap_or_default()));
         let ranks = counted(u64::from(world_size.unwrap_or_default()), "rank");
         let saved = saved.as_deref().unwrap_or("-");
-        write!(f, "{step:<14} {ranks:<9} {:<9} {:>9}  {saved}", counted(*files, "file"), bytes(*size))
+        write!(f, "{step:<14} {ranks:<9} {:<9} {:>9}  {saved}", counted(*files, "file"), bytes(*size))?;
+        if let Some(Judged { metric, value, best }) = judged {
+            write!(f, "  {metric} {value:.4}{}", if *best { " (best)" } else { "" })?;
+        }
+        Ok(())
     }
 }
 
@@ -82,10 +97,31 @@ fn local_time(time: SystemTime) -> Option<String> {
 }
 
 fn list(run: &Path, as_json: bool) -> Result<u8, Failure> {
-    let listed: Vec<Listed> = in_folder(run)?.into_iter().map(Listed::of).collect();
+    let mut listed: Vec<Listed> = in_folder(run)?.into_iter().map(Listed::of).collect();
+    judge(&mut listed);
     let lines: Vec<String> = listed.iter().map(Listed::to_string).collect();
     stdout::result(&listed, lines.join("\n"), as_json)?;
     Ok(DONE)
+}
+
+/// Tells of each how good its model was, where the job of the newest says by what.
+fn judge(listed: &mut [Listed]) {
+    let newest = listed.iter().rev().find(|one| one.problem.is_none());
+    let text = newest.and_then(|newest| Checkpoint::open(&newest.folder).ok()?.job_text().ok());
+    let Some(text) = text else { return };
+    let file = JobText { name: run_folder::JOB, text: &text };
+    // A job that this version does not take says nothing of its checkpoints.
+    let Ok(resolved) = load(&Sources { file, env: Vec::new(), overrides: &[] }) else { return };
+    let Some(training) = resolved.job.training() else { return };
+    let Some(criterion) = Criterion::of(training) else { return };
+    let kept = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.keep_best).unwrap_or(1);
+    let found: Vec<_> = listed.iter().map(|one| checkpoint::judged_before(&one.folder)).collect();
+    let best = criterion.best(&found, kept);
+    for (place, (one, found)) in listed.iter_mut().zip(&found).enumerate() {
+        let value = criterion.figure(found).filter(|_| one.problem.is_none());
+        let of = |value| Judged { metric: criterion.name().into(), value, best: best.contains(&place) };
+        one.judged = value.map(of);
+    }
 }
 
 fn verify(run: &Path) -> Result<u8, Failure> {

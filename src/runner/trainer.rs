@@ -166,7 +166,7 @@ impl Trainer<'_> {
             let validates = validations.is_due(batch.step + 1);
             // It may be the last.
             let logged = course.is_logged(batch.step) || validates && self.job.eval.stop.is_some();
-            let saves = turns.as_mut().map_or(Ok(false), |turns| turns.is_due(batch.step + 1))?;
+            let mut saves = turns.as_mut().map_or(Ok(false), |turns| turns.is_due(batch.step + 1))?;
             // What a step reads is not to be older than a validation takes, nor to have begun before a cut.
             let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates && !saves);
             let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
@@ -187,6 +187,9 @@ impl Trainer<'_> {
                 turns.as_ref().map(|turns| turns.away(state())).transpose()?;
                 verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
                 turns.as_ref().map(Turns::back).transpose()?;
+                if let Some(turns) = &mut turns {
+                    saves |= turns.validated(batch.step + 1, validations.judged())?;
+                }
                 course.throughput.resume(Instant::now());
             }
             if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {

@@ -18,6 +18,10 @@ const EVERY_EPOCHS: Key<Optional<Integer>> = key("every_epochs", integer(1..=1_0
 const KEEP: Key<Integer> = key("keep", integer(1..=1000))
     .default("2")
     .doc("The last so many are kept, and those before them removed.");
+const KEEP_BEST: Key<Optional<Integer>> = key("keep_best", integer(1..=1000)).optional().doc(
+    "Beside the last `keep` those of the so many best validations by `eval.best` are kept; behind such a validation one is saved \
+     even if none is due.",
+);
 const TO: Key<Optional<Str>> = key("to", string()).optional().doc(
     "The folder in which they are saved, which the ranks of all machines have to see at this path. Without it: `checkpoints` in the \
      run folder.",
@@ -30,7 +34,7 @@ const GRACE_MS: Key<Integer> = key("grace_ms", integer(0..=3_600_000)).default("
      it ends without. 0: it ends at once.",
 );
 pub static KEYS: &[&dyn AnyKey] =
-    &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &TO, &MOST_FAILURES, &GRACE_MS];
+    &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &KEEP_BEST, &TO, &MOST_FAILURES, &GRACE_MS];
 
 /// `Some(None)`: the job saves none.
 /// `table`: the section, if a job has it.
@@ -38,13 +42,14 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
     let Some(t) = table else { return Some(None) };
     let (steps, seconds, epochs) = (t.read(&EVERY_STEPS), t.read(&EVERY_SECONDS), t.read(&EVERY_EPOCHS));
     let (keep, to, most_failures) = (t.read(&KEEP), t.read(&TO), t.read(&MOST_FAILURES));
-    let grace = t.read(&GRACE_MS);
+    let (keep_best, grace) = (t.read(&KEEP_BEST), t.read(&GRACE_MS));
     let to = to?.map(|to| folder(&t.item(&TO)?, to)).map_or(Some(None), |to| to.map(Some));
     Some(Some(Checkpoints {
         every_steps: steps?.map(|steps| steps as u64),
         every_seconds: seconds?,
         every_epochs: epochs?.map(|epochs| epochs as u64),
         keep: keep? as usize,
+        keep_best: keep_best?.map(|keep_best| keep_best as usize),
         to: to?,
         most_failures: most_failures? as u32,
         grace: Duration::from_millis(grace? as u64),
@@ -67,6 +72,11 @@ pub(super) fn check(item: &Item<'_>, training: &Training) {
     let Checkpoints { every_steps, every_seconds, every_epochs, .. } = checkpoints;
     if every_steps.is_none() && every_seconds.is_none() && every_epochs.is_none() {
         wrong("does not say when", "write every_seconds = 600, or every_steps or every_epochs");
+    }
+    let keep_best = item.table().and_then(|table| table.item(&KEEP_BEST));
+    if let (Some(_), None, Some(item)) = (checkpoints.keep_best, &training.eval.best, keep_best) {
+        let problem = "goes by the figure that eval.best names, and this job has none";
+        item.wrong(problem, "write eval.best = \"loss\", or leave keep_best out");
     }
     if training.train.local_steps > 1 {
         wrong(

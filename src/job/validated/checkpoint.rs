@@ -13,6 +13,8 @@ pub struct Checkpoints {
     pub every_epochs: Option<u64>,
     /// So many are kept, the last ones.
     pub keep: usize,
+    /// Beside these, so many whose validations were the best.
+    pub keep_best: Option<usize>,
     /// The folder that they are in. None: `checkpoints` in the run folder.
     pub to: Option<PathBuf>,
     /// So many that could not be saved, one after another, end the job.

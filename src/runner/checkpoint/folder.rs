@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::best::Criterion;
 use super::part::{self, Part};
-use super::state::{self, Successor, TrainerState};
+use super::state::{self, Figures, Successor, TrainerState};
 use super::whole;
 use crate::files;
 use crate::job::Training;
@@ -153,9 +154,7 @@ impl Checkpoint {
     /// # Errors
     /// The file cannot be read.
     pub fn trainers(&self) -> Result<Vec<TrainerState>> {
-        let path = self.folder.join(STATE);
-        let read = || anyhow::Ok(serde_json::from_str(&fs::read_to_string(&path)?)?);
-        read().with_context(|| format!("cannot read `{}`", path.display()))
+        trainers(&self.folder)
     }
 
     /// The trainers of a job that goes on from it, in their order.
@@ -178,6 +177,19 @@ impl Checkpoint {
         state.counters.steps = trainers.iter().map(|trainer| (trainer.now, trainer.steps)).collect();
         Ok(state)
     }
+}
+
+fn trainers(folder: &Path) -> Result<Vec<TrainerState>> {
+    let path = folder.join(STATE);
+    let read = || anyhow::Ok(serde_json::from_str(&fs::read_to_string(&path)?)?);
+    read().with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// What the validations before the checkpoint in `folder` have found, as its first trainer knew. Of one that cannot be read:
+/// nothing.
+pub fn judged_before(folder: &Path) -> Vec<Figures> {
+    let first = trainers(folder).ok().and_then(|trainers| trainers.into_iter().next());
+    first.map(|first| first.judged).unwrap_or_default()
 }
 
 /// A checkpoint that is being written.
@@ -311,15 +323,20 @@ pub fn last(within: &Path) -> Option<PathBuf> {
     Some(within.join(name(steps(within).ok()?.into_iter().max()?)))
 }
 
-/// Removes all but the newest `keep`.
+/// Removes all but the newest `keep`, and but the so many best of all by a criterion.
 ///
 /// # Errors
 /// The system's.
-pub fn remove_old(within: &Path, keep: usize) -> io::Result<()> {
+pub fn remove_old(within: &Path, keep: usize, best: Option<(&Criterion, usize)>) -> io::Result<()> {
     let mut all = steps(within)?;
     all.sort_unstable();
     let old = all.len().saturating_sub(keep);
-    all[..old].iter().try_for_each(|&step| remove(within, step))
+    let best = best.filter(|_| old > 0).map_or(Vec::new(), |(criterion, n)| {
+        let judged: Vec<_> = all.iter().map(|&step| judged_before(&within.join(name(step)))).collect();
+        criterion.best(&judged, n)
+    });
+    let old = all[..old].iter().enumerate().filter(|(place, _)| !best.contains(place));
+    old.map(|(_, &step)| step).try_for_each(|step| remove(within, step))
 }
 
 /// Without its name first: what is half removed is none.

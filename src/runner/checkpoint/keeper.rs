@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
+use super::best::Criterion;
 use super::folder::{self, Checkpoint, Writing};
 use super::state::{Resumed, TrainerState};
 use super::writer::{loads, lock, on_thread, saves};
@@ -308,7 +309,9 @@ impl Keeper {
         }
         let checkpoint = writing.finish((&self.name, &self.job_text), self.world_size, trainers, parts)?;
         tracing::debug!("checkpoint of step {step} in `{}`", checkpoint.folder().display());
-        let removed = folder::remove_old(&self.within, checkpoints.keep);
+        let criterion = Criterion::of(&self.training);
+        let best = criterion.as_ref().zip(checkpoints.keep_best);
+        let removed = folder::remove_old(&self.within, checkpoints.keep, best);
         removed.with_context(|| format!("cannot remove old checkpoints in `{}`", self.within.display()))
     }
 

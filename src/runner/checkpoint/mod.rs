@@ -9,6 +9,7 @@
 //!   that is between two; else the others wait where it is made known to them.
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit.
 
+mod best;
 mod boxes;
 mod differences;
 mod folder;
@@ -19,8 +20,9 @@ mod turns;
 mod whole;
 mod writer;
 
+pub use best::Criterion;
 pub use differences::{Difference, differences};
-pub use folder::{Checkpoint, Sought, all, any, last};
+pub use folder::{Checkpoint, Sought, all, any, judged_before, last};
 pub use keeper::{Keeper, within};
 pub use part::Part;
 pub use state::{Figures, Resumed, TrainerState};

@@ -57,12 +57,15 @@ impl Figures {
         Figures(all.map(|(name, number)| (name, number.to_bits())).collect())
     }
 
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied().map(f64::from_bits)
+    }
+
     /// Enough of the validation to decide by it.
     pub fn result(&self) -> EvalResult {
-        let number = |name: &str| self.0.get(name).copied().map(f64::from_bits);
         let metrics = self.0.iter().filter(|(name, _)| *name != LOSS);
         let metrics = metrics.map(|(name, bits)| (name.clone(), Value::Number(f64::from_bits(*bits))));
-        let loss = number(LOSS).unwrap_or(f64::NAN);
+        let loss = self.get(LOSS).unwrap_or(f64::NAN);
         EvalResult { samples: 0, targets: 0, loss, metrics: metrics.collect() }
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::state::TrainerState;
+use super::best::Criterion;
+use super::state::{Figures, TrainerState};
 use super::writer::{lock, of_coordinator};
 use crate::job::{Checkpoints, Consistency, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
@@ -63,6 +64,8 @@ pub struct Turns<'a> {
     mesh: &'a Mesh,
     announced: &'a Announced,
     checkpoints: Checkpoints,
+    /// By which validations are the best, where those of so many are kept.
+    best: Option<(Criterion, usize)>,
     others: Vec<Rank>,
     is_first: bool,
     meeting: Meeting,
@@ -111,6 +114,7 @@ impl<'a> Turns<'a> {
         Some(Turns {
             mesh,
             announced,
+            best: Criterion::of(job).zip(checkpoints.keep_best),
             checkpoints,
             others: trainers[1..].to_vec(),
             is_first: trainers[0] == mesh.rank(),
@@ -162,6 +166,25 @@ impl<'a> Turns<'a> {
         every_steps.is_some_and(|every| steps.is_multiple_of(every))
             || every_epochs.is_some_and(|every| self.schedule.is_end(Period::Epochs(every), steps))
             || every_seconds.is_some_and(|every| self.last.elapsed() >= Duration::from_secs_f64(every))
+    }
+
+    /// A validation behind so many of this trainer's steps has found the last of `judged`: where that is among the best, the
+    /// first trainer wants a checkpoint, and is told whether it stands still for it at once. Where the others have to come to it,
+    /// it is made as soon as they can.
+    ///
+    /// # Errors
+    /// The others cannot be told.
+    pub fn validated(&mut self, steps: u64, judged: &[Figures]) -> Result<bool> {
+        let is_best = |(criterion, n): &(Criterion, usize)| criterion.is_among_best(judged, *n);
+        if !self.is_first || !self.best.as_ref().is_some_and(is_best) {
+            return Ok(false);
+        }
+        self.owed = Some(Instant::now());
+        // Who is ahead of it may have taken the steps behind which they would meet: that of the next step they have not.
+        match self.meeting {
+            Meeting::Rounds | Meeting::Anywhere => self.is_due(steps),
+            Meeting::Ahead(_) => Ok(false),
+        }
     }
 
     fn announce(&mut self, at: u64) -> Result<()> {

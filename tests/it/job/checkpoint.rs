@@ -30,6 +30,11 @@ fn mistakes_in_checkpoints_are_told() {
       from: option --set checkpoint.to=s3://bucket/prefix
       hint: name a folder that all ranks see at the same path
     "#);
+    insta::assert_snapshot!(set(&["checkpoint.every_seconds=10", "checkpoint.keep_best=3"]), @r#"
+    error: job `x.toml`: `checkpoint.keep_best` = 3 goes by the figure that eval.best names, and this job has none
+      from: option --set checkpoint.keep_best=3
+      hint: write eval.best = "loss", or leave keep_best out
+    "#);
     let pulled =
         |more: &[&str]| set(&[&["checkpoint.every_epochs=1", "modules.net.run=caller"], more].concat());
     insta::assert_snapshot!(pulled(&["train.local_steps=4"]), @r"
