@@ -98,12 +98,12 @@ fn goes_on(attempts: &[&[&str]], most: u32) {
     assert_seen_once(&folder.path().join(last), most, &format!("{attempts:?}"));
 }
 
-/// The second of an attempt.
+/// The second of an attempt; the first where the steps are quicker than the disk.
 fn checkpoint(folder: &Path, attempt: usize) -> String {
     let within = folder.join(format!("RUN{attempt}/checkpoints"));
     let mut all: Vec<_> = fs::read_dir(&within).unwrap().map(|entry| entry.unwrap().path()).collect();
     all.sort();
-    all[1].to_str().unwrap().to_owned()
+    all[1.min(all.len() - 1)].to_str().unwrap().to_owned()
 }
 
 const BSP: &str = "train.consistency=bsp";
