@@ -63,6 +63,7 @@ fn code_of_join(error: &JoinError) -> u8 {
         | JoinError::Unreachable { .. }
         | JoinError::CoordinatorLeft { .. }
         | JoinError::PeerLeft { .. }
+        | JoinError::GivenUp { .. }
         // Rank 0 gave up waiting for others, and told this rank.
         | JoinError::Refused { reason: RefusalReason::Timeout, .. }
         | JoinError::Unconnected { .. } => LOST,

@@ -22,7 +22,7 @@ use crate::rpc::mesh::methods::Methods;
 use crate::rpc::mesh::shared::Shared;
 use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::types::config::MeshConfig;
-use crate::rpc::types::end::{End, LostRank};
+use crate::rpc::types::end::{Cause, End, LostRank};
 use crate::rpc::types::join_error::JoinError;
 use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wait::park::{park_on, this_thread_serves};
@@ -190,6 +190,10 @@ impl Net {
         match (own, end) {
             (_, Some(End::Lost(LostRank { rank, why, .. }))) if rank != self.rank() => {
                 JoinError::PeerLeft { rank, why }
+            }
+            // It is this rank that was lost, says another: what this one has ended itself, it knows by `own`.
+            (None, Some(End::Lost(LostRank { why, cause, .. }))) if cause != Cause::Aborted => {
+                JoinError::GivenUp { why }
             }
             (own, _) => own.unwrap_or_else(|| self.unconnected()),
         }

@@ -59,6 +59,10 @@ pub enum JoinError {
     #[error("rank {rank} went away before the world was complete: {why}\n  hint: its own output says why")]
     PeerLeft { rank: Rank, why: String },
     #[error(
+        "the other ranks gave this one up before the world was complete: {why}\n  hint: their own output says which did"
+    )]
+    GivenUp { why: String },
+    #[error(
         "{}\n  hint: each rank must be able to connect to each other one; is there a firewall?",
         unconnected(missing)
     )]
@@ -145,6 +149,7 @@ mod tests {
             JoinError::OtherUser { address: address() },
             JoinError::Missing { missing: vec![Rank(1), Rank(3)], waited },
             JoinError::CoordinatorLeft { address: address(), why: "early eof".into() },
+            JoinError::GivenUp { why: "its connection closed".into() },
             JoinError::Unconnected { missing: Vec::new() },
             JoinError::Unconnected { missing: vec![Rank(2)] },
         ];
@@ -172,6 +177,8 @@ mod tests {
           hint: start the missing ranks, or look there why they ended; `cluster.join_timeout_ms` is how long to wait
         rank 0 at node1:29500 went away before the world was complete: early eof
           hint: its own output says why
+        the other ranks gave this one up before the world was complete: its connection closed
+          hint: their own output says which did
         not all ranks reached one another in time
           hint: each rank must be able to connect to each other one; is there a firewall?
         rank 2 did not reach this rank in time
