@@ -1,5 +1,6 @@
 //! Worlds of several ranks in one process, over real loopback sockets. Every wait is bounded.
 
+use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::mpsc;
@@ -65,6 +66,15 @@ pub fn peak_kib(process: impl std::fmt::Display) -> Option<u64> {
 /// How often to try what only counts over many repetitions: `part`, and `all` where the whole is asked for.
 pub fn times(part: usize, all: usize) -> usize {
     if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { all } else { part }
+}
+
+/// Whether the next of a test's many cases, which take seconds each, is one of those that run by default: the first, and each
+/// third, which are others in another test. Asked once for each case, on the test's thread.
+pub fn runs_by_default() -> bool {
+    thread_local!(static ASKED: Cell<usize> = const { Cell::new(0) });
+    let nth = ASKED.replace(ASKED.get() + 1);
+    let of_three = thread::current().name().map_or(0, |test| test.len() % 3);
+    nth == 0 || nth % 3 == of_three || times(0, 1) == 1
 }
 
 /// Runs `work` on a thread of its own.

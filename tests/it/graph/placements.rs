@@ -1,10 +1,11 @@
-//! A DLRM, two towers, a diamond and a ConvNet, each under many placements. Real processes.
+//! A DLRM, two towers, a diamond and a ConvNet, each under many placements, of which a third run by default. Real processes.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
 use crate::program::*;
+use crate::support::runs_by_default;
 use pstrain::model;
 use tch::{Kind, Tensor};
 
@@ -343,6 +344,9 @@ fn assert_is_pytorchs(model: &Model, places: &[Place], settings: &[&str]) {
 /// `how` it was trained there.
 #[track_caller]
 fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
+    if !runs_by_default() {
+        return;
+    }
     assert_are(model, how, places, settings, &train(model, places, settings));
 }
 
@@ -522,6 +526,9 @@ fn clipping_by_value_equals_one_process_under_every_placement() {
 #[test]
 fn averages_of_the_weights_equal_one_process_under_every_placement() {
     let averaged = |model: &Model, places: &[Place], more: &[&str]| {
+        if !runs_by_default() {
+            return;
+        }
         let test = "data.test={file=\"graph.csv\", features=[\"id0\", \"id1\", \"id2\", \"id3\"], \
                     feature_dtype=\"int64\", target=[\"x0\", \"x1\", \"x2\", \"x3\"]}";
         let test = (model.samples == Samples::Numbers).then_some(test);
@@ -578,6 +585,9 @@ fn bf16_is_torchs_autocast_under_every_placement() {
 }
 
 fn assert_casts(model: &Model, places: &[Place], way: &str, settings: &[&str]) {
+    if !runs_by_default() {
+        return;
+    }
     let trained = train(model, places, settings);
     let (name, of_half) = farthest(model, way, places, &trained);
     let (_, of_float32) = farthest(model, "", places, &trained);

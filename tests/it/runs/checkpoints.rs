@@ -34,6 +34,11 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// The steps behind which they were made. One that is due while the one before is still being written is made later, or not.
+fn steps(all: &[PathBuf]) -> Vec<u64> {
+    all.iter().map(|one| one.to_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap()).collect()
+}
+
 fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
@@ -194,11 +199,12 @@ fn damaged_checkpoints_are_found() {
     assert_code(&output, 0);
     let text = said(&output, folder.path());
     assert!(text.contains("warning: a newer checkpoint is left out"), "{text}");
-    assert!(text.contains("going on from step 40"), "{text}");
+    assert!(text.contains(&format!("going on from step {}", steps(&all)[0])), "{text}");
     // A part is missing, and a version that is not known yet.
     fs::remove_file(before.join("shard-00001-model-00001-of-00001.safetensors")).unwrap();
     let text = said(&resume(before), folder.path());
-    assert!(text.contains("cannot read `FOLDER/RUN/checkpoints/step-0000000040/shard-00001"), "{text}");
+    let missing = format!("cannot read `FOLDER/RUN/checkpoints/step-{:010}/shard-00001", steps(&all)[0]);
+    assert!(text.contains(&missing), "{text}");
     let manifest = fs::read_to_string(before.join("manifest.json")).unwrap();
     fs::write(before.join("manifest.json"), manifest.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
     let text = said(&resume(before), folder.path());
@@ -222,7 +228,8 @@ fn what_cannot_be_gone_on_from_is_refused() {
     error: there is no checkpoint in `NOWHERE`
       hint: name a run folder or a checkpoint in it; a job with [checkpoint] saves them
     ");
-    let from = ["--run-dir", "OTHER", "--resume", "RUN/checkpoints/step-0000000050"];
+    let last = checkpoints(folder.path()).pop().unwrap();
+    let from = ["--run-dir", "OTHER", "--resume", last.to_str().unwrap()];
     insta::assert_snapshot!(refused(&["seed=9", "train.batch_size=16", "optimizer={type=\"sgd\", lr=0.1}"], &from), @r#"
     error: the checkpoint is of another job, which cannot go on as this one:
       `optimizer.type` was "adam" and is "sgd"
@@ -269,7 +276,7 @@ fn where_saving_fails_training_goes_on_and_says_so() {
 fn a_run_that_is_stopped_is_saved_and_goes_on() {
     let long = |consistency: &str| {
         let consistency = format!("train.consistency={consistency}");
-        [consistency, "train.steps=2000".into(), "checkpoint.every_seconds=600".into(), "log.every=10".into()]
+        [consistency, "train.steps=1000".into(), "checkpoint.every_seconds=600".into(), "log.every=10".into()]
     };
     let stopped = |folder: &Path, settings: &[&str], signal: Signal, code: i32| {
         let launcher = start(&mut begin(folder, settings, &["--run-dir", "RUN"]));
@@ -299,7 +306,10 @@ fn a_run_that_is_stopped_is_saved_and_goes_on() {
         let settings = long(consistency);
         let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
         stopped(folder.path(), &settings, Signal::SIGINT, 130);
-        assert_eq!(checkpoints(folder.path()).len(), 1, "{consistency}");
+        let [saved] = &checkpoints(folder.path())[..] else { panic!("{consistency}") };
+        let step = steps(std::slice::from_ref(saved))[0];
+        let (shorter, longer) = (format!("train.steps={}", step + 50), &settings[..]);
+        let settings = [longer, &[shorter.as_str()]].concat();
         assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
     }
 }
@@ -342,7 +352,7 @@ fn listed_as_best(folder: &Path) -> Vec<u64> {
 /// Behind each validation, at the model that it judged, where nobody has to be waited for.
 #[test]
 fn checkpoints_of_the_best_validations_are_kept() {
-    let keeps = ["train.steps=241", "eval.every_steps=40", "checkpoint.keep=1", "checkpoint.keep_best=2"];
+    let keeps = ["train.steps=361", "eval.every_steps=60", "checkpoint.keep=1", "checkpoint.keep_best=2"];
     for (best, metric, most, consistency) in [
         ("eval.best=accuracy", "accuracy", true, "bsp"),
         ("eval.best={metric=\"loss\", mode=\"max\"}", "loss", true, "async"),
@@ -390,20 +400,21 @@ fn a_run_that_goes_on_keeps_the_best_of_all() {
         "train.consistency=bsp",
         "eval.every_steps=20",
         "eval.best={metric=\"loss\", mode=\"max\"}",
-        "checkpoint.every_steps=50",
+        "checkpoint.every_steps=200",
+        "train.epochs=50",
         "checkpoint.keep=1",
         "checkpoint.keep_best=1",
     ];
-    trained(whole.path(), &[&settings[..], &["train.steps=161"]].concat());
-    trained(folder.path(), &[&settings[..], &["train.steps=61"]].concat());
+    trained(whole.path(), &[&settings[..], &["train.steps=641"]].concat());
+    trained(folder.path(), &[&settings[..], &["train.steps=241"]].concat());
     fs::remove_file(folder.path().join("RUN/summary.json")).unwrap();
     let names = |folder: &Path| -> Vec<_> {
         checkpoints(folder).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000050"]);
-    let settings = [&settings[..], &["train.steps=161"]].concat();
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000200"]);
+    let settings = [&settings[..], &["train.steps=641"]].concat();
     assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000150"]);
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000600"]);
     assert_eq!(names(folder.path()), names(whole.path()));
     assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
 }
@@ -418,10 +429,13 @@ fn checkpoints_are_listed_verified_and_exported() {
     let listed = tool(&["list", "RUN", "--json"]);
     assert_code(&listed, 0);
     let listed: Value = serde_json::from_str(&stdout(&listed)).unwrap();
-    let steps: Vec<&Value> = listed.as_array().unwrap().iter().map(|one| &one["step"]).collect();
-    assert_eq!(steps, [40, 50]);
+    let steps = steps(&checkpoints(folder.path()));
+    let [before, last] = steps[..] else { panic!("{steps:?}") };
+    let told: Vec<&Value> = listed.as_array().unwrap().iter().map(|one| &one["step"]).collect();
+    assert_eq!(told, [before, last]);
     let listed = stdout(&tool(&["list", "RUN"]));
-    assert!(listed.contains("RUN/checkpoints/step-0000000050  step 50        4 ranks   3 files"), "{listed}");
+    let line = format!("RUN/checkpoints/step-{last:010}  step {last}        4 ranks   3 files");
+    assert!(listed.contains(&line), "{listed}");
 
     let export = |out: &str, more: &[&str]| tool(&[&["export", "RUN", "--out", out], more].concat());
     assert_code(&export("last.safetensors", &[]), 0);
@@ -431,7 +445,7 @@ fn checkpoints_are_listed_verified_and_exported() {
     assert!(stderr(&again).contains("`last.safetensors` is there already"), "{}", stderr(&again));
     // What the same steps make of it.
     let short = tempfile::tempdir().unwrap();
-    trained(short.path(), &[&settings[..], &["train.steps=50"]].concat());
+    trained(short.path(), &[&settings[..], &[&format!("train.steps={last}")]].concat());
     for (file, of_run) in
         [("last.safetensors", "model.safetensors"), ("ema.safetensors", "model-ema.safetensors")]
     {
@@ -446,21 +460,22 @@ fn checkpoints_are_listed_verified_and_exported() {
 
     let verified = tool(&["verify", "RUN"]);
     assert_code(&verified, 0);
-    let shard =
-        folder.path().join("RUN/checkpoints/step-0000000050/shard-00001-model-00001-of-00001.safetensors");
+    let shard = folder
+        .path()
+        .join(format!("RUN/checkpoints/step-{last:010}/shard-00001-model-00001-of-00001.safetensors"));
     let mut bytes = fs::read(&shard).unwrap();
     bytes.pop();
     fs::write(&shard, bytes).unwrap();
     let verified = tool(&["verify", "RUN"]);
     assert_code(&verified, 1);
     let text = stdout(&verified);
-    assert!(text.contains("step-0000000040  whole: 3 files"), "{text}");
-    assert!(text.contains("step-0000000050  NOT whole: "), "{text}");
+    assert!(text.contains(&format!("step-{before:010}  whole: 3 files")), "{text}");
+    assert!(text.contains(&format!("step-{last:010}  NOT whole: ")), "{text}");
     assert!(text.contains("it is cut short or was changed"), "{text}");
     // The one before it.
     let older = export("older.safetensors", &[]);
     assert_code(&older, 0);
-    assert!(stdout(&older).contains("the model after step 40"), "{}", stdout(&older));
+    assert!(stdout(&older).contains(&format!("the model after step {before}")), "{}", stdout(&older));
     let nothing = tool(&["list", "."]);
     assert_code(&nothing, 2);
     assert!(stderr(&nothing).contains("there is no checkpoint in `.`"), "{}", stderr(&nothing));
@@ -486,7 +501,7 @@ fn runs_are_listed_with_what_has_become_of_them() {
     assert_code(&wait(launcher), 130);
     assert_eq!(state("RUN").unwrap(), "ended_early");
     let text = stdout(&list(&[]));
-    assert!(text.contains("2 checkpoints, last step-0000000050"), "{text}");
+    assert!(text.contains("2 checkpoints, last step-00000000"), "{text}");
     let nowhere = finish(pstrain(folder.path()).args(["runs", "NOWHERE"]));
     assert_code(&nowhere, 2);
 }
