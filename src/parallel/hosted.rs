@@ -12,7 +12,7 @@ use super::finite::wrong_gradient;
 use super::first_gradients::FirstGradients;
 use super::hosted_parameters::{Contribution, HostedParameters, Hosts};
 use super::registry::{Counters, OptimizerChoice};
-use super::state::{Entry, OwnerState, Restored, Stateful, wanted_by_module};
+use super::state::{Entry, OwnerState, Restored, RowChoice, Stateful, wanted_by_module};
 use super::updates::Updates;
 use super::versioned::Snapshot;
 use super::{Applied, Gradients, Measured, StepTerms, leaf};
@@ -355,7 +355,7 @@ impl HostedModule {
 }
 
 impl Stateful for HostedModule {
-    fn snapshot(self: Arc<Self>, _caller: Rank, _unused_rows: bool) -> Result<OwnerState> {
+    fn snapshot(self: Arc<Self>, _caller: Rank, _rows: RowChoice) -> Result<OwnerState> {
         let mut state = OwnerState::default();
         let mut first = true;
         state.counters = self.updates.snapshot(|lane, parameters| {

@@ -49,7 +49,8 @@ pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
 pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
 pub use state::{
-    Entry, Extent, ModuleState, PIECE_BYTES, RowShare, StateKey, StateServer, StateSnapshot, StepCounters,
+    Entry, Extent, ModuleState, PIECE_BYTES, RowChoice, RowShare, StateKey, StateServer, StateSnapshot,
+    StepCounters,
 };
 pub use walk::Walk;
 

@@ -16,7 +16,7 @@ use crate::job::shards::Cut;
 use crate::job::{ModuleSpec, Placement, Training};
 use crate::model::{Region, TensorFile};
 use crate::optimizers::AVERAGE;
-use crate::parallel::{Extent, Piece, StateSnapshot};
+use crate::parallel::{Extent, Piece, RowChoice, StateSnapshot};
 use crate::profile::beat;
 
 /// The states of all modules, each with the snapshots of those who own parts of it.
@@ -58,7 +58,7 @@ impl States {
                 Placement::Replicas => &[],
             };
             for &owner in owners {
-                snapshots.push(StateSnapshot::take(autograd, owner, &spec.name, true)?);
+                snapshots.push(StateSnapshot::take(autograd, owner, &spec.name, RowChoice::All)?);
             }
             states.push((spec.clone(), snapshots));
         }

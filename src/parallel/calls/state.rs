@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::parallel::state::{Entry, StepCounters};
+use crate::parallel::state::{Entry, RowChoice, StepCounters};
 use crate::rpc::{Json, RRef, body, call};
 use crate::topology::Rank;
 
@@ -10,8 +10,8 @@ call! {
     /// What the callee has of a module at this moment. Nothing is copied but what is updated while the snapshot is held.
     pub(in crate::parallel) struct Take = "state.take" -> Taken {
         module: String,
-        /// Rows that nobody has used yet are in it, too, as they would be.
-        unused_rows: bool,
+        /// Of a table.
+        rows: Json<RowChoice>,
     }
 }
 
@@ -30,6 +30,8 @@ body! {
         /// Further names of tensors, each with the name under which it is one of the entries.
         aliases: Vec<(String, String)>,
         counters: Json<StepCounters>,
+        /// Of the owner: what later snapshots may have the rows of a table since.
+        version: u64,
     }
 }
 

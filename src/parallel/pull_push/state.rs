@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use tch::{Kind, Tensor};
 
 use super::range::{PartOfParameter, ServerRange};
-use crate::parallel::state::{Entry, Extent, OwnerState, Restored, Stateful};
+use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowChoice, Stateful};
 use crate::topology::Rank;
 
 impl Stateful for ServerRange {
-    fn snapshot(self: Arc<Self>, _caller: Rank, _unused_rows: bool) -> Result<OwnerState> {
+    fn snapshot(self: Arc<Self>, _caller: Rank, _rows: RowChoice) -> Result<OwnerState> {
         let mut state = OwnerState::default();
         let mut first = true;
         state.counters = self.updates.snapshot(|lane, segments| {

@@ -13,6 +13,7 @@
 //! - `SH-4` A row is made when a training step first asks for it; of a table whose rows come and go, by the update that
 //!   finds it asked for often enough. Evaluation sees what it would be, and makes none.
 
+mod changes;
 mod initial;
 mod life;
 mod lookup_plan;

@@ -9,8 +9,8 @@ use c10d::vectors::numbers_of;
 use tch::{Kind, Tensor};
 
 use super::life::{AGE, LifeState, SIGHTINGS};
-use super::snapshot::{Listed, ShardRows};
-use super::table::{Contribution, Gradients, LookedUp, Table};
+use super::snapshot::{Listed, ShardRows, TableSnapshot};
+use super::table::{Contribution, Gradients, LookedUp, Snapshots, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::{Consistency, ModuleSpec, Placement};
@@ -19,7 +19,7 @@ use crate::model::TableRows;
 use crate::optimizers::{AVERAGE, Optimization, OptimizerSpec};
 use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
-use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowShare, Stateful};
+use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowChoice, RowShare, Stateful};
 use crate::parallel::updates::Updates;
 use crate::parallel::{Applied, Measured, StepTerms};
 use crate::profile::{Activity, span};
@@ -320,38 +320,48 @@ impl Shard {
 }
 
 impl Stateful for Shard {
-    fn snapshot(self: Arc<Self>, caller: Rank, unused_rows: bool) -> Result<OwnerState> {
-        let (mut slots, mut steps, mut snapshot, mut life) = (Vec::new(), 0, None, None);
+    fn snapshot(self: Arc<Self>, caller: Rank, rows: RowChoice) -> Result<OwnerState> {
+        let (mut slots, mut steps, mut snapshot, mut life, mut version) = (Vec::new(), 0, None, None, 0);
+        let unused_rows = rows == RowChoice::All;
         let counters = self.updates.snapshot(|_, table| {
-            snapshot = Some(table.snapshot(unused_rows));
+            snapshot = Some(table.snapshot(rows));
+            version = table.version_of_rows();
             (slots, steps) = table.slots();
             // Rows that nobody has used have no others.
             slots.retain(|(_, slot)| !unused_rows || *slot == AVERAGE);
             life = if unused_rows { None } else { table.life() };
             Ok(())
         })?;
-        let snapshot = snapshot.context("a table is updated in order")?;
-        snapshot.sort();
+        let Snapshots { rows, is_partial, averaged } = snapshot.context("a table is updated in order")?;
+        rows.sort();
+        averaged.iter().for_each(|rows| rows.sort());
         let mut state = OwnerState::new(counters);
+        state.version = version;
         for TablePart { name, ids, .. } in &self.tables {
-            let entry = |slot: Option<&str>, rows: usize, width: usize| Entry {
+            let entry = |slot: Option<&str>, rows: usize, width: usize, changed: bool| Entry {
                 tensor: name.clone(),
                 slot: slot.map(str::to_owned),
                 lane: None,
                 kind: Kind::Float,
                 shape: vec![rows as i64, width as i64],
-                extent: Extent::Rows { rows: rows as u64 },
+                extent: Extent::Rows { rows: rows as u64, changed },
             };
-            let source = Arc::new(ShardRows::new(self.clone(), snapshot.clone(), caller, ids.as_ref()));
-            state.add_rows(entry(None, source.len(), self.dim), source.clone(), None);
+            let source = |rows: &Arc<TableSnapshot>| {
+                Arc::new(ShardRows::new(self.clone(), rows.clone(), caller, ids.as_ref()))
+            };
+            let of_rows = source(&rows);
+            state.add_rows(entry(None, of_rows.len(), self.dim, is_partial), of_rows.clone(), None);
             for (nth, slot) in &slots {
-                state.add_rows(entry(Some(*slot), source.len(), self.dim), source.clone(), Some(*nth));
+                let averaged = averaged.as_ref().filter(|_| *slot == AVERAGE).map(source);
+                let changed = is_partial && averaged.is_none();
+                let of_slot = averaged.unwrap_or_else(|| of_rows.clone());
+                state.add_rows(entry(Some(*slot), of_slot.len(), self.dim, changed), of_slot, Some(*nth));
             }
             if let Some(LifeState { ages, candidates }) = &life {
                 let (ages, candidates) =
                     (Listed::of(ages, ids.as_ref()), Listed::of(candidates, ids.as_ref()));
-                state.add_rows(entry(Some(AGE), ages.0.len(), 1), Arc::new(ages), None);
-                let sightings = entry(Some(SIGHTINGS), candidates.0.len(), 2);
+                state.add_rows(entry(Some(AGE), ages.0.len(), 1, false), Arc::new(ages), None);
+                let sightings = entry(Some(SIGHTINGS), candidates.0.len(), 2, false);
                 state.add_rows(sightings, Arc::new(candidates), None);
             }
             if !slots.is_empty() && !unused_rows {

@@ -27,6 +27,7 @@ pub(super) struct TableSnapshot {
     saved: Mutex<HashMap<usize, Block>>,
 }
 
+#[derive(Clone)]
 pub(super) enum Rows {
     /// These ids and where they stand, in the order of the ids.
     Listed(Vec<(i64, Place)>),

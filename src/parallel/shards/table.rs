@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use c10d::vectors::{copied_rows, prefetch};
 use tch::Tensor;
 
+use super::changes::Changes;
 use super::initial::Initial;
 use super::life::{AGE, LifeState, Living, Made, SIGHTINGS, no_room};
 use super::snapshot::{Row, Rows, TableSnapshot};
@@ -16,6 +17,7 @@ use crate::layers::TableSpec;
 use crate::optimizers::{Optimization, OptimizerSpec, RowOptimizer};
 use crate::parallel::StepTerms;
 use crate::parallel::mean::weights;
+use crate::parallel::state::RowChoice;
 use crate::parallel::updates::Updated;
 
 /// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
@@ -30,6 +32,8 @@ pub(super) struct Table {
     version: u64,
     /// Those that may still be held.
     snapshots: Vec<Weak<TableSnapshot>>,
+    /// Where snapshots may build on earlier ones.
+    changes: Option<Changes>,
 }
 
 /// Where a row stands.
@@ -42,6 +46,15 @@ enum Places {
     Hashed { places: HashMap<i64, Place>, most: usize },
     /// Rows come and go; another one may stand where one has been.
     Living(Living),
+}
+
+/// Rows of a table as they are at one moment.
+pub(super) struct Snapshots {
+    pub rows: Arc<TableSnapshot>,
+    /// They are those that were written since an earlier snapshot.
+    pub is_partial: bool,
+    /// Where they are, and averages are kept, all rows.
+    pub averaged: Option<Arc<TableSnapshot>>,
 }
 
 /// What a look-up remembers of its rows.
@@ -120,6 +133,7 @@ impl Table {
             optimizer: None,
             version: 0,
             snapshots: Vec::new(),
+            changes: None,
         }
     }
 
@@ -211,16 +225,46 @@ impl Table {
         Ok(Tensor::f_from_slice(&rows)?.f_view([ids.len() as i64, self.dim as i64])?)
     }
 
-    /// The rows as they are now, for as long as what is returned is held. `unused`: also those that nobody has used yet.
-    pub fn snapshot(&mut self, unused: bool) -> Arc<TableSnapshot> {
+    /// The rows as they are now, for as long as what is returned is held.
+    pub fn snapshot(&mut self, wanted: RowChoice) -> Snapshots {
         self.settle_averages();
-        let rows = match &self.places {
-            Places::Range { ids, made } if unused => Rows::All { ids: ids.clone(), made: made.clone() },
+        if wanted == RowChoice::Base {
+            // Whoever builds on an earlier one goes on to be told.
+            self.changes.get_or_insert_with(|| Changes::from(self.version));
+        }
+        let all = match &self.places {
+            Places::Range { ids, made } if wanted == RowChoice::All => {
+                Rows::All { ids: ids.clone(), made: made.clone() }
+            }
             Places::Range { .. } | Places::Hashed { .. } | Places::Living(_) => Rows::Listed(self.rows()),
         };
+        let changed = match (wanted, &self.changes, &all) {
+            (RowChoice::Since(version), Some(changes), Rows::Listed(rows)) if changes.know(version) => {
+                let rows = rows.iter().filter(|(_, place)| changes.since(version, *place));
+                Some(Rows::Listed(rows.copied().collect()))
+            }
+            _ => None,
+        };
+        // Averages move without an update.
+        let averages = changed.is_some() && self.optimizer.as_ref().is_some_and(RowOptimizer::averages);
+        Snapshots {
+            is_partial: changed.is_some(),
+            averaged: if averages { Some(self.hold(all.clone())) } else { None },
+            rows: self.hold(changed.unwrap_or(all)),
+        }
+    }
+
+    fn hold(&mut self, rows: Rows) -> Arc<TableSnapshot> {
         let snapshot = Arc::new(TableSnapshot::new(rows));
         self.snapshots.push(Arc::downgrade(&snapshot));
         snapshot
+    }
+
+    /// The row at `place` is written.
+    fn mark(&mut self, place: Place) {
+        if let Some(changes) = &mut self.changes {
+            changes.write(place, self.version);
+        }
     }
 
     /// Ids and numbers of some rows of a snapshot, counted in the order of their ids. `slot`: what the optimizer remembers.
@@ -285,6 +329,7 @@ impl Table {
         );
         self.check_room(ids)?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
+        places.iter().for_each(|&place| self.mark(place));
         let dim = self.dim;
         let into = match slot {
             None => self.numbers.as_mut_slice(),
@@ -304,6 +349,10 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    pub fn version_of_rows(&self) -> u64 {
+        self.version
     }
 
     /// The number of the next update.
@@ -404,6 +453,7 @@ impl Table {
         if reused {
             self.leave_to_snapshots(&[Entry { place, part: 0, row: 0 }]);
         }
+        self.mark(place);
         let range = self.range(place);
         if self.numbers.len() < range.end {
             self.numbers.resize(range.end, 0.0);
@@ -544,6 +594,7 @@ impl Updated for Table {
             }
             let range = self.range(place);
             step.row(range.start, &mut self.numbers[range], &sum);
+            self.mark(place);
         }
         self.optimizer = Some(optimizer);
         self.version += 1;

@@ -9,6 +9,8 @@
 //!   copies what it updates first, or leaves the old numbers to the snapshot. (Without order it writes in place.)
 //! - `ST-2` What travels is pieces of at most [`PIECE_BYTES`].
 //! - `ST-3` A state is whole or refused: of each tensor that is in it every number has come.
+//! - `ST-4` Rows that were written since an earlier snapshot of the same owner, put over those of that one, are its rows of now;
+//!   but those that are gone, of which `age` says nothing any more.
 
 mod coverage;
 mod module;
@@ -97,9 +99,28 @@ pub enum Extent {
     /// The same for all parts of the tensor: a count of steps, say.
     Shared,
     /// So many rows, in the order of their ids.
-    Rows { rows: u64 },
+    Rows {
+        rows: u64,
+        /// Those that were written since an earlier snapshot.
+        #[serde(default)]
+        changed: bool,
+    },
     /// Whichever rows there are of these.
     RowsOf(RowShare),
+}
+
+/// Which rows of a table a snapshot has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RowChoice {
+    /// Those that there are.
+    Used,
+    /// Also those that nobody has used yet, as they would be.
+    All,
+    /// Those that there are, and later snapshots may have those that are written [`Since`](RowChoice::Since).
+    Base,
+    /// Those that were written since the snapshot that was taken of this version, and what moves without being written. From
+    /// an owner that does not know: those that there are.
+    Since(u64),
 }
 
 /// The rows that an owner may have.

@@ -366,7 +366,11 @@ mod tests {
     fn a_row_of_two_owners_is_refused() {
         let mut state = ModuleState::default();
         for _ in 0..2 {
-            let entry = Entry { shape: vec![2, 3], extent: Extent::Rows { rows: 2 }, ..weight(None, 0, 0) };
+            let entry = Entry {
+                shape: vec![2, 3],
+                extent: Extent::Rows { rows: 2, changed: false },
+                ..weight(None, 0, 0)
+            };
             let (ids, values) = (Some(Tensor::from_slice(&[4i64, 7])), Tensor::from_slice(&[1.0f32; 6]));
             state.add(&entry, [Ok(Piece { ids, values: values.reshape([2, 3]) })].into_iter()).unwrap();
         }

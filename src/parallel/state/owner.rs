@@ -6,16 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Device, Tensor};
 
-use super::{Entry, Extent, PIECE_BYTES, Restored, StepCounters};
+use super::{Entry, Extent, PIECE_BYTES, Restored, RowChoice, StepCounters};
 use crate::optimizers::ParameterSlots;
 use crate::parallel::calls::state::Piece;
 use crate::topology::Rank;
 
 /// Owns the state of a module, or of a part of it.
 pub(in crate::parallel) trait Stateful: Send + Sync {
-    /// What it has at this moment, as `caller` may see it. `unused_rows`: rows that nobody has used yet are in it, too, as
-    /// they would be.
-    fn snapshot(self: Arc<Self>, caller: Rank, unused_rows: bool) -> Result<OwnerState>;
+    /// What it has at this moment, as `caller` may see it; of a table these rows.
+    fn snapshot(self: Arc<Self>, caller: Rank, rows: RowChoice) -> Result<OwnerState>;
 
     /// The values that it has, whatever they are.
     fn wanted(&self) -> Result<Vec<Entry>>;
@@ -38,6 +37,8 @@ pub(crate) struct OwnerState {
     /// Further names of tensors, each with the name under which it is one of the entries.
     pub aliases: Vec<(String, String)>,
     pub counters: StepCounters,
+    /// Of a table: how many updates it has had.
+    pub version: u64,
     /// Keeps the tensors from being written.
     guards: Vec<Box<dyn Any + Send>>,
 }

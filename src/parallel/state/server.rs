@@ -46,8 +46,8 @@ impl StateServer {
         owner.with_context(|| format!("rank {} has nothing of module `{module}`", mesh.rank()))
     }
 
-    fn take(&self, scope: &Scope, Take { module, unused_rows }: Take) -> Result<Taken> {
-        let state = self.owner(&scope.mesh, &module)?.snapshot(scope.from, unused_rows)?;
+    fn take(&self, scope: &Scope, Take { module, rows: Json(rows) }: Take) -> Result<Taken> {
+        let state = self.owner(&scope.mesh, &module)?.snapshot(scope.from, rows)?;
         Ok(offer(scope.mesh.objects(), Arc::new(Mutex::new(state))))
     }
 
@@ -67,7 +67,7 @@ pub(super) fn offer(objects: &Objects, state: Arc<Mutex<OwnerState>>) -> Taken {
     let snapshot = objects.insert(state.clone());
     let state = state.lock().expect("no handler panics reading a state");
     let (entries, aliases) = (Json(state.entries().to_vec()), state.aliases.clone());
-    Taken { snapshot, entries, aliases, counters: Json(state.counters.clone()) }
+    Taken { snapshot, entries, aliases, counters: Json(state.counters.clone()), version: state.version }
 }
 
 async fn read(_: Scope, Read { snapshot, entry, from, count }: Read) -> Result<Piece> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Result, ensure};
 
 use super::server::offer;
-use super::{Entry, Extent, OwnerState, PIECE_BYTES, StepCounters};
+use super::{Entry, Extent, OwnerState, PIECE_BYTES, RowChoice, StepCounters};
 use crate::autograd::Autograd;
 use crate::parallel::calls::state::{Piece, Read, SwapAverages, Take, Taken};
 use crate::rpc::{Json, PendingReply, RRef};
@@ -19,10 +19,12 @@ pub struct StateSnapshot {
     /// Further names of tensors, each with the name under which it is one of the entries.
     pub aliases: Vec<(String, String)>,
     pub counters: StepCounters,
+    /// What later ones may have the rows of a table [`Since`](RowChoice::Since).
+    pub version: u64,
 }
 
 impl StateSnapshot {
-    /// What `owner` has of a module now. `unused_rows`: rows that nobody has used yet are in it, too, as they would be.
+    /// What `owner` has of a module now.
     ///
     /// # Errors
     /// When it has nothing of it.
@@ -30,9 +32,9 @@ impl StateSnapshot {
         autograd: &Arc<Autograd>,
         owner: Rank,
         module: &str,
-        unused_rows: bool,
+        rows: RowChoice,
     ) -> Result<StateSnapshot> {
-        let take = Take { module: module.into(), unused_rows };
+        let take = Take { module: module.into(), rows: Json(rows) };
         Ok(StateSnapshot::of(autograd, autograd.call(owner, take, None).wait()?))
     }
 
@@ -53,14 +55,14 @@ impl StateSnapshot {
 
     /// The one that another rank has passed on.
     pub(crate) fn of(autograd: &Arc<Autograd>, taken: Taken) -> StateSnapshot {
-        let Taken { snapshot, entries: Json(entries), aliases, counters: Json(counters) } = taken;
-        StateSnapshot { autograd: autograd.clone(), snapshot, entries, aliases, counters }
+        let Taken { snapshot, entries: Json(entries), aliases, counters: Json(counters), version } = taken;
+        StateSnapshot { autograd: autograd.clone(), snapshot, entries, aliases, counters, version }
     }
 
     /// To pass on in a call.
     pub(crate) fn into_taken(self) -> Taken {
-        let StateSnapshot { snapshot, entries, aliases, counters, .. } = self;
-        Taken { snapshot, entries: Json(entries), aliases, counters: Json(counters) }
+        let StateSnapshot { snapshot, entries, aliases, counters, version, .. } = self;
+        Taken { snapshot, entries: Json(entries), aliases, counters: Json(counters), version }
     }
 
     /// Some numbers, or rows, of an entry.
@@ -112,7 +114,7 @@ impl Entry {
         match self.extent {
             Extent::Elements { from, to } => to - from,
             Extent::Shared => self.shape.iter().product::<i64>() as u64,
-            Extent::Rows { rows } => rows,
+            Extent::Rows { rows, .. } => rows,
             Extent::RowsOf(_) => 0,
         }
     }

@@ -131,7 +131,7 @@ fn wanted<'a>(
     let (from, to) = match entry.extent {
         Extent::Elements { from, to } => (from, to),
         Extent::Shared | Extent::RowsOf(_) => (0, entry.len()),
-        Extent::Rows { rows } => {
+        Extent::Rows { rows, .. } => {
             let name = format!("{name}@{rank}");
             let ids = Some(format!("{name}.ids"));
             let saved = Saved { module, entry: entry.clone(), from: 0, count: rows, ids };

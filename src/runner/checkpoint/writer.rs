@@ -11,7 +11,7 @@ use super::folder::Checkpoint;
 use super::part::Part;
 use crate::autograd::Autograd;
 use crate::job::{Consistency, ModuleSpec, Placement, Training};
-use crate::parallel::StateSnapshot;
+use crate::parallel::{RowChoice, StateSnapshot};
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
 use crate::runner::run_recorder::COORDINATOR;
@@ -109,7 +109,7 @@ impl Writer {
     fn take(&self) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
         let mut states = std::mem::take(&mut *lock(&self.offered));
         for spec in self.training.modules.iter().filter(|spec| saves(spec, self.rank)) {
-            let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, false)?;
+            let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, RowChoice::Used)?;
             states.push((spec.clone(), snapshot));
         }
         Ok(states)

@@ -7,7 +7,8 @@ use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
 use pstrain::parallel::{
-    Hosting, ModuleServer, ModuleState, RangeServer, RemoteModule, ShardServer, StateServer, StateSnapshot,
+    Hosting, ModuleServer, ModuleState, RangeServer, RemoteModule, RowChoice, ShardServer, StateServer,
+    StateSnapshot,
 };
 use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
@@ -73,7 +74,7 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
         let (autograd, name) = (autograd.clone(), spec.name.clone());
         let state = crate::support::later(move || {
             let _module = RemoteModule::get(&autograd, Rank(0), &name).unwrap();
-            let snapshot = StateSnapshot::take(&autograd, Rank(0), &name, false).unwrap();
+            let snapshot = StateSnapshot::take(&autograd, Rank(0), &name, RowChoice::Used).unwrap();
             ModuleState::collect(&[snapshot]).unwrap()
         });
         let state = within(state);

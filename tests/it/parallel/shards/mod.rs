@@ -14,8 +14,8 @@ use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model;
 use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{
-    DistributedOptimizer, ModuleServer, Parameters, Piece, RangeServer, ShardServer, ShardedModule,
-    StateServer, StateSnapshot,
+    DistributedOptimizer, ModuleServer, Parameters, Piece, RangeServer, RowChoice, ShardServer,
+    ShardedModule, StateServer, StateSnapshot,
 };
 use pstrain::rpc::{Mesh, Message, Methods, Value};
 use pstrain::topology::Rank;
@@ -117,7 +117,8 @@ impl World {
     fn rows(&self) -> BTreeMap<i64, Vec<f32>> {
         let mut all = BTreeMap::new();
         for owner in &self.spec.place.ranks {
-            let state = StateSnapshot::take(&self.autograds[0], *owner, &self.spec.name, true).unwrap();
+            let state =
+                StateSnapshot::take(&self.autograds[0], *owner, &self.spec.name, RowChoice::All).unwrap();
             for piece in state.pieces(0) {
                 let Piece { ids, values } = piece.unwrap();
                 let ids = Vec::<i64>::try_from(ids.unwrap()).unwrap();

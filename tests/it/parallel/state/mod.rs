@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pstrain::optimizers::{OPTIMIZERS, OptimizerSpec};
-use pstrain::parallel::{ModuleState, StateKey, StateSnapshot};
+use pstrain::parallel::{Entry, Extent, ModuleState, RowChoice, StateKey, StateSnapshot};
 use pstrain::topology::Rank;
 use tch::Tensor;
+
+use crate::support::runs_by_default;
 use world::{Trainer, World};
 
 const STEPS: u64 = 40;
@@ -155,6 +157,9 @@ fn numbers(state: &ModuleState) -> BTreeMap<String, Vec<f64>> {
 
 #[track_caller]
 fn assert_goes_on(optimizer: &OptimizerSpec, before: (Place, u32), after: (Place, u32)) {
+    if !runs_by_default() {
+        return;
+    }
     // A module draws its dropout for itself, so other stages draw others.
     let dropout = if before.0 == after.0 { "p = 0.2" } else { "p = 0.0" };
     let world = |(place, servers)| World::start(&job(place, servers, "bsp").replace("p = 0.2", dropout));
@@ -263,7 +268,8 @@ fn a_snapshot_holds_still_under_load() {
             let read = |snapshot: &StateSnapshot| {
                 numbers(&ModuleState::collect(std::slice::from_ref(snapshot)).unwrap())
             };
-            let take = || StateSnapshot::take(&world.ranks[0].autograd, owner, module, false).unwrap();
+            let take =
+                || StateSnapshot::take(&world.ranks[0].autograd, owner, module, RowChoice::Used).unwrap();
             let mut changed = 0;
             for _ in 0..20 {
                 let snapshot = take();
@@ -278,6 +284,81 @@ fn a_snapshot_holds_still_under_load() {
             assert_eq!(changed, 20, "{place:?}: nothing was updated");
         });
         drop(trainers);
+        world.end();
+    }
+}
+
+/// The rows of each value and slot by their ids; what is no row is left out.
+fn rows(state: &ModuleState) -> BTreeMap<StateKey, BTreeMap<i64, Vec<f64>>> {
+    let of = |key: &StateKey, value: &Tensor| {
+        let ids = Vec::<i64>::try_from(state.ids(key)?).unwrap();
+        let row = |at: usize| Vec::<f64>::try_from(value.get(at as i64).to_kind(tch::Kind::Double)).unwrap();
+        Some(ids.into_iter().enumerate().map(|(at, id)| (id, row(at))).collect())
+    };
+    state.tensors().filter_map(|(key, value)| Some((key.clone(), of(key, value)?))).collect()
+}
+
+/// ST-4: rows that come and go, those of several tables, and moving averages, which move without being written.
+#[test]
+fn rows_written_since_a_snapshot_are_with_those_of_the_snapshot_the_rows_of_now() {
+    let averaged = |job: String| job + "[ema]\ndecay = 0.9\n";
+    let plain = |job: String| job;
+    let cases: [(Place, &dyn Fn(String) -> String); 6] = [
+        (Place::Rows, &plain),
+        (Place::Hash, &averaged),
+        (Place::Living, &plain),
+        (Place::Living, &averaged),
+        (Place::ColumnRows, &plain),
+        (Place::ColumnLiving, &averaged),
+    ];
+    for (place, adjust) in cases {
+        // Of a row's steps there are twelve or so from one to the next.
+        let job = adjust(job(place, 1, "async")).replace("evict_after = 3", "evict_after = 14");
+        let world = World::start(&job);
+        let mut trainer = Trainer::new(&world, 0, &row_optimizers()[1]);
+        let take = |which| StateSnapshot::take(&world.ranks[0].autograd, Rank(2), "table", which).unwrap();
+        let read =
+            |snapshot: &StateSnapshot| rows(&ModuleState::collect(std::slice::from_ref(snapshot)).unwrap());
+        let is_partial = |snapshot: &StateSnapshot| {
+            snapshot.entries.iter().any(|entry| matches!(entry.extent, Extent::Rows { changed: true, .. }))
+        };
+        let (mut came, mut gone) = (0, 0);
+        (0..40).for_each(|step| trainer.step(step));
+        assert!(!is_partial(&take(RowChoice::Since(0))), "{place:?}: nobody has said that it would be asked");
+        let mut step = 40;
+        for _ in 0..3 {
+            let base = take(RowChoice::Base);
+            assert!(!is_partial(&base));
+            let before = read(&base);
+            for _ in 0..3 {
+                trainer.step(step);
+                step += 1;
+                let (since, now) = (take(RowChoice::Since(base.version)), read(&take(RowChoice::Used)));
+                assert!(is_partial(&since), "{place:?}");
+                let is_whole = |entry: &&Entry| matches!(entry.extent, Extent::Rows { changed: false, .. });
+                let whole = since.entries.iter().filter(is_whole).map(Entry::key);
+                let whole: BTreeSet<StateKey> = whole.collect();
+                let since = read(&since);
+                for (key, now) in &now {
+                    if whole.contains(key) {
+                        assert_eq!(&since[key], now, "{place:?}: {key}");
+                        continue;
+                    }
+                    let alive = since.get(&StateKey { slot: Some("age".into()), ..key.clone() });
+                    let is_alive = |id: &i64| alive.is_none_or(|alive| alive.contains_key(id));
+                    let mut over = before[key].clone();
+                    over.retain(|id, _| is_alive(id));
+                    over.extend(since[key].clone());
+                    assert_eq!(&over, now, "{place:?}: {key}");
+                    assert!(since[key].len() < now.len(), "{place:?}: {} of {}", since[key].len(), now.len());
+                    came += now.keys().filter(|id| !before[key].contains_key(id)).count();
+                    gone += before[key].keys().filter(|id| !now.contains_key(id)).count();
+                }
+            }
+        }
+        let lives = matches!(place, Place::Living | Place::ColumnLiving);
+        assert!((came > 0 && gone > 0) == lives, "{place:?}: {came} came, {gone} went");
+        drop(trainer);
         world.end();
     }
 }

@@ -9,7 +9,7 @@ use pstrain::layers::{Columns, RowTable};
 use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{
     DistributedOptimizer, Forward, GradientSync, Groups, Hosting, MicroBatch, ModuleHandle, ModuleServer,
-    ModuleState, Passage, Pulled, RangeServer, RemoteModule, Replica, ShardServer, ShardedModule,
+    ModuleState, Passage, Pulled, RangeServer, RemoteModule, Replica, RowChoice, ShardServer, ShardedModule,
     StateServer, StateSnapshot, Walk,
 };
 use pstrain::rpc::{Mesh, Methods};
@@ -273,7 +273,8 @@ impl<'a> Trainer<'a> {
                 ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => Vec::new(),
             };
             if spec.placement != Placement::Replicas {
-                let take = |&owner: &Rank| StateSnapshot::take(&self.autograd, owner, &spec.name, false);
+                let take =
+                    |&owner: &Rank| StateSnapshot::take(&self.autograd, owner, &spec.name, RowChoice::Used);
                 taken.extend(spec.place.ranks.iter().map(|owner| take(owner).unwrap()));
             }
             match snapshots.iter_mut().find(|(name, _)| name == spec.written_name()) {
