@@ -28,6 +28,7 @@ impl Standstill {
         let (mut release, mut done) = (Vec::new(), Vec::new());
         let (held, is_held) = mpsc::channel();
         for _ in 0..2 {
+            // It does not end before rank 1 comes: a callback of what has ended would hold this thread.
             let work = group.all_reduce_async(ones(), ReduceOp::Sum).unwrap();
             let ((sender, receiver), held) = (mpsc::channel::<()>(), held.clone());
             let hold = move |_| {
@@ -39,9 +40,23 @@ impl Standstill {
             release.push(sender);
             done.push(work);
         }
+        lets_rank_1_come(group);
         (0..2).for_each(|_| is_held.recv_timeout(SOON * 10).unwrap());
         Self { _release: release, _done: done }
     }
+}
+
+const COME: u32 = 9;
+
+/// On rank 0: rank 1 takes part in two operations from now on.
+fn lets_rank_1_come(group: &ProcessGroup) {
+    group.send(&ones(), 1, COME).unwrap();
+}
+
+/// On rank 1, when rank 0 lets it.
+fn takes_part_twice(group: &ProcessGroup) {
+    group.recv(&mut ones(), 0, COME).unwrap();
+    (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
 }
 
 /// Two ranks; the second of `body`'s arguments is where rank 1 stays until rank 0 has ended.
@@ -65,7 +80,7 @@ fn on_rank_0(given_up: impl Fn(&ProcessGroup) + Sync) {
         if group.rank() == 0 {
             return given_up(group);
         }
-        (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
+        takes_part_twice(group);
         stay();
     });
 }
@@ -80,6 +95,7 @@ fn soon<T>(what: impl FnOnce() -> T) -> T {
 #[test]
 fn an_operation_whose_peer_never_comes_ends_with_the_group() {
     on_rank_0(|group| {
+        lets_rank_1_come(group);
         (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
         let work = group.all_reduce_async(ones(), ReduceOp::Sum).unwrap();
         let message = group.irecv(ones(), 1, 7).unwrap();
@@ -142,6 +158,7 @@ fn a_wait_and_a_callback_under_way_are_ended_too() {
 #[test]
 fn what_is_started_in_a_group_that_was_given_up_fails_at_once() {
     on_rank_0(|group| {
+        lets_rank_1_come(group);
         (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
         group.abort();
         let error = soon(|| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap_err());
@@ -189,7 +206,7 @@ fn a_backward_that_would_never_end_is_broken_off() {
         let loss = model.loss(&Batch { input, target });
         told.recv().unwrap();
         if group.rank() == 1 {
-            (0..2).for_each(|_| group.all_reduce(&mut ones(), ReduceOp::Sum).unwrap());
+            takes_part_twice(&group);
             // Its peer goes.
             reducer.backward(&loss).unwrap_err();
             return;
