@@ -10,6 +10,7 @@ use super::placements::{
 use crate::program::*;
 use crate::support::runs_by_default;
 use pstrain::model;
+use tch::Tensor;
 
 /// Of fifty steps; a validation or the end of a warm-up may lie on either side.
 const SAVED: [&str; 2] = ["checkpoint.every_steps=20", "checkpoint.keep=9"];
@@ -37,8 +38,15 @@ fn assert_goes_on(model: &Model, places: &[Place], settings: &[&str]) {
     }
     let [whole, other] = resumed(model, places, places, settings);
     for name in ["model.safetensors", "model-ema.safetensors"] {
-        let [before, after] =
-            [&whole, &other].map(|folder| fs::read(folder.path().join("RUN").join(name)).ok());
+        let files = [&whole, &other].map(|folder| folder.path().join("RUN").join(name));
+        // An average of a row of a cut table is brought up to date when a checkpoint is made, and the disk decides when the one of
+        // step 40 is: its last bits differ.
+        let of_rows = name != "model.safetensors" && places.iter().any(|place| matches!(place, Rows | Hash));
+        if of_rows && files[0].exists() {
+            assert_near(&files.map(|file| model::load(&file).unwrap()), 1e-6, (model, places, places));
+            continue;
+        }
+        let [before, after] = files.map(|file| fs::read(file).ok());
         assert!(before == after, "{}, {places:?}, {settings:?}: {name} is another", model.name);
     }
     let kept = fs::read_dir(other.path().join("RUN/checkpoints")).unwrap().count();
@@ -108,11 +116,20 @@ fn moved(model: &Model, before: &[Place], then: &[Place], settings: &[&str]) {
     }
     let trained = resumed(model, before, then, settings)
         .map(|folder| model::load(&crate::program::model(folder.path())).unwrap());
+    assert_near(&trained, 1e-5, (model, before, then));
+}
+
+#[track_caller]
+fn assert_near(
+    trained: &[Vec<(String, Tensor)>; 2],
+    most: f64,
+    (model, before, then): (&Model, &[Place], &[Place]),
+) {
     let [whole, other] = trained;
     assert_eq!(whole.len(), other.len());
-    for ((name, one), (_, other)) in whole.iter().zip(&other) {
+    for ((name, one), (_, other)) in whole.iter().zip(other) {
         let difference = (one - other).abs().max().double_value(&[]);
-        assert!(difference <= 1e-5, "{}, {before:?} to {then:?}: {name} differs by {difference}", model.name);
+        assert!(difference <= most, "{}, {before:?} to {then:?}: {name} differs by {difference}", model.name);
     }
 }
 
