@@ -60,7 +60,7 @@ interop: build
 	@scripts/setup-interop
 	cargo build --quiet --package c10d --examples
 	scripts/interop
-	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints
+	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints runs::object_store
 
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:

@@ -184,8 +184,8 @@ pub struct OutputArgs {
     /// Remove what an earlier run has left in the folder of --run-dir
     #[arg(long, requires = "run_dir")]
     pub overwrite: bool,
-    /// Go on from a checkpoint, or from the newest of a run; `auto`: from that of this job's newest run (or of --run-dir), if
-    /// there is one
+    /// Go on from a checkpoint, or from the newest of a run or in s3://BUCKET/PREFIX; `auto`: from that of this job's newest run (or
+    /// of --run-dir), or in the bucket that the job saves to, if there is one
     #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
     pub resume: Option<String>,
     /// Print the summary as JSON on stdout, with the run folder and the whole job
@@ -292,7 +292,7 @@ pub struct PredictArgs {
 pub enum CheckpointCommand {
     /// List the checkpoints of a run
     List {
-        /// The run folder, or a folder of checkpoints
+        /// The run folder, a folder of checkpoints, or s3://BUCKET/PREFIX
         run: PathBuf,
         /// Print them as JSON
         #[arg(long)]
@@ -300,7 +300,7 @@ pub enum CheckpointCommand {
     },
     /// Compare each file of checkpoints with the size and the SHA-256 that it was written with
     Verify {
-        /// The run folder, a folder of checkpoints, or a checkpoint
+        /// The run folder, a folder of checkpoints, a checkpoint, or s3://BUCKET/PREFIX
         run: PathBuf,
     },
     /// Write the model of a checkpoint to one safetensors file
@@ -316,7 +316,7 @@ that were used, as NAME.weight, and their ids, as NAME.ids; weights reads these,
 
 #[derive(Args)]
 pub struct CheckpointExportArgs {
-    /// A checkpoint, or the run folder, for its newest whole one
+    /// A checkpoint, or the run folder or s3://BUCKET/PREFIX, for its newest whole one
     pub run: PathBuf,
     /// The file to write
     #[arg(long, value_name = "FILE")]

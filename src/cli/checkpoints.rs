@@ -1,7 +1,7 @@
 //! `pstrain checkpoint`: the checkpoints of a run.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -12,7 +12,7 @@ use super::exit::{DONE, FAILED, Failure};
 use super::stdout;
 use crate::files::WholeFile;
 use crate::human::{bytes, counted, thousands};
-use crate::job::{JobText, Sources, load};
+use crate::job::{JobText, Place, Sources, load};
 use crate::runner::checkpoint::{self, Checkpoint, Criterion};
 use crate::runner::saved_model::Numbers;
 use crate::runner::{libtorch, run_folder};
@@ -28,7 +28,7 @@ pub fn command(command: CheckpointCommand) -> Result<u8, Failure> {
 /// A checkpoint of a list.
 #[derive(Serialize)]
 struct Listed {
-    folder: PathBuf,
+    folder: Place,
     /// Of the first trainer. None: it has no manifest that can be read.
     step: Option<u64>,
     world_size: Option<u32>,
@@ -50,11 +50,10 @@ struct Judged {
 }
 
 impl Listed {
-    fn of(folder: PathBuf) -> Listed {
-        let written = folder.metadata().and_then(|data| data.modified()).ok();
-        let saved = written.and_then(local_time);
+    fn of(folder: Place) -> Listed {
         match Checkpoint::open(&folder) {
             Ok(checkpoint) => {
+                let saved = checkpoint.saved().and_then(local_time);
                 let (files, bytes) = checkpoint.size();
                 let (step, world_size) = (Some(checkpoint.step()), Some(checkpoint.world_size()));
                 Listed { folder, step, world_size, files, bytes, saved, judged: None, problem: None }
@@ -65,7 +64,7 @@ impl Listed {
                 world_size: None,
                 files: 0,
                 bytes: 0,
-                saved,
+                saved: None,
                 judged: None,
                 problem: Some(format!("{error:#}")),
             },
@@ -76,7 +75,7 @@ impl Listed {
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Listed { folder, step, world_size, files, bytes: size, saved, judged, problem } = self;
-        write!(f, "{}  ", folder.display())?;
+        write!(f, "{folder}  ")?;
         if let Some(problem) = problem {
             return write!(f, "cannot be gone on from: {problem}");
         }
@@ -97,7 +96,7 @@ fn local_time(time: SystemTime) -> Option<String> {
 }
 
 fn list(run: &Path, as_json: bool) -> Result<u8, Failure> {
-    let mut listed: Vec<Listed> = in_folder(run)?.into_iter().map(Listed::of).collect();
+    let mut listed: Vec<Listed> = meant_by(run)?.into_iter().map(Listed::of).collect();
     judge(&mut listed);
     let lines: Vec<String> = listed.iter().map(Listed::to_string).collect();
     stdout::result(&listed, lines.join("\n"), as_json)?;
@@ -126,7 +125,7 @@ fn judge(listed: &mut [Listed]) {
 
 fn verify(run: &Path) -> Result<u8, Failure> {
     let mut code = DONE;
-    for folder in in_folder(run)? {
+    for folder in meant_by(run)? {
         let verified = Checkpoint::open(&folder).and_then(|checkpoint| {
             checkpoint.verify()?;
             Ok(checkpoint.size())
@@ -134,11 +133,11 @@ fn verify(run: &Path) -> Result<u8, Failure> {
         match verified {
             Ok((files, size)) => {
                 let (files, size) = (counted(files, "file"), bytes(size));
-                stdout::line(format_args!("{}  whole: {files}, {size}", folder.display()))?;
+                stdout::line(format_args!("{folder}  whole: {files}, {size}"))?;
             }
             Err(error) => {
                 code = FAILED;
-                stdout::line(format_args!("{}  NOT whole: {error:#}", folder.display()))?;
+                stdout::line(format_args!("{folder}  NOT whole: {error:#}"))?;
             }
         }
     }
@@ -154,7 +153,7 @@ fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
         )));
     }
     let mut unread = None;
-    let newest = in_folder(run)?.into_iter().rev().find_map(|folder| {
+    let newest = meant_by(run)?.into_iter().rev().find_map(|folder| {
         let opened = Checkpoint::open(&folder);
         match opened.and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
             Ok(checkpoint) => Some(checkpoint),
@@ -185,12 +184,14 @@ fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
 }
 
 /// The checkpoints that a path means: one, or those of a run, the oldest first.
-fn in_folder(run: &Path) -> Result<Vec<PathBuf>, Failure> {
-    if Checkpoint::is_in(run) {
-        return Ok(vec![run.into()]);
+fn meant_by(run: &Path) -> Result<Vec<Place>, Failure> {
+    let given = Place::given(run);
+    let given = given.map_err(|no| Failure::usage(format_args!("`{}` {no}", run.display())))?;
+    if checkpoint::is_checkpoint(&given)? {
+        return Ok(vec![given]);
     }
-    let within = within(run);
-    let all = checkpoint::all(&within).with_context(|| format!("cannot read `{}`", within.display()))?;
+    let within = given.folder().map_or_else(|| Ok(given.clone()), within)?;
+    let all = checkpoint::all(&within)?;
     if all.is_empty() {
         return Err(Failure::usage(format_args!(
             "there is no checkpoint in `{}`\n  hint: name a run folder, or a folder of checkpoints; a job with \
@@ -202,14 +203,18 @@ fn in_folder(run: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Where those of a run are: as its job says, in the run folder, or in this very folder.
-pub(super) fn within(run: &Path) -> PathBuf {
+///
+/// # Errors
+/// The job names none that this version knows.
+pub(super) fn within(run: &Path) -> anyhow::Result<Place> {
     let job = std::fs::read_to_string(run.join(run_folder::JOB)).ok();
     let job = job.and_then(|text| text.parse::<toml::Table>().ok());
     let to = job.as_ref().and_then(|job| job.get("checkpoint")?.get("to")?.as_str());
     let own = run.join("checkpoints");
     match to {
-        Some(to) => to.into(),
-        None if own.is_dir() => own,
-        None => run.into(),
+        Some(to) => Place::parse(to)
+            .with_context(|| format!("checkpoint.to = `{to}` of the job in `{}`", run.display())),
+        None if own.is_dir() => Ok(Place::Folder(own)),
+        None => Ok(Place::Folder(run.into())),
     }
 }

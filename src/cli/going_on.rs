@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::exit::{DONE, Failure};
-use crate::job::Job;
+use crate::job::{Job, Place};
 use crate::runner::checkpoint;
 
 /// What another attempt is told anew, with the number of values of each.
@@ -30,17 +30,25 @@ pub fn resumes() -> bool {
 pub fn line(job: &Job, run: &Path) -> Option<String> {
     let training = job.training().filter(|training| training.checkpoint.is_some())?;
     let within = checkpoint::within(training, run);
-    let Some(last) = checkpoint::last(&within) else {
-        return Some("no checkpoint was saved".into());
+    let last = match checkpoint::last(&within) {
+        Ok(Some(last)) => last,
+        Ok(None) => return Some("no checkpoint was saved".into()),
+        Err(error) => return Some(format!("whether there is a checkpoint is not known: {error:#}")),
     };
     let program = std::env::args_os().next().unwrap_or_else(|| "pstrain".into());
     let resume = [OsString::from("--resume"), run.into()];
     let words = [program].into_iter().chain(arguments()).chain(resume);
     let command = words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ");
-    // As the run folder is named.
+    Some(format!("its last checkpoint is `{}`\n  to go on from it: {command}", shown(last)))
+}
+
+/// As the run folder is named.
+fn shown(place: Place) -> Place {
     let here = std::env::current_dir().unwrap_or_default();
-    let shown = last.strip_prefix(here).ok().unwrap_or(&last);
-    Some(format!("its last checkpoint is `{}`\n  to go on from it: {command}", shown.display()))
+    match place.folder().and_then(|path| path.strip_prefix(here).ok()) {
+        Some(short) => Place::Folder(short.into()),
+        None => place,
+    }
 }
 
 /// Says it, where a run has ended early.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::args::OutputArgs;
 use super::exit::Failure;
 use crate::human::counted;
-use crate::job::{Consistency, Resolved, Training};
+use crate::job::{Consistency, Place, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
 use crate::runner::run_folder::{RUNS, SUMMARY};
 
@@ -15,7 +15,7 @@ use crate::runner::run_folder::{RUNS, SUMMARY};
 #[derive(Default)]
 pub struct Beginning {
     /// None: with nothing.
-    pub checkpoint: Option<Checkpoint>,
+    pub checkpoint: Option<Place>,
     /// The folder of the run that goes on. None: the run gets a folder as others do.
     pub run: Option<PathBuf>,
     /// There is nothing to do: that run is finished.
@@ -31,12 +31,25 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     };
     let (sought, run) = if wanted == "auto" {
         let newest = || newest_run(Path::new(RUNS), &resolved.job.name, training);
-        let Some(run) = output.run_dir.clone().or_else(newest) else { return Ok(Beginning::default()) };
-        (Sought::Auto(run.clone()), Some(run))
+        let run = output.run_dir.clone().or_else(newest);
+        let Some(within) =
+            run.as_deref().map(|run| checkpoint::within(training, run)).or_else(|| bucket(training))
+        else {
+            return Ok(Beginning::default());
+        };
+        (Sought::Auto(within), run)
     } else {
-        let folder = PathBuf::from(wanted);
-        let own = if Checkpoint::is_in(&folder) { run_of(&folder) } else { Some(folder.clone()) };
-        (Sought::In(folder), output.run_dir.clone().or(own))
+        let named = Place::parse(wanted).map_err(|no| {
+            Failure::usage(format_args!("--resume {wanted} {}\n  hint: {}", no.problem, no.hint))
+        })?;
+        match named {
+            Place::Folder(folder) => {
+                let is_one = checkpoint::is_checkpoint(&Place::Folder(folder.clone())).unwrap_or(false);
+                let own = if is_one { run_of(&folder) } else { Some(folder.clone()) };
+                (Sought::InRun(folder), output.run_dir.clone().or(own))
+            }
+            bucket => (Sought::In(bucket), output.run_dir.clone()),
+        }
     };
     let is_finished = |run: &&PathBuf| run.join(SUMMARY).exists();
     if let Some(run) = run.as_ref().filter(is_finished) {
@@ -56,8 +69,9 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     }
     let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
-    eprintln!("going on from step {} in `{}`", checkpoint.step(), checkpoint.folder().display());
-    Ok(Beginning { checkpoint: Some(checkpoint), run, finished: None })
+    eprintln!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place());
+    // Closed: whoever forks has nothing open.
+    Ok(Beginning { checkpoint: Some(checkpoint.place().clone()), run, finished: None })
 }
 
 /// Says what is another than it was.
@@ -78,6 +92,12 @@ fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) ->
     Ok(())
 }
 
+/// Where a job's checkpoints are whichever machine it runs on: one that has nothing of the run goes on from there.
+fn bucket(training: &Training) -> Option<Place> {
+    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
+    to.filter(|to| to.folder().is_none())
+}
+
 /// The folder of the run whose checkpoint this is, where it lies in it.
 fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let within = checkpoint.parent()?;
@@ -91,7 +111,8 @@ fn newest_run(runs: &Path, job: &str, training: &Training) -> Option<PathBuf> {
         name.is_some_and(|name| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
     };
     let entries = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
-    let runs = entries.filter(of_job).filter(|path| checkpoint::within(training, path).is_dir());
+    let saves_to = |path: &PathBuf| checkpoint::within(training, path).folder().is_none_or(Path::is_dir);
+    let runs = entries.filter(of_job).filter(saves_to);
     let modified =
         |path: &PathBuf| path.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     runs.max_by_key(modified)

@@ -10,7 +10,7 @@ use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
 use super::{going_on, job, logs, stdout};
-use crate::job::{Cluster, Init, Resolved};
+use crate::job::{Checkpoints, Cluster, Init, Place, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
 use crate::runner::metrics::EndTable;
@@ -19,7 +19,7 @@ use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
 use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
 use crate::runner::training::KeptIn;
-use crate::runner::{agreement, libtorch, limits, rendezvous};
+use crate::runner::{agreement, checkpoint, libtorch, limits, rendezvous};
 use crate::topology::Rank;
 
 pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
@@ -124,6 +124,9 @@ pub fn keep_in(
         eprintln!("the run in `{}` is finished: there is nothing to go on with", run.display());
         return Ok(None);
     }
+    if checkpoint.is_none() {
+        look_at_bucket(resolved).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
+    }
     let folder = match run {
         Some(run) => {
             let folder = RunFolder::go_on(&run, &resolved.toml).map_err(refused)?;
@@ -133,6 +136,17 @@ pub fn keep_in(
         None => make_folder(resolved, file, output)?,
     };
     Ok(Some(KeptIn { folder, job_text: resolved.toml.clone(), resumed: checkpoint }))
+}
+
+/// Whether the store that the job saves to lets it: a wrong name or key is found now, and not when the first checkpoint is due.
+fn look_at_bucket(resolved: &Resolved) -> anyhow::Result<()> {
+    let checkpoints = resolved.job.training().and_then(|training| training.checkpoint.as_ref());
+    match checkpoints {
+        Some(Checkpoints { to: Some(to @ Place::Bucket(_)), .. }) => {
+            checkpoint::look_at(to).context("checkpoint.to")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refused(error: anyhow::Error) -> Failure {

@@ -1,7 +1,7 @@
 //! `pstrain runs`: what has become of the runs in a folder.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -9,6 +9,7 @@ use super::checkpoints;
 use super::exit::{DONE, Failure};
 use super::stdout;
 use crate::human::{counted, thousands};
+use crate::job::Place;
 use crate::runner::checkpoint;
 use crate::runner::metrics::EvalResult;
 use crate::runner::run_folder::RUNS;
@@ -35,14 +36,22 @@ pub fn runs(folder: Option<&Path>, as_json: bool) -> Result<u8, Failure> {
 struct Listed {
     #[serde(flatten)]
     run: Run,
-    checkpoints: usize,
-    last_checkpoint: Option<PathBuf>,
+    /// None: they are in a bucket, which is not asked.
+    checkpoints: Option<usize>,
+    last_checkpoint: Option<Place>,
+    /// That bucket, and the prefix in it.
+    checkpoints_in: Option<Place>,
 }
 
 impl Listed {
     fn of(run: Run) -> Listed {
-        let all = checkpoint::all(&checkpoints::within(&run.folder)).unwrap_or_default();
-        Listed { run, checkpoints: all.len(), last_checkpoint: all.into_iter().next_back() }
+        let within = checkpoints::within(&run.folder).ok();
+        if let Some(bucket @ Place::Bucket(_)) = within {
+            return Listed { run, checkpoints: None, last_checkpoint: None, checkpoints_in: Some(bucket) };
+        }
+        let all = within.and_then(|within| checkpoint::all(&within).ok()).unwrap_or_default();
+        let checkpoints = Some(all.len());
+        Listed { run, checkpoints, last_checkpoint: all.into_iter().next_back(), checkpoints_in: None }
     }
 
     fn cells(&self) -> [String; 5] {
@@ -58,11 +67,12 @@ impl Listed {
             (None, Some(eval)) => few(eval),
             (None, None) => "-".into(),
         };
-        let last =
-            self.last_checkpoint.as_ref().and_then(|last| Some(last.file_name()?.to_str()?.to_owned()));
-        let kept = match last {
-            Some(last) => format!("{}, last {last}", counted(self.checkpoints as u64, "checkpoint")),
-            None => "-".into(),
+        let last = self.last_checkpoint.as_ref().and_then(Place::folder);
+        let last = last.and_then(|last| Some(last.file_name()?.to_str()?.to_owned()));
+        let kept = match (self.checkpoints, last, &self.checkpoints_in) {
+            (Some(count), Some(last), _) => format!("{}, last {last}", counted(count as u64, "checkpoint")),
+            (.., Some(bucket)) => format!("in {bucket}"),
+            _ => "-".into(),
         };
         let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         [name, state.into(), format!("{} in epoch {epochs}", thousands(*steps)), result, kept]

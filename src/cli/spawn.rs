@@ -10,7 +10,7 @@ use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure, LOST};
 use super::run::{given_token, keep_in, print_report, recorded_in};
 use super::{going_on, job, logs, restarts};
-use crate::job::{Job, Resolved};
+use crate::job::{Job, Place, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
 use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
@@ -34,16 +34,18 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let launcher = std::process::id();
     let code =
         in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))?;
-    let has_saved = resolved
-        .job
-        .training()
-        .is_some_and(|training| checkpoint::any(&checkpoint::within(training, folder.path())));
     let may_begin_again = code == LOST && args.restarts.restarts > 0 && std::process::id() == launcher;
-    if may_begin_again {
-        Err(restarts::begin_again(&args.restarts, folder.path(), has_saved))
-    } else {
-        Ok(code)
+    if !may_begin_again {
+        return Ok(code);
     }
+    let training = resolved.job.training();
+    let has_saved = training.is_some_and(|training| has_saved(&checkpoint::within(training, folder.path())));
+    Err(restarts::begin_again(&args.restarts, folder.path(), has_saved))
+}
+
+/// Has the run checkpoints? Of what cannot be read, whoever goes on says more.
+fn has_saved(within: &Place) -> bool {
+    checkpoint::last(within).map_or(true, |last| last.is_some())
 }
 
 /// Where rank 0 of a world on this machine listens.

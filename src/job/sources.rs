@@ -90,7 +90,7 @@ fn is_of_one_rank(name: &str) -> bool {
 pub const PREFIX: &str = "PSTRAIN_";
 
 /// Variables that begin so and are no keys of a job.
-pub const NOT_KEYS: [&str; 8] = [
+pub const NOT_KEYS: [&str; 9] = [
     "PSTRAIN_TOKEN",
     "PSTRAIN_LOG",
     "PSTRAIN_LIBTORCH",
@@ -99,6 +99,7 @@ pub const NOT_KEYS: [&str; 8] = [
     "PSTRAIN_WASM_TOOLCHAIN",
     "PSTRAIN_BACKENDS",
     "PSTRAIN_MPI",
+    "PSTRAIN_S3_TIMEOUT_MS",
 ];
 
 pub(super) const RANK: &str = "cluster.rank";

@@ -26,6 +26,8 @@ pub mod split;
 mod statistics;
 mod table_rows;
 mod tensor_file;
+mod tensor_layout;
+mod tensor_stream;
 mod weights;
 
 pub use dtype::{kind_named, torch_name};
@@ -36,5 +38,7 @@ pub use safetensors::{load, save};
 pub use split::Split;
 pub use statistics::Statistics;
 pub use table_rows::TableRows;
-pub use tensor_file::{Region, TensorFile};
+pub use tensor_file::TensorFile;
+pub use tensor_layout::{Layout, Region};
+pub use tensor_stream::TensorStream;
 pub use weights::header;

@@ -26,7 +26,7 @@ use super::validation::{
 };
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{Consistency, ModuleSpec, Placement, Task, Training};
+use crate::job::{Consistency, ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
     Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
@@ -265,7 +265,7 @@ impl Trainer<'_> {
     ) -> Result<Verdict> {
         self.doing("going on from a checkpoint");
         self.mesh.request_within(COORDINATOR, Restore {}, WAIT_FOR_TRAINERS).wait()?;
-        let checkpoint = Checkpoint::open(Path::new(&resumed.folder))?;
+        let checkpoint = Checkpoint::open(&Place::parse(&resumed.place)?)?;
         let trainers = checkpoint.successors(self.job)?;
         let state = |spec: &ModuleSpec| checkpoint.module(spec.written_name(), &trainers);
         for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {

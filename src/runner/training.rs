@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::best_model::BestModel;
-use super::checkpoint::{Announced, Checkpoint, Keeper, Writer};
+use super::checkpoint::{Announced, Keeper, Writer};
 use super::driver::{self, TrainRequests};
 use super::measured::Worked;
 use super::metrics::Summary;
@@ -25,7 +25,7 @@ use super::trainer::Trainer;
 use super::validation::Meetings;
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Consistency, Job, ModuleSpec, Placement, Task, Training};
+use crate::job::{Consistency, Job, ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::{Groups, Hosting, ModuleServer, RangeServer, ShardServer, StateServer};
 use crate::profile;
 use crate::rpc::{Mesh, Methods};
@@ -57,8 +57,8 @@ pub struct KeptIn {
     pub folder: RunFolder,
     /// The job as resolved.
     pub job_text: String,
-    /// What the run goes on from.
-    pub resumed: Option<Checkpoint>,
+    /// The checkpoint that the run goes on from.
+    pub resumed: Option<Place>,
 }
 
 /// What the coordinator has of the run.
@@ -112,7 +112,7 @@ impl<'a> TrainingRank<'a> {
         }
         let meetings = Meetings::new(&training.train.trainers.ranks);
         meetings.register(methods);
-        let writer = Writer::new(training, rank, &autograd);
+        let writer = Writer::new(training, rank, &autograd)?;
         writer.register(methods);
         let announced = Arc::new(Announced::default());
         announced.register(methods);

@@ -31,5 +31,8 @@ mod runs;
 /// Running the program, and reading what it leaves.
 mod program;
 
+/// An object store in this process, with faults on demand.
+mod fake_s3;
+
 /// Worlds of several ranks in this process.
 mod support;

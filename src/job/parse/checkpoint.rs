@@ -1,9 +1,8 @@
 //! `[checkpoint]`: what a run can be gone on with.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::validated::{Checkpoints, Filter, Hook, Placement, Training};
+use super::super::validated::{Checkpoints, Filter, Hook, Place, Placement, Training};
 use crate::config::{AnyKey, Integer, Item, Key, Number, Optional, Str, Table, above, integer, key, string};
 
 const EVERY_STEPS: Key<Optional<Integer>> = key("every_steps", integer(1..=1 << 48))
@@ -23,8 +22,9 @@ const KEEP_BEST: Key<Optional<Integer>> = key("keep_best", integer(1..=1000)).op
      even if none is due.",
 );
 const TO: Key<Optional<Str>> = key("to", string()).optional().doc(
-    "The folder in which they are saved, which the ranks of all machines have to see at this path. Without it: `checkpoints` in the \
-     run folder.",
+    "Where they are saved: a folder, which the ranks of all machines have to see at this path, or `s3://BUCKET/PREFIX`, in a store \
+     that speaks S3, whose keys and address are in the environment of each rank (docs/checkpoints.md). Without it: `checkpoints` in \
+     the run folder.",
 );
 const MOST_FAILURES: Key<Integer> = key("most_failures", integer(1..=1000))
     .default("3")
@@ -43,7 +43,7 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
     let (steps, seconds, epochs) = (t.read(&EVERY_STEPS), t.read(&EVERY_SECONDS), t.read(&EVERY_EPOCHS));
     let (keep, to, most_failures) = (t.read(&KEEP), t.read(&TO), t.read(&MOST_FAILURES));
     let (keep_best, grace) = (t.read(&KEEP_BEST), t.read(&GRACE_MS));
-    let to = to?.map(|to| folder(&t.item(&TO)?, to)).map_or(Some(None), |to| to.map(Some));
+    let to = to?.map(|to| place(&t.item(&TO)?, &to)).map_or(Some(None), |to| to.map(Some));
     Some(Some(Checkpoints {
         every_steps: steps?.map(|steps| steps as u64),
         every_seconds: seconds?,
@@ -56,12 +56,8 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
     }))
 }
 
-fn folder(item: &Item<'_>, to: String) -> Option<PathBuf> {
-    if to.is_empty() || to.contains("://") {
-        item.wrong("is no folder", "name a folder that all ranks see at the same path");
-        return None;
-    }
-    Some(to.into())
+fn place(item: &Item<'_>, to: &str) -> Option<Place> {
+    Place::parse(to).map_err(|no| item.wrong(no.problem, no.hint)).ok()
 }
 
 /// Whether there is something to save by, and nothing that no owner has.

@@ -1,9 +1,10 @@
 //! `[checkpoint]`: when what a run has come to is saved, and where.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+
+use super::Place;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checkpoints {
@@ -15,8 +16,8 @@ pub struct Checkpoints {
     pub keep: usize,
     /// Beside these, so many whose validations were the best.
     pub keep_best: Option<usize>,
-    /// The folder that they are in. None: `checkpoints` in the run folder.
-    pub to: Option<PathBuf>,
+    /// Where they are. None: in `checkpoints` in the run folder.
+    pub to: Option<Place>,
     /// So many that could not be saved, one after another, end the job.
     pub most_failures: u32,
     /// So long a run that is to stop may take to save what it has come to.

@@ -49,14 +49,14 @@ call! {
 }
 
 call! {
-    /// To an owner: its part of the model as it is at this moment is to be written into this folder. Answered when it holds it.
+    /// To an owner: its part of the model as it is at this moment is to be written to this place. Answered when it holds it.
     pub(in crate::runner) struct Write = "checkpoint.write" -> () {
-        folder: String,
+        place: String,
     }
 }
 
 call! {
-    /// To an owner: what it has written. Answered when it is on the disk.
+    /// To an owner: what it has written. Answered when the store has it.
     pub(in crate::runner) struct Finish = "checkpoint.finish" -> Written {}
 }
 
@@ -106,8 +106,8 @@ call! {
 }
 
 call! {
-    /// To an owner: what it has goes on from the checkpoint in this folder.
+    /// To an owner: what it has goes on from the checkpoint in this place.
     pub(in crate::runner) struct Load = "checkpoint.load" -> () {
-        folder: String,
+        place: String,
     }
 }

@@ -1,7 +1,7 @@
 //! The coordinator's part: when a cut is made, which owners write, and that what they have written gets its name.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
@@ -9,12 +9,14 @@ use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
-use super::folder::{self, Checkpoint, Writing};
+use super::opened::Checkpoint;
 use super::state::{Resumed, TrainerState};
+use super::store;
 use super::writer::{loads, lock, on_thread, saves};
+use super::writing::{Writing, remove_old};
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Checkpoints, Job, Placement, Task, Training};
+use crate::job::{Checkpoints, Job, Place, Placement, Task, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
@@ -29,10 +31,10 @@ pub struct Keeper {
     training: Training,
     checkpoints: Option<Checkpoints>,
     /// What the checkpoints are in.
-    within: PathBuf,
+    within: Place,
     job_text: String,
     /// What the run goes on from.
-    resumed: Option<Checkpoint>,
+    resumed: Option<Place>,
     autograd: Arc<Autograd>,
     state: Mutex<State>,
     /// Counts changes of the state that somebody may wait for.
@@ -70,13 +72,13 @@ impl Keeper {
         job: &Job,
         training: &Training,
         (job_text, run): (String, &Path),
-        resumed: Option<Checkpoint>,
+        resumed: Option<Place>,
         autograd: &Arc<Autograd>,
     ) -> Arc<Keeper> {
         let within = within(training, run);
         if training.checkpoint.is_some() && training.task == Task::Train {
             // What cannot be removed now is told when something is to be written there.
-            let _ = folder::remove_unfinished(&within);
+            let _ = store::open(&within).and_then(|store| store.remove_unfinished());
         }
         Arc::new(Keeper {
             name: job.name.clone(),
@@ -122,7 +124,10 @@ impl Keeper {
             async move { keeper.stop().await }
         });
         let keeper = self.clone();
-        methods.serve(move |_, Ask {}| std::future::ready(keeper.tell()));
+        methods.serve(move |_, Ask {}| {
+            let keeper = keeper.clone();
+            async move { on_thread("ask", move || keeper.tell()).await }
+        });
         let keeper = self.clone();
         methods.serve(move |incoming, Restore {}| {
             let (keeper, from) = (keeper.clone(), incoming.from);
@@ -212,7 +217,7 @@ impl Keeper {
             drop(taken);
             if let Err(error) = &written {
                 tracing::warn!(
-                    "the checkpoint of step {} could not be saved: {error:#}; training goes on",
+                    "training goes on, and the checkpoint of step {} could not be saved: {error:#}",
                     state.steps
                 );
             }
@@ -288,11 +293,12 @@ impl Keeper {
         checkpoints: &Checkpoints,
         held: impl FnOnce(),
     ) -> Result<()> {
-        let writing = Writing::begin(&self.within, step)?;
-        let folder = writing.folder().to_str().context("the folder's name is not UTF-8")?.to_owned();
+        let store = store::open(&self.within)?;
+        let writing = Writing::begin(&*store, step)?;
+        let place = text(writing.place())?;
         let owners = self.owners();
         let ask = |&owner: &Rank| {
-            let write = Write { folder: folder.clone() };
+            let write = Write { place: place.clone() };
             self.autograd.call_within(owner, write, None, WAIT_FOR_TRAINERS)
         };
         let asked: Vec<_> = owners.iter().map(ask).collect();
@@ -307,12 +313,11 @@ impl Keeper {
             let Written { part: Json(part) } = answer.wait()?;
             parts.push(part);
         }
-        let checkpoint = writing.finish((&self.name, &self.job_text), self.world_size, trainers, parts)?;
-        tracing::debug!("checkpoint of step {step} in `{}`", checkpoint.folder().display());
+        let place = writing.finish((&self.name, &self.job_text), self.world_size, trainers, parts)?;
+        tracing::debug!("checkpoint of step {step} in `{place}`");
         let criterion = Criterion::of(&self.training);
         let best = criterion.as_ref().zip(checkpoints.keep_best);
-        let removed = folder::remove_old(&self.within, checkpoints.keep, best);
-        removed.with_context(|| format!("cannot remove old checkpoints in `{}`", self.within.display()))
+        remove_old(&*store, checkpoints.keep, best)
     }
 
     /// All that write: those that own parts, and the first trainer where trainers have any.
@@ -366,9 +371,8 @@ impl Keeper {
     }
 
     fn tell(&self) -> Result<Asked> {
-        let resumed = |checkpoint: &Checkpoint| {
-            let folder = checkpoint.folder().to_str().context("the folder's name is not UTF-8")?;
-            Ok::<_, anyhow::Error>(Resumed { folder: folder.into(), trainers: checkpoint.trainers()? })
+        let resumed = |place: &Place| {
+            anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
         Ok(Asked { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
     }
@@ -399,11 +403,11 @@ impl Keeper {
 
     fn load(&self) -> Result<()> {
         let resumed = self.resumed.as_ref().context("this run was begun anew")?;
-        let folder = resumed.folder().to_str().context("the folder's name is not UTF-8")?.to_owned();
+        let place = text(resumed)?;
         let owners = (0..self.world_size).map(Rank);
         let owners = owners.filter(|rank| self.training.modules.iter().any(|spec| loads(spec, *rank)));
         let load = |owner: Rank| {
-            let load = Load { folder: folder.clone() };
+            let load = Load { place: place.clone() };
             self.autograd.call_within(owner, load, None, WAIT_FOR_TRAINERS)
         };
         for loading in owners.map(load).collect::<Vec<_>>() {
@@ -418,9 +422,16 @@ impl Keeper {
 }
 
 /// Where the checkpoints of a run are.
-pub fn within(training: &Training, run: &Path) -> PathBuf {
+pub fn within(training: &Training, run: &Path) -> Place {
     let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
-    let within = to.unwrap_or_else(|| run.join("checkpoints"));
-    // Other ranks may have another current folder.
-    std::path::absolute(&within).unwrap_or(within)
+    match to.unwrap_or_else(|| Place::Folder(run.join("checkpoints"))) {
+        // Other ranks may have another current folder.
+        Place::Folder(within) => Place::Folder(std::path::absolute(&within).unwrap_or(within)),
+        within @ Place::Bucket(_) => within,
+    }
+}
+
+/// To tell other ranks.
+fn text(place: &Place) -> Result<String> {
+    place.text().context("the folder's name is not UTF-8")
 }

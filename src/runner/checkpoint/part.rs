@@ -6,22 +6,17 @@
 //! block of it is in several. Rows of a table stand beside their ids, as `NAME@RANK` and `NAME@RANK.ids`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use tch::{Kind, Tensor};
 
 use super::boxes::blocks;
 use super::state::Successor;
-use crate::human::hex;
+use super::store::{Counted, InOrder, Source, Store};
 use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};
-use crate::model::{self, Region, TensorFile};
+use crate::model::{Layout, Region, TensorStream};
 use crate::parallel::{Entry, Extent, ModuleState, PIECE_BYTES, Piece, StateSnapshot, StepCounters};
 use crate::profile::beat;
 use crate::topology::Rank;
@@ -77,12 +72,12 @@ struct Wanted<'a> {
 }
 
 impl Part {
-    /// Writes what `rank` has into `folder`.
+    /// Writes what `rank` has into a checkpoint that was begun.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn write(
-        folder: &Path,
+        store: &dyn Store,
         rank: Rank,
         job: &Training,
         states: &[(ModuleSpec, StateSnapshot)],
@@ -102,7 +97,7 @@ impl Part {
         let write = |(nth, wanted): (usize, Vec<Wanted<'_>>)| {
             let (shard, nth) = (rank.0 + 1, nth + 1);
             let name = format!("shard-{shard:05}-model-{nth:05}-of-{count:05}.safetensors");
-            write_file(folder, name, wanted)
+            write_file(store, name, wanted)
         };
         let files = files.into_iter().enumerate().map(write).collect::<Result<_>>()?;
         Ok(Part { rank, files, counters })
@@ -156,9 +151,9 @@ fn name(job: &Training, spec: &ModuleSpec, entry: &Entry) -> String {
     entry.lane.map(|rank| format!("{of_all}@{rank}")).unwrap_or(of_all)
 }
 
-fn write_file(folder: &Path, name: String, wanted: Vec<Wanted<'_>>) -> Result<PartFile> {
-    let path = folder.join(&name);
-    let cannot_write = || format!("cannot write `{}`", path.display());
+fn write_file(store: &dyn Store, name: String, wanted: Vec<Wanted<'_>>) -> Result<PartFile> {
+    let shown = store.place().join(&name);
+    let cannot_write = |message: String| anyhow!("cannot write `{shown}`: {message}");
     let (mut regions, mut offsets) = (Vec::new(), serde_json::Map::new());
     for Wanted { name, saved, shape, offsets: first, .. } in &wanted {
         let told = |offsets: &[i64]| serde_json::json!({ "saved_offsets": offsets });
@@ -174,70 +169,78 @@ fn write_file(folder: &Path, name: String, wanted: Vec<Wanted<'_>>) -> Result<Pa
         ("DCP_VERSION", "1.0".to_owned()),
         ("DCP_SHARDING_INFO", serde_json::Value::Object(offsets).to_string()),
     ];
-    let file = File::options().read(true).write(true).create_new(true).open(&path);
-    let file = file.with_context(cannot_write)?;
-    let mut tensors = TensorFile::begin_with(file.try_clone()?, &path, regions, &metadata)?;
-    for Wanted { name, snapshot, entry, saved, .. } in &wanted {
-        for piece in snapshot.pieces_of(*entry, saved.from, saved.count) {
+    let layout = Layout::new(regions, &metadata).map_err(cannot_write)?;
+    let file = Counted::new(store.create(&name, layout.bytes())?);
+    let in_order: Vec<String> = layout.names().map(str::to_owned).collect();
+    let mut tensors = TensorStream::begin(file, layout).map_err(cannot_write)?;
+    for name in &in_order {
+        let (of, is_ids) = of_tensor(&wanted, name).context("a tensor that nobody has wanted")?;
+        for piece in of.snapshot.pieces_of(of.entry, of.saved.from, of.saved.count) {
             let Piece { ids, values } = piece?;
-            if let (Some(name), Some(ids)) = (&saved.ids, ids) {
-                tensors.append(name, &ids)?;
-            }
-            tensors.append(name, &values)?;
+            // A store takes a file from its beginning to its end: rows are read once more for their ids.
+            let values = if is_ids { ids.context("rows have come without ids")? } else { values };
+            tensors.append(name, &values).map_err(cannot_write)?;
             beat();
         }
     }
-    tensors.finish()?;
-    file.sync_all().with_context(cannot_write)?;
-    let (bytes, sha256) = sum(file).with_context(cannot_write)?;
+    let (bytes, sha256) = tensors.finish().map_err(cannot_write)?.finish()?;
     let tensors = wanted.into_iter().map(|wanted| (wanted.name, wanted.saved)).collect();
     Ok(PartFile { file: name, bytes, sha256, tensors })
 }
 
-/// The size of a file, and its SHA-256.
-///
-/// # Errors
-/// The system's.
-pub fn sum(mut file: File) -> std::io::Result<(u64, String)> {
-    let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; 1 << 20]);
-    file.seek(SeekFrom::Start(0))?;
-    loop {
-        match file.read(&mut chunk)? {
-            0 => return Ok((bytes, hex(hash.finalize()))),
-            length => {
-                hash.update(&chunk[..length]);
-                bytes += length as u64;
-                beat();
-            }
-        }
+/// What is called `name` in the file, and whether that is the ids of its rows.
+fn of_tensor<'a, 'b>(wanted: &'a [Wanted<'b>], name: &str) -> Option<(&'a Wanted<'b>, bool)> {
+    wanted.iter().find_map(|wanted| {
+        let is_ids = wanted.saved.ids.as_deref() == Some(name);
+        (is_ids || wanted.name == name).then_some((wanted, is_ids))
+    })
+}
+
+/// A file of tensors that was opened.
+pub struct Opened {
+    pub source: Box<dyn Source>,
+    pub header: Header,
+}
+
+impl Opened {
+    /// # Errors
+    /// The file cannot be read, or is none of tensors.
+    pub fn of(store: &dyn Store, file: &str) -> Result<Opened> {
+        let source = store.open(file)?;
+        let header = Header::read(InOrder::new(&*source), source.bytes());
+        let header =
+            header.map_err(|message| anyhow!("{}: cannot be read: {message}", store.place().join(file)))?;
+        Ok(Opened { source, header })
     }
 }
 
-/// The state of a module, out of all parts in `folder`, for trainers that may be other ranks.
+/// The state of a module, out of all parts in `store`, for trainers that may be other ranks.
 ///
 /// # Errors
 /// A file cannot be read, or has not what the manifest says; something of the module is missing.
-pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor]) -> Result<ModuleState> {
+pub fn read(store: &dyn Store, parts: &[Part], module: &str, trainers: &[Successor]) -> Result<ModuleState> {
     let mut state = ModuleState::default();
     for part in parts {
         if let Some(counters) = part.counters.get(module) {
             state.counters.merge(counters);
         }
         for PartFile { file, tensors, .. } in &part.files {
-            if !tensors.values().any(|saved| saved.module == module) {
+            let of_module = tensors.iter().filter(|(_, saved)| saved.module == module);
+            let mut of_module: Vec<(&String, &Saved)> = of_module.collect();
+            if of_module.is_empty() {
                 continue;
             }
-            let path = folder.join(file);
-            let header = model::header(&path)?;
-            let source = File::open(&path).with_context(|| path.display().to_string())?;
-            for (name, saved) in tensors.iter().filter(|(_, saved)| saved.module == module) {
-                let pieces = Pieces::new(&source, &header, name, saved);
+            let opened = Opened::of(store, file)?;
+            // From the beginning of the file to its end, as stores are read best.
+            of_module.sort_by_key(|(name, _)| opened.header.get(name).map(|stored| stored.start));
+            for (name, saved) in of_module {
+                let pieces = Pieces::new(&opened, name, saved);
                 let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
                 let lane = saved.entry.lane.and_then(successor);
                 let entry = Entry { lane, ..saved.entry.clone() };
                 state
                     .add_saved(&entry, saved.from, pieces)
-                    .with_context(|| format!("`{name}` in `{}`", path.display()))?;
+                    .with_context(|| format!("`{name}` in `{}`", store.place().join(file)))?;
             }
         }
     }
@@ -246,8 +249,7 @@ pub fn read(folder: &Path, parts: &[Part], module: &str, trainers: &[Successor])
 
 /// A tensor of a file, piece by piece.
 pub struct Pieces<'a> {
-    file: &'a File,
-    header: &'a Header,
+    opened: &'a Opened,
     name: &'a str,
     saved: &'a Saved,
     /// Numbers or rows that were read.
@@ -281,17 +283,17 @@ impl Iterator for Pieces<'_> {
 }
 
 impl<'a> Pieces<'a> {
-    pub fn new(file: &'a File, header: &'a Header, name: &'a str, saved: &'a Saved) -> Pieces<'a> {
-        Pieces { file, header, name, saved, next: 0 }
+    pub fn new(opened: &'a Opened, name: &'a str, saved: &'a Saved) -> Pieces<'a> {
+        Pieces { opened, name, saved, next: 0 }
     }
 
     /// So many numbers from one on, of a tensor that has `all`.
     fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
-        let stored = self.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
+        let stored = self.opened.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
         let size = kind.elt_size_in_bytes() as u64;
         ensure!(stored.len == all * size, "`{name}` has {} bytes, and {} are known", stored.len, all * size);
         let mut bytes = vec![0; (count * size) as usize];
-        self.file.read_exact_at(&mut bytes, stored.start + from * size)?;
+        self.opened.source.read_at(&mut bytes, stored.start + from * size)?;
         Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)
     }
 }

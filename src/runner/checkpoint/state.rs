@@ -27,7 +27,8 @@ pub struct TrainerState {
 /// What a run goes on from, as each trainer hears of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resumed {
-    pub folder: String,
+    /// As text.
+    pub place: String,
     /// In the order of the trainers.
     pub trainers: Vec<TrainerState>,
 }

@@ -7,20 +7,14 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Kind, Tensor};
 
-use super::part::{Part, Pieces, Saved};
-use crate::job::weights::Header;
-use crate::model::{self, Region, TensorFile};
+use super::part::{Opened, Part, Pieces, Saved};
+use super::store::Store;
+use crate::model::{Region, TensorFile};
 use crate::optimizers::AVERAGE;
 use crate::parallel::{Extent, Piece};
 use crate::profile::beat;
 use crate::runner::merged_rows::{Rows, merge};
 use crate::runner::saved_model::Numbers;
-
-/// A file of the checkpoint, open.
-struct Opened {
-    file: File,
-    header: Header,
-}
 
 /// What one file has of a tensor.
 struct Found<'a> {
@@ -32,19 +26,14 @@ struct Found<'a> {
 /// By the name that the model's file has it under.
 type Tensors<'a> = BTreeMap<String, Vec<Found<'a>>>;
 
-/// Writes the model out of `parts`, which are in `folder`, to `file`, which will be at `path`. Of a table that was cut over ranks
+/// Writes the model out of `parts`, which are in `store`, to `file`, which will be at `path`. Of a table that was cut over ranks
 /// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`.
 ///
 /// # Errors
 /// A file cannot be read or written; numbers of a tensor are missing.
-pub fn write(folder: &Path, parts: &[Part], numbers: Numbers, file: &File, path: &Path) -> Result<()> {
-    let mut opened = Vec::new();
+pub fn write(store: &dyn Store, parts: &[Part], numbers: Numbers, file: &File, path: &Path) -> Result<()> {
     let files = || parts.iter().flat_map(|part| &part.files);
-    for part in files() {
-        let path = folder.join(&part.file);
-        let file = File::open(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
-        opened.push(Opened { header: model::header(&path)?, file });
-    }
+    let opened = files().map(|part| Opened::of(store, &part.file)).collect::<Result<Vec<_>>>()?;
     let all = || {
         let of_files = files().zip(&opened);
         of_files.flat_map(|(part, opened)| {
@@ -138,6 +127,6 @@ fn write_rows(whole: &mut TensorFile, name: &str, ids: &str, parts: &[Found<'_>]
 
 impl Found<'_> {
     fn pieces(&self) -> impl Iterator<Item = Result<Piece>> {
-        Pieces::new(&self.opened.file, &self.opened.header, self.name, self.saved)
+        Pieces::new(self.opened, self.name, self.saved)
     }
 }

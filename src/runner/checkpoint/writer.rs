@@ -1,16 +1,16 @@
 //! An owner's part of a checkpoint: written while training goes on, and gone on from.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use anyhow::{Context as _, Result};
 use tokio::sync::oneshot;
 
-use super::folder::Checkpoint;
+use super::opened::Checkpoint;
 use super::part::Part;
+use super::store;
 use crate::autograd::Autograd;
-use crate::job::{Consistency, ModuleSpec, Placement, Training};
+use crate::job::{Consistency, ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::{RowChoice, StateSnapshot};
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
@@ -29,23 +29,30 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(training: &Training, rank: Rank, autograd: &Arc<Autograd>) -> Arc<Writer> {
-        Arc::new(Writer {
+    /// # Errors
+    /// The job saves checkpoints to where this rank has no access.
+    pub fn new(training: &Training, rank: Rank, autograd: &Arc<Autograd>) -> Result<Arc<Writer>> {
+        let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.as_ref());
+        if let (Some(to), Task::Train) = (to, &training.task) {
+            // Before training, not when the first is due.
+            store::open(to).context("checkpoint.to")?;
+        }
+        Ok(Arc::new(Writer {
             training: training.clone(),
             rank,
             autograd: autograd.clone(),
             offered: Mutex::default(),
             writing: Mutex::default(),
-        })
+        }))
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let writer = self.clone();
-        methods.serve(move |incoming, Write { folder }| {
+        methods.serve(move |incoming, Write { place }| {
             let writer = writer.clone();
             async move {
                 of_coordinator(incoming.from)?;
-                writer.write(folder).await
+                writer.write(place).await
             }
         });
         let writer = self.clone();
@@ -57,11 +64,11 @@ impl Writer {
             }
         });
         let writer = self.clone();
-        methods.serve(move |incoming, Load { folder }| {
+        methods.serve(move |incoming, Load { place }| {
             let writer = writer.clone();
             async move {
                 of_coordinator(incoming.from)?;
-                on_thread("load", move || writer.load(Path::new(&folder))).await
+                on_thread("load", move || writer.load(&Place::parse(&place)?)).await
             }
         });
     }
@@ -71,8 +78,8 @@ impl Writer {
         *lock(&self.offered) = states;
     }
 
-    /// Answers when the owner's part is held; without order, where it would be written to, when it is on the disk.
-    async fn write(self: Arc<Self>, folder: String) -> Result<(), CallError> {
+    /// Answers when the owner's part is held; without order, where it would be written to, when the store has it.
+    async fn write(self: Arc<Self>, place: String) -> Result<(), CallError> {
         let (give, part) = oneshot::channel();
         let (held, holds) = oneshot::channel();
         *lock(&self.writing) = Some(part);
@@ -84,8 +91,10 @@ impl Writer {
             if let (Ok(_), true) = (&taken, writer.training.train.consistency != Consistency::Hogwild) {
                 tell(Ok(()));
             }
-            let written = taken
-                .and_then(|states| Part::write(Path::new(&folder), writer.rank, &writer.training, &states));
+            let written = taken.and_then(|states| {
+                let store = store::open(&Place::parse(&place)?)?;
+                Part::write(&*store, writer.rank, &writer.training, &states)
+            });
             tell(written.as_ref().map(drop).map_err(|error| format!("{error:#}")));
             let _ = give.send(written);
         };
@@ -116,8 +125,8 @@ impl Writer {
     }
 
     /// What is on this rank, but replicas, goes on from a checkpoint.
-    fn load(&self, folder: &Path) -> Result<()> {
-        let checkpoint = Checkpoint::open(folder)?;
+    fn load(&self, place: &Place) -> Result<()> {
+        let checkpoint = Checkpoint::open(place)?;
         let trainers = checkpoint.successors(&self.training)?;
         for spec in self.training.modules.iter().filter(|spec| loads(spec, self.rank)) {
             let state = checkpoint.module(spec.written_name(), &trainers)?;

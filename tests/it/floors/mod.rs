@@ -24,12 +24,13 @@ const FLOORS: [&[&str]; 11] = [
 ];
 
 /// Where a library may be named, as the start of a path below `src/`.
-const ROOMS: [(&str, &[&str]); 5] = [
+const ROOMS: [(&str, &[&str]); 6] = [
     ("capnp", &["rpc/"]),
     ("capnp_rpc", &["rpc/"]),
     ("wasmtime", &["plugin/"]),
     ("wasmtime_wasi", &["plugin/"]),
     ("indicatif", &["runner/progress/bars.rs"]),
+    ("object_store", &["runner/checkpoint/store/s3/"]),
 ];
 
 /// A job is plain values: it can be validated where there is neither a runtime nor libtorch.

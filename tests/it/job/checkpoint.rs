@@ -25,10 +25,31 @@ fn mistakes_in_checkpoints_are_told() {
       from: option --set checkpoint.every_second=10
       hint: write every_seconds = 600, or every_steps or every_epochs
     ");
-    insta::assert_snapshot!(set(&["checkpoint.every_seconds=10", "checkpoint.to=s3://bucket/prefix"]), @r#"
-    error: job `x.toml`: `checkpoint.to` = "s3://bucket/prefix" is no folder
-      from: option --set checkpoint.to=s3://bucket/prefix
-      hint: name a folder that all ranks see at the same path
+    let to = |to: &str| set(&["checkpoint.every_seconds=10", &format!("checkpoint.to={to}")]);
+    insta::assert_snapshot!(to("gs://bucket/prefix"), @r#"
+    error: job `x.toml`: `checkpoint.to` = "gs://bucket/prefix" is neither a folder nor s3://BUCKET/PREFIX
+      from: option --set checkpoint.to=gs://bucket/prefix
+      hint: stores that speak S3 are known, others are not: write s3://BUCKET/PREFIX, with AWS_ENDPOINT_URL in the environment where it is not Amazon's
+    "#);
+    insta::assert_snapshot!(to("s3:///prefix"), @r#"
+    error: job `x.toml`: `checkpoint.to` = "s3:///prefix" names no bucket
+      from: option --set checkpoint.to=s3:///prefix
+      hint: write s3://BUCKET/PREFIX
+    "#);
+    insta::assert_snapshot!(to("s3://b_/prefix"), @r#"
+    error: job `x.toml`: `checkpoint.to` = "s3://b_/prefix" names no bucket that there can be
+      from: option --set checkpoint.to=s3://b_/prefix
+      hint: a bucket has 3 to 63 letters, digits, dots and hyphens, and begins and ends with a letter or a digit
+    "#);
+    insta::assert_snapshot!(to("s3://bucket/../other"), @r#"
+    error: job `x.toml`: `checkpoint.to` = "s3://bucket/../other" has `.` or `..` in it, which lead nowhere in a bucket
+      from: option --set checkpoint.to=s3://bucket/../other
+      hint: write the whole prefix
+    "#);
+    insta::assert_snapshot!(to("s3://bucket/a b"), @r#"
+    error: job `x.toml`: `checkpoint.to` = "s3://bucket/a b" has characters that not every store takes
+      from: option --set checkpoint.to=s3://bucket/a b
+      hint: use letters, digits and - _ . = + @ , ! in the prefix
     "#);
     insta::assert_snapshot!(set(&["checkpoint.every_seconds=10", "checkpoint.keep_best=3"]), @r#"
     error: job `x.toml`: `checkpoint.keep_best` = 3 goes by the figure that eval.best names, and this job has none

@@ -9,6 +9,7 @@ mod judging;
 mod losses;
 mod lost_ranks;
 mod mistakes;
+mod object_store;
 mod parameter_server;
 mod pipeline;
 mod placements;
