@@ -34,6 +34,8 @@ struct Listed {
     world_size: Option<u32>,
     files: u64,
     bytes: u64,
+    /// It has the rows of tables that were written since the one of this step.
+    since: Option<u64>,
     /// When it was given its name, in local time.
     saved: Option<String>,
     /// By which figure of the validations, how good the newest one before it was, and whether it is kept for that, or would be.
@@ -56,7 +58,8 @@ impl Listed {
                 let saved = checkpoint.saved().and_then(local_time);
                 let (files, bytes) = checkpoint.size();
                 let (step, world_size) = (Some(checkpoint.step()), Some(checkpoint.world_size()));
-                Listed { folder, step, world_size, files, bytes, saved, judged: None, problem: None }
+                let since = checkpoint.base_step();
+                Listed { folder, step, world_size, files, bytes, since, saved, judged: None, problem: None }
             }
             Err(error) => Listed {
                 folder,
@@ -64,6 +67,7 @@ impl Listed {
                 world_size: None,
                 files: 0,
                 bytes: 0,
+                since: None,
                 saved: None,
                 judged: None,
                 problem: Some(format!("{error:#}")),
@@ -74,7 +78,7 @@ impl Listed {
 
 impl fmt::Display for Listed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listed { folder, step, world_size, files, bytes: size, saved, judged, problem } = self;
+        let Listed { folder, step, world_size, files, bytes: size, since, saved, judged, problem } = self;
         write!(f, "{folder}  ")?;
         if let Some(problem) = problem {
             return write!(f, "cannot be gone on from: {problem}");
@@ -83,6 +87,9 @@ impl fmt::Display for Listed {
         let ranks = counted(u64::from(world_size.unwrap_or_default()), "rank");
         let saved = saved.as_deref().unwrap_or("-");
         write!(f, "{step:<14} {ranks:<9} {:<9} {:>9}  {saved}", counted(*files, "file"), bytes(*size))?;
+        if let Some(since) = since {
+            write!(f, "  rows since step {}", thousands(*since))?;
+        }
         if let Some(Judged { metric, value, best }) = judged {
             write!(f, "  {metric} {value:.4}{}", if *best { " (best)" } else { "" })?;
         }

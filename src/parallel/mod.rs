@@ -47,6 +47,7 @@ pub use module_server::ModuleServer;
 pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, RemoteModule};
 pub use replica::Replica;
+pub(crate) use shards::AGE;
 pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
 pub use state::{
     Entry, Extent, ModuleState, PIECE_BYTES, RowChoice, RowShare, StateKey, StateServer, StateSnapshot,

@@ -21,6 +21,10 @@ const KEEP_BEST: Key<Optional<Integer>> = key("keep_best", integer(1..=1000)).op
     "Beside the last `keep` those of the so many best validations by `eval.best` are kept; behind such a validation one is saved \
      even if none is due.",
 );
+const FULL_EVERY: Key<Integer> = key("full_every", integer(1..=1000)).default("10").doc(
+    "Of a table that is cut over ranks one checkpoint of so many has all rows, and those behind it the rows that were written since. 1: \
+     all of them have all rows.",
+);
 const TO: Key<Optional<Str>> = key("to", string()).optional().doc(
     "Where they are saved: a folder, which the ranks of all machines have to see at this path, or `s3://BUCKET/PREFIX`, in a store \
      that speaks S3, whose keys and address are in the environment of each rank (docs/checkpoints.md). Without it: `checkpoints` in \
@@ -33,8 +37,17 @@ const GRACE_MS: Key<Integer> = key("grace_ms", integer(0..=3_600_000)).default("
     "After the first Ctrl-C or SIGTERM a checkpoint is saved and the run ends; where that takes longer than so many milliseconds, \
      it ends without. 0: it ends at once.",
 );
-pub static KEYS: &[&dyn AnyKey] =
-    &[&EVERY_STEPS, &EVERY_SECONDS, &EVERY_EPOCHS, &KEEP, &KEEP_BEST, &TO, &MOST_FAILURES, &GRACE_MS];
+pub static KEYS: &[&dyn AnyKey] = &[
+    &EVERY_STEPS,
+    &EVERY_SECONDS,
+    &EVERY_EPOCHS,
+    &KEEP,
+    &KEEP_BEST,
+    &FULL_EVERY,
+    &TO,
+    &MOST_FAILURES,
+    &GRACE_MS,
+];
 
 /// `Some(None)`: the job saves none.
 /// `table`: the section, if a job has it.
@@ -42,7 +55,7 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
     let Some(t) = table else { return Some(None) };
     let (steps, seconds, epochs) = (t.read(&EVERY_STEPS), t.read(&EVERY_SECONDS), t.read(&EVERY_EPOCHS));
     let (keep, to, most_failures) = (t.read(&KEEP), t.read(&TO), t.read(&MOST_FAILURES));
-    let (keep_best, grace) = (t.read(&KEEP_BEST), t.read(&GRACE_MS));
+    let (keep_best, grace, full_every) = (t.read(&KEEP_BEST), t.read(&GRACE_MS), t.read(&FULL_EVERY));
     let to = to?.map(|to| place(&t.item(&TO)?, &to)).map_or(Some(None), |to| to.map(Some));
     Some(Some(Checkpoints {
         every_steps: steps?.map(|steps| steps as u64),
@@ -50,6 +63,7 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<Checkpoints>> {
         every_epochs: epochs?.map(|epochs| epochs as u64),
         keep: keep? as usize,
         keep_best: keep_best?.map(|keep_best| keep_best as usize),
+        full_every: full_every? as u64,
         to: to?,
         most_failures: most_failures? as u32,
         grace: Duration::from_millis(grace? as u64),

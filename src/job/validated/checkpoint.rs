@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Place;
+use super::place::Place;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checkpoints {
@@ -16,6 +16,8 @@ pub struct Checkpoints {
     pub keep: usize,
     /// Beside these, so many whose validations were the best.
     pub keep_best: Option<usize>,
+    /// Of so many one has all rows of the tables.
+    pub full_every: u64,
     /// Where they are. None: in `checkpoints` in the run folder.
     pub to: Option<Place>,
     /// So many that could not be saved, one after another, end the job.

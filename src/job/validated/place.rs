@@ -79,6 +79,22 @@ impl Place {
         }
     }
 
+    /// What is called `name` beside it. None: it is in nothing.
+    pub fn beside(&self, name: &str) -> Option<Place> {
+        match self {
+            // `.` has no name of its own.
+            Place::Folder(path) if path.file_name().is_none() => {
+                Some(Place::Folder(path.canonicalize().ok()?.parent()?.join(name)))
+            }
+            Place::Folder(path) => Some(Place::Folder(path.parent()?.join(name))),
+            Place::Bucket(InBucket { bucket, prefix }) if !prefix.is_empty() => {
+                let within = prefix.rsplit_once('/').map_or("", |(within, _)| within).into();
+                Some(Place::Bucket(InBucket { bucket: bucket.clone(), prefix: within }).join(name))
+            }
+            Place::Bucket(_) => None,
+        }
+    }
+
     /// To pass on; [`Place::parse`] reads it.
     pub fn text(&self) -> Option<String> {
         match self {

@@ -61,7 +61,7 @@ pub(super) struct LifeState {
 }
 
 /// The names of these in a state.
-pub(super) const AGE: &str = "age";
+pub(crate) const AGE: &str = "age";
 pub(super) const SIGHTINGS: &str = "sightings";
 
 /// A row that an update makes.

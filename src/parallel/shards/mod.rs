@@ -23,6 +23,7 @@ mod sharded_module;
 mod snapshot;
 mod table;
 
+pub(crate) use life::AGE;
 pub use shard::Shard;
 pub use shard_server::ShardServer;
 pub use sharded_module::{LookingUp, ShardedModule};

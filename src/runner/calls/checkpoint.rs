@@ -1,7 +1,7 @@
 //! How a checkpoint comes about, and how a run goes on from one.
 
 use crate::rpc::{Json, body, call};
-use crate::runner::checkpoint::{Part, Resumed, TrainerState};
+use crate::runner::checkpoint::{Part, Resumed, SavedRows, TrainerState};
 
 call! {
     /// To the coordinator: the first trainer, between two steps, wants a checkpoint. Answered when its cut is made, and training
@@ -52,6 +52,9 @@ call! {
     /// To an owner: its part of the model as it is at this moment is to be written to this place. Answered when it holds it.
     pub(in crate::runner) struct Write = "checkpoint.write" -> () {
         place: String,
+        step: u64,
+        /// Of a table these rows.
+        rows: Json<SavedRows>,
     }
 }
 

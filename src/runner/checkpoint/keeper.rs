@@ -9,14 +9,14 @@ use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
-use super::opened::Checkpoint;
+use super::opened::{Base, Checkpoint};
 use super::state::{Resumed, TrainerState};
-use super::store;
-use super::writer::{loads, lock, on_thread, saves};
+use super::store::{self, Store};
+use super::writer::{SavedRows, loads, lock, on_thread, saves};
 use super::writing::{Writing, remove_old};
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Checkpoints, Job, Place, Placement, Task, Training};
+use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
@@ -49,6 +49,8 @@ struct State {
     /// The number of the last cut that others have waited for.
     cut: u64,
     writing: Option<JoinHandle<Result<()>>>,
+    /// What the next checkpoints build on, and how many do.
+    base: Option<(Base, u64)>,
     failures: Failures,
     /// The run is to stop: the next checkpoint is its last.
     stops: bool,
@@ -297,8 +299,14 @@ impl Keeper {
         let writing = Writing::begin(&*store, step)?;
         let place = text(writing.place())?;
         let owners = self.owners();
+        let base = self.base(&*store, checkpoints)?;
+        let rows = match &base {
+            Some(base) => SavedRows::Since(base.step),
+            None if self.may_build(checkpoints) => SavedRows::Base,
+            None => SavedRows::All,
+        };
         let ask = |&owner: &Rank| {
-            let write = Write { place: place.clone() };
+            let write = Write { place: place.clone(), step, rows: Json(rows) };
             self.autograd.call_within(owner, write, None, WAIT_FOR_TRAINERS)
         };
         let asked: Vec<_> = owners.iter().map(ask).collect();
@@ -313,11 +321,31 @@ impl Keeper {
             let Written { part: Json(part) } = answer.wait()?;
             parts.push(part);
         }
-        let place = writing.finish((&self.name, &self.job_text), self.world_size, trainers, parts)?;
+        let job = (self.name.as_str(), self.job_text.as_str());
+        let (place, this) = writing.finish(job, self.world_size, trainers, base.clone(), parts)?;
+        if let Some((_, built)) = lock(&self.state).base.as_mut().filter(|_| base.is_some()) {
+            *built += 1;
+        } else if rows == SavedRows::Base {
+            lock(&self.state).base = Some((this, 0));
+        }
         tracing::debug!("checkpoint of step {step} in `{place}`");
         let criterion = Criterion::of(&self.training);
         let best = criterion.as_ref().zip(checkpoints.keep_best);
         remove_old(&*store, checkpoints.keep, best)
+    }
+
+    /// Are there tables of which checkpoints may have some rows?
+    fn may_build(&self, checkpoints: &Checkpoints) -> bool {
+        let is_table = |spec: &ModuleSpec| matches!(spec.placement, Placement::Shards(_)) && spec.trains();
+        checkpoints.full_every > 1 && self.training.modules.iter().any(is_table)
+    }
+
+    /// What the next checkpoint builds on, if it does.
+    fn base(&self, store: &dyn Store, checkpoints: &Checkpoints) -> Result<Option<Base>> {
+        let Some((base, built)) = lock(&self.state).base.clone() else { return Ok(None) };
+        let is_due = built + 1 >= checkpoints.full_every;
+        // Somebody may have removed it.
+        Ok((!is_due && store.steps()?.contains(&base.step)).then_some(base))
     }
 
     /// All that write: those that own parts, and the first trainer where trainers have any.

@@ -8,7 +8,8 @@
 //!   all are in the bucket.
 //! - `CP-2` It is cut between steps: all owners have applied the same steps of each trainer. In rounds it is the first trainer
 //!   that is between two; else the others wait where it is made known to them.
-//! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit.
+//! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
+//!   table, which a cut brings up to date.
 
 mod best;
 mod boxes;
@@ -19,6 +20,7 @@ mod part;
 mod sought;
 mod state;
 mod store;
+mod tensors;
 mod turns;
 mod whole;
 mod writer;
@@ -32,4 +34,4 @@ pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};
 pub use state::{Figures, Resumed, TrainerState};
 pub use turns::{Announced, Turns};
-pub use writer::Writer;
+pub use writer::{SavedRows, Writer};

@@ -7,17 +7,20 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use super::part::{self, Part};
+use super::part::Part;
 use super::state::{self, Figures, Successor, TrainerState};
 use super::store::{self, MANIFEST, Store};
+use super::tensors::{self, Layer};
 use super::whole;
+use crate::human::hex;
 use crate::job::{Place, Training};
 use crate::parallel::ModuleState;
 use crate::runner::saved_model::Numbers;
 
 /// Of the format that this program writes. One that is newer is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub const STATE: &str = "state.json";
 pub const JOB: &str = "job.toml";
 
@@ -29,6 +32,9 @@ pub struct Manifest {
     /// Of the first trainer.
     pub step: u64,
     pub world_size: u32,
+    /// Where it has rows of tables that were written since another one: which that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Base>,
     pub parts: Vec<Part>,
     /// Those that the coordinator has written.
     pub others: Vec<Other>,
@@ -41,41 +47,40 @@ pub struct Other {
     pub sha256: String,
 }
 
+/// A checkpoint that others build on. A run that has gone on from an earlier one may have come to the same step again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    pub step: u64,
+    /// Of its manifest.
+    pub sha256: String,
+}
+
 /// A checkpoint, with the store that it is in.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     store: Rc<dyn Store>,
     manifest: Manifest,
+    base: Option<Rc<Checkpoint>>,
 }
 
 impl Checkpoint {
     /// Opens the one in this place.
     ///
     /// # Errors
-    /// It is none, or one of a later version.
+    /// It is none, or one of a later version, or what it builds on is not there.
     pub fn open(place: &Place) -> Result<Checkpoint> {
-        let store: Rc<dyn Store> = store::open(place)?.into();
-        let text = store::text(&*store, MANIFEST)?;
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        let unread = || format!("`{}` is no manifest of a checkpoint", place.join(MANIFEST));
-        let Version { version } = serde_json::from_str(&text).with_context(unread)?;
-        ensure!(
-            version <= VERSION,
-            "`{place}` is a checkpoint of version {version}, and this program reads those up to {VERSION}\n  \
-             hint: go on with the version of pstrain that wrote it"
-        );
-        let manifest = serde_json::from_str(&text).with_context(unread)?;
-        Ok(Checkpoint { store, manifest })
+        let (store, text) = read(place)?;
+        let manifest = manifest(place, &text)?;
+        let base = manifest.base.as_ref().map(|base| open_base(place, base)).transpose()?.map(Rc::new);
+        Ok(Checkpoint { store, manifest, base })
     }
 
-    /// Compares each file's size and sum with what the manifest says.
+    /// Compares each file's size and sum with what the manifest says, also those that it builds on.
     ///
     /// # Errors
     /// A file is missing, or is not what was written.
     pub fn verify(&self) -> Result<()> {
+        self.base.as_ref().map_or(Ok(()), |base| base.verify())?;
         let parts = self.manifest.parts.iter().flat_map(|part| &part.files);
         let parts = parts.map(|file| (&file.file, file.bytes, &file.sha256));
         let others = self.manifest.others.iter().map(|file| (&file.file, file.bytes, &file.sha256));
@@ -99,7 +104,17 @@ impl Checkpoint {
     /// # Errors
     /// A file cannot be read or written; something of the model is missing.
     pub fn export(&self, numbers: Numbers, file: &File, path: &Path) -> Result<()> {
-        whole::write(&*self.store, &self.manifest.parts, numbers, file, path)
+        let base = self.base.as_ref().map(|base| base.layer());
+        whole::write(self.layer(), base, numbers, file, path)
+    }
+
+    fn layer(&self) -> Layer<'_> {
+        Layer { store: &*self.store, parts: &self.manifest.parts }
+    }
+
+    /// Of the one of which it has the rows of tables that were written since.
+    pub fn base_step(&self) -> Option<u64> {
+        Some(self.manifest.base.as_ref()?.step)
     }
 
     /// Its files, and the bytes in them.
@@ -160,13 +175,71 @@ impl Checkpoint {
     /// # Errors
     /// It is not in there, or a file cannot be read.
     pub fn module(&self, name: &str, trainers: &[Successor]) -> Result<ModuleState> {
-        let read = part::read(&*self.store, &self.manifest.parts, name, trainers);
+        let base = self.base.as_ref().map(|base| base.layer());
+        let read = tensors::read(self.layer(), base, name, trainers);
         let mut state =
             read.with_context(|| format!("module `{name}` in the checkpoint `{}`", self.place()))?;
         // Replicas do not know them, and at the cut they are the same everywhere (CP-2).
         state.counters.steps = trainers.iter().map(|trainer| (trainer.now, trainer.steps)).collect();
         Ok(state)
     }
+}
+
+fn read(place: &Place) -> Result<(Rc<dyn Store>, String)> {
+    let store: Rc<dyn Store> = store::open(place)?.into();
+    let text = store::text(&*store, MANIFEST)?;
+    Ok((store, text))
+}
+
+fn manifest(place: &Place, text: &str) -> Result<Manifest> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    let unread = || format!("`{}` is no manifest of a checkpoint", place.join(MANIFEST));
+    let Version { version } = serde_json::from_str(text).with_context(unread)?;
+    ensure!(
+        version <= VERSION,
+        "`{place}` is a checkpoint of version {version}, and this program reads those up to {VERSION}\n  \
+         hint: go on with the version of pstrain that wrote it"
+    );
+    serde_json::from_str(text).with_context(unread)
+}
+
+/// What the checkpoint in `place` builds on, which lies beside it.
+fn open_base(place: &Place, base: &Base) -> Result<Checkpoint> {
+    let name = store::name(base.step);
+    let missing = || {
+        format!(
+            "`{place}` has rows of tables that were written since `{name}`, which has to lie beside it\n  \
+             hint: copy both of them; `pstrain checkpoint export` writes the model as one file"
+        )
+    };
+    let of_base = place.beside(&name).with_context(missing)?;
+    let (store, text) = read(&of_base).with_context(missing)?;
+    let sum = sha256(&text);
+    ensure!(
+        sum == base.sha256,
+        "`{place}` has rows of tables that were written since another `{name}` than the one beside it: the SHA-256 of its manifest \
+         is {sum}, and was {}",
+        base.sha256
+    );
+    Ok(Checkpoint { store, manifest: manifest(&of_base, &text)?, base: None })
+}
+
+/// Of the step that the checkpoint of `step` in `within` builds on. Of one that cannot be read: nothing.
+pub fn built_on(within: &dyn Store, step: u64) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct OfBase {
+        base: Option<Base>,
+    }
+    let text = store::text(within, &format!("{}/{MANIFEST}", store::name(step))).ok()?;
+    Some(serde_json::from_str::<OfBase>(&text).ok()?.base?.step)
+}
+
+/// Of a manifest.
+pub fn sha256(text: &str) -> String {
+    hex(Sha256::digest(text))
 }
 
 fn trainers(store: &dyn Store, file: &str) -> Result<Vec<TrainerState>> {

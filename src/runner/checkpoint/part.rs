@@ -7,17 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::Kind;
 
 use super::boxes::blocks;
-use super::state::Successor;
-use super::store::{Counted, InOrder, Source, Store};
-use crate::job::weights::Header;
+use super::store::{Counted, Store};
 use crate::job::{ModuleSpec, Training};
 use crate::model::{Layout, Region, TensorStream};
-use crate::parallel::{Entry, Extent, ModuleState, PIECE_BYTES, Piece, StateSnapshot, StepCounters};
+use crate::parallel::{Entry, Extent, Piece, StateSnapshot, StepCounters};
 use crate::profile::beat;
 use crate::topology::Rank;
 
@@ -49,7 +47,7 @@ pub struct Saved {
     pub from: u64,
     pub count: u64,
     /// Where it is rows, the name of their ids in the file.
-    ids: Option<String>,
+    pub ids: Option<String>,
 }
 
 impl Saved {
@@ -194,106 +192,4 @@ fn of_tensor<'a, 'b>(wanted: &'a [Wanted<'b>], name: &str) -> Option<(&'a Wanted
         let is_ids = wanted.saved.ids.as_deref() == Some(name);
         (is_ids || wanted.name == name).then_some((wanted, is_ids))
     })
-}
-
-/// A file of tensors that was opened.
-pub struct Opened {
-    pub source: Box<dyn Source>,
-    pub header: Header,
-}
-
-impl Opened {
-    /// # Errors
-    /// The file cannot be read, or is none of tensors.
-    pub fn of(store: &dyn Store, file: &str) -> Result<Opened> {
-        let source = store.open(file)?;
-        let header = Header::read(InOrder::new(&*source), source.bytes());
-        let header =
-            header.map_err(|message| anyhow!("{}: cannot be read: {message}", store.place().join(file)))?;
-        Ok(Opened { source, header })
-    }
-}
-
-/// The state of a module, out of all parts in `store`, for trainers that may be other ranks.
-///
-/// # Errors
-/// A file cannot be read, or has not what the manifest says; something of the module is missing.
-pub fn read(store: &dyn Store, parts: &[Part], module: &str, trainers: &[Successor]) -> Result<ModuleState> {
-    let mut state = ModuleState::default();
-    for part in parts {
-        if let Some(counters) = part.counters.get(module) {
-            state.counters.merge(counters);
-        }
-        for PartFile { file, tensors, .. } in &part.files {
-            let of_module = tensors.iter().filter(|(_, saved)| saved.module == module);
-            let mut of_module: Vec<(&String, &Saved)> = of_module.collect();
-            if of_module.is_empty() {
-                continue;
-            }
-            let opened = Opened::of(store, file)?;
-            // From the beginning of the file to its end, as stores are read best.
-            of_module.sort_by_key(|(name, _)| opened.header.get(name).map(|stored| stored.start));
-            for (name, saved) in of_module {
-                let pieces = Pieces::new(&opened, name, saved);
-                let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
-                let lane = saved.entry.lane.and_then(successor);
-                let entry = Entry { lane, ..saved.entry.clone() };
-                state
-                    .add_saved(&entry, saved.from, pieces)
-                    .with_context(|| format!("`{name}` in `{}`", store.place().join(file)))?;
-            }
-        }
-    }
-    state.whole()
-}
-
-/// A tensor of a file, piece by piece.
-pub struct Pieces<'a> {
-    opened: &'a Opened,
-    name: &'a str,
-    saved: &'a Saved,
-    /// Numbers or rows that were read.
-    next: u64,
-}
-
-impl Iterator for Pieces<'_> {
-    type Item = Result<Piece>;
-
-    fn next(&mut self) -> Option<Result<Piece>> {
-        let Saved { entry, count, ids, .. } = self.saved;
-        if self.next >= *count {
-            return None;
-        }
-        let width = match ids {
-            Some(_) => entry.shape.iter().skip(1).product::<i64>().max(1) as u64,
-            None => 1,
-        };
-        let each = (PIECE_BYTES / (width * entry.kind.elt_size_in_bytes() as u64)).max(1);
-        let of = (self.next, each.min(count - self.next));
-        self.next += of.1;
-        let read = || {
-            let values = self.numbers(self.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
-            let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
-            let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
-            let ids = self.numbers(ids, Kind::Int64, of, *count)?;
-            Ok(Piece { ids: Some(ids), values: values.f_view(shape.as_slice())? })
-        };
-        Some(read())
-    }
-}
-
-impl<'a> Pieces<'a> {
-    pub fn new(opened: &'a Opened, name: &'a str, saved: &'a Saved) -> Pieces<'a> {
-        Pieces { opened, name, saved, next: 0 }
-    }
-
-    /// So many numbers from one on, of a tensor that has `all`.
-    fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
-        let stored = self.opened.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
-        let size = kind.elt_size_in_bytes() as u64;
-        ensure!(stored.len == all * size, "`{name}` has {} bytes, and {} are known", stored.len, all * size);
-        let mut bytes = vec![0; (count * size) as usize];
-        self.opened.source.read_at(&mut bytes, stored.start + from * size)?;
-        Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)
-    }
 }

@@ -7,45 +7,37 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use tch::{Kind, Tensor};
 
-use super::part::{Opened, Part, Pieces, Saved};
-use super::store::Store;
+use super::part::Saved;
+use super::tensors::{Found, Layer, find};
 use crate::model::{Region, TensorFile};
 use crate::optimizers::AVERAGE;
-use crate::parallel::{Extent, Piece};
+use crate::parallel::Extent;
 use crate::profile::beat;
 use crate::runner::merged_rows::{Rows, merge};
 use crate::runner::saved_model::Numbers;
 
-/// What one file has of a tensor.
-struct Found<'a> {
-    opened: &'a Opened,
-    name: &'a str,
-    saved: &'a Saved,
-}
-
 /// By the name that the model's file has it under.
 type Tensors<'a> = BTreeMap<String, Vec<Found<'a>>>;
 
-/// Writes the model out of `parts`, which are in `store`, to `file`, which will be at `path`. Of a table that was cut over ranks
+/// Writes the model that is in `of`, and in the `base` of that, to `file`, which will be at `path`. Of a table that was cut over ranks
 /// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`.
 ///
 /// # Errors
 /// A file cannot be read or written; numbers of a tensor are missing.
-pub fn write(store: &dyn Store, parts: &[Part], numbers: Numbers, file: &File, path: &Path) -> Result<()> {
-    let files = || parts.iter().flat_map(|part| &part.files);
-    let opened = files().map(|part| Opened::of(store, &part.file)).collect::<Result<Vec<_>>>()?;
-    let all = || {
-        let of_files = files().zip(&opened);
-        of_files.flat_map(|(part, opened)| {
-            part.tensors.iter().map(move |(name, saved)| Found { opened, name, saved })
-        })
-    };
+pub fn write(
+    of: Layer<'_>,
+    base: Option<Layer<'_>>,
+    numbers: Numbers,
+    file: &File,
+    path: &Path,
+) -> Result<()> {
+    let of_slot = |slot: Option<&'static str>| move |saved: &Saved| saved.entry.slot.as_deref() == slot;
     let mut tensors = Tensors::new();
-    for found in all().filter(|found| found.saved.entry.slot.is_none()) {
-        tensors.entry(found.saved.model_name(found.name)).or_default().push(found);
+    for found in find(of, base, of_slot(None))? {
+        tensors.entry(found.model_name()).or_default().push(found);
     }
     if numbers == Numbers::Averages {
-        take_averages(&mut tensors, all());
+        take_averages(&mut tensors, find(of, base, of_slot(Some(AVERAGE)))?);
     }
     for found in tensors.values_mut() {
         found.sort_by_key(|found| found.saved.from);
@@ -64,9 +56,9 @@ pub fn write(store: &dyn Store, parts: &[Part], numbers: Numbers, file: &File, p
 }
 
 /// In place of the parameters of which there are averages.
-fn take_averages<'a>(tensors: &mut Tensors<'a>, all: impl Iterator<Item = Found<'a>>) {
+fn take_averages<'a>(tensors: &mut Tensors<'a>, all: Vec<Found<'a>>) {
     let mut averages: BTreeMap<(&str, &str), Vec<Found<'a>>> = BTreeMap::new();
-    for found in all.filter(|found| found.saved.entry.slot.as_deref() == Some(AVERAGE)) {
+    for found in all {
         averages.entry((&found.saved.module, &found.saved.entry.tensor)).or_default().push(found);
     }
     for parts in tensors.values_mut() {
@@ -89,7 +81,7 @@ fn regions(tensors: &Tensors<'_>) -> Vec<Region> {
         let entry = &parts[0].saved.entry;
         let mut shape = entry.shape.clone();
         if let Some(ids) = ids_name(name, parts) {
-            shape[0] = parts.iter().map(|part| part.saved.count).sum::<u64>() as i64;
+            shape[0] = parts.iter().map(Found::count).sum::<u64>() as i64;
             regions.push(Region { name: ids, kind: Kind::Int64, shape: vec![shape[0]] });
         }
         regions.push(Region { name: name.clone(), kind: entry.kind, shape });
@@ -123,10 +115,4 @@ fn write_rows(whole: &mut TensorFile, name: &str, ids: &str, parts: &[Found<'_>]
         beat();
         Ok(())
     })
-}
-
-impl Found<'_> {
-    fn pieces(&self) -> impl Iterator<Item = Result<Piece>> {
-        Pieces::new(self.opened, self.name, self.saved)
-    }
 }

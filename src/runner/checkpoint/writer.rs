@@ -1,9 +1,11 @@
 //! An owner's part of a checkpoint: written while training goes on, and gone on from.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::opened::Checkpoint;
@@ -17,6 +19,16 @@ use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
 use crate::runner::run_recorder::COORDINATOR;
 use crate::topology::Rank;
 
+/// Which rows of a table owners write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SavedRows {
+    All,
+    /// All, and later checkpoints may build on this one.
+    Base,
+    /// Those that were written since the checkpoint of this step.
+    Since(u64),
+}
+
 /// Of one rank.
 pub struct Writer {
     training: Training,
@@ -24,6 +36,8 @@ pub struct Writer {
     autograd: Arc<Autograd>,
     /// What the first trainer has of modules on trainers, for the checkpoint that comes.
     offered: Mutex<Vec<(ModuleSpec, StateSnapshot)>>,
+    /// Of the checkpoints that later ones may build on, by step: the versions of this rank's modules.
+    versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What is being written.
     writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,
 }
@@ -42,17 +56,18 @@ impl Writer {
             rank,
             autograd: autograd.clone(),
             offered: Mutex::default(),
+            versions: Mutex::default(),
             writing: Mutex::default(),
         }))
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let writer = self.clone();
-        methods.serve(move |incoming, Write { place }| {
+        methods.serve(move |incoming, Write { place, step, rows: Json(rows) }| {
             let writer = writer.clone();
             async move {
                 of_coordinator(incoming.from)?;
-                writer.write(place).await
+                writer.write(place, step, rows).await
             }
         });
         let writer = self.clone();
@@ -79,7 +94,7 @@ impl Writer {
     }
 
     /// Answers when the owner's part is held; without order, where it would be written to, when the store has it.
-    async fn write(self: Arc<Self>, place: String) -> Result<(), CallError> {
+    async fn write(self: Arc<Self>, place: String, step: u64, rows: SavedRows) -> Result<(), CallError> {
         let (give, part) = oneshot::channel();
         let (held, holds) = oneshot::channel();
         *lock(&self.writing) = Some(part);
@@ -87,7 +102,7 @@ impl Writer {
         let run = move || {
             let mut held = Some(held);
             let mut tell = |what: Result<(), String>| drop(held.take().map(|held| held.send(what)));
-            let taken = writer.take();
+            let taken = writer.take(step, rows);
             if let (Ok(_), true) = (&taken, writer.training.train.consistency != Consistency::Hogwild) {
                 tell(Ok(()));
             }
@@ -115,11 +130,30 @@ impl Writer {
     }
 
     /// What this rank has to save.
-    fn take(&self) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
+    fn take(&self, step: u64, rows: SavedRows) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
         let mut states = std::mem::take(&mut *lock(&self.offered));
+        let mut versions = lock(&self.versions);
+        let base = match rows {
+            SavedRows::Since(base) => versions.get(&base).cloned(),
+            SavedRows::All | SavedRows::Base => None,
+        };
+        let mut now = BTreeMap::new();
         for spec in self.training.modules.iter().filter(|spec| saves(spec, self.rank)) {
-            let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, RowChoice::Used)?;
+            let choice = match (rows, base.as_ref().and_then(|base| base.get(&spec.name))) {
+                (_, Some(version)) => RowChoice::Since(*version),
+                (SavedRows::Base, None) => RowChoice::Base,
+                (SavedRows::All | SavedRows::Since(_), None) => RowChoice::Used,
+            };
+            let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, choice)?;
+            now.insert(spec.name.clone(), snapshot.version);
             states.push((spec.clone(), snapshot));
+        }
+        if rows == SavedRows::Base {
+            versions.insert(step, now);
+            // The one before may still be built on, should this one not be saved.
+            while versions.len() > 2 {
+                versions.pop_first();
+            }
         }
         Ok(states)
     }

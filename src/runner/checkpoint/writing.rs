@@ -5,7 +5,7 @@ use std::io::Write as _;
 use anyhow::{Context as _, Result, ensure};
 
 use super::best::Criterion;
-use super::opened::{JOB, Manifest, Other, STATE, VERSION, judged_before};
+use super::opened::{Base, JOB, Manifest, Other, STATE, VERSION, built_on, judged_before, sha256};
 use super::part::Part;
 use super::state::TrainerState;
 use super::store::{self, Counted, Store};
@@ -35,7 +35,7 @@ impl<'a> Writing<'a> {
         &self.place
     }
 
-    /// All parts are there: so is it (CP-1).
+    /// All parts are there: so is it (CP-1). Gives its place, and what others that build on it call it.
     ///
     /// # Errors
     /// A part is not where it was said to be; the store's.
@@ -44,8 +44,9 @@ impl<'a> Writing<'a> {
         (job, job_text): (&str, &str),
         world_size: u32,
         trainers: &[TrainerState],
+        base: Option<Base>,
         parts: Vec<Part>,
-    ) -> Result<Place> {
+    ) -> Result<(Place, Base)> {
         let store = store::open(&self.place)?;
         let seen = store.files()?;
         for (rank, file) in parts.iter().flat_map(|part| part.files.iter().map(move |file| (part.rank, file)))
@@ -61,12 +62,12 @@ impl<'a> Writing<'a> {
         let others = [(STATE, state.as_str()), (JOB, job_text)];
         let others =
             others.map(|(name, text)| write(&*store, name, text)).into_iter().collect::<Result<_>>()?;
-        let manifest =
-            Manifest { version: VERSION, job: job.into(), step: self.step, world_size, parts, others };
+        let (job, step) = (job.into(), self.step);
+        let manifest = Manifest { version: VERSION, job, step, world_size, base, parts, others };
         let text = serde_json::to_string(&manifest).context("the manifest is not JSON")?;
         let place = self.within.appear(self.step, &text)?;
         self.finished = true;
-        Ok(place)
+        Ok((place, Base { step, sha256: sha256(&text) }))
     }
 }
 
@@ -86,7 +87,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Removes all but the newest `keep`, and but the so many best of all by a criterion.
+/// Removes all but the newest `keep`, but the so many best of all by a criterion, and but what these build on.
 ///
 /// # Errors
 /// The store's.
@@ -101,6 +102,9 @@ pub fn remove_old(within: &dyn Store, keep: usize, best: Option<(&Criterion, usi
             .collect();
         criterion.best(&judged, n)
     });
-    let old = all[..old].iter().enumerate().filter(|(place, _)| !best.contains(place));
-    old.map(|(_, &step)| step).try_for_each(|step| within.remove(step))
+    let is_kept = |place: usize| place >= old || best.contains(&place);
+    let kept = all.iter().enumerate().filter(|(place, _)| is_kept(*place));
+    let bases: Vec<u64> = kept.filter_map(|(_, &step)| built_on(within, step)).collect();
+    let left = all.iter().enumerate().filter(|(place, step)| !is_kept(*place) && !bases.contains(step));
+    left.map(|(_, &step)| step).try_for_each(|step| within.remove(step))
 }

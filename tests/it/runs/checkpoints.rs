@@ -106,9 +106,14 @@ fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
     let mut command = begin(killed.path(), &settings, &["--run-dir", "RUN", "--restarts", "9"]);
     let launcher = start(&mut command);
     let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
+    // Before that it has no ranks, perhaps.
+    eventually("a checkpoint", || {
+        let all = fs::read_dir(killed.path().join("RUN/checkpoints")).into_iter().flatten();
+        all.flatten().any(|one| one.file_name().as_encoded_bytes().starts_with(b"step-"))
+    });
     for round in 0..3 {
         // Rank `round` of the attempt, some checkpoints after the one before.
-        std::thread::sleep(Duration::from_millis(700 + 130 * round));
+        std::thread::sleep(Duration::from_millis(830 * round));
         let children = fs::read_to_string(&ranks).unwrap_or_default();
         if let Some(rank) = children.split_whitespace().nth(round as usize) {
             let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
@@ -206,9 +211,9 @@ fn damaged_checkpoints_are_found() {
     let missing = format!("cannot read `FOLDER/RUN/checkpoints/step-{:010}/shard-00001", steps(&all)[0]);
     assert!(text.contains(&missing), "{text}");
     let manifest = fs::read_to_string(before.join("manifest.json")).unwrap();
-    fs::write(before.join("manifest.json"), manifest.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    fs::write(before.join("manifest.json"), manifest.replacen("\"version\":2", "\"version\":3", 1)).unwrap();
     let text = said(&resume(before), folder.path());
-    assert!(text.contains("is a checkpoint of version 2, and this program reads those up to 1"), "{text}");
+    assert!(text.contains("is a checkpoint of version 3, and this program reads those up to 2"), "{text}");
 }
 
 #[test]

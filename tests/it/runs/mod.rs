@@ -1,4 +1,5 @@
 mod bad_input;
+mod changed_rows;
 mod checkpoints;
 mod collectives;
 mod datasets;

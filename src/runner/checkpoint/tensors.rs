@@ -1,0 +1,272 @@
+//! The tensors of a checkpoint, in whichever of its files they are.
+//!
+//! Of a table it may have the rows alone that were written since an earlier one, its base: then those of the base come before them,
+//! but what was written since, and what is gone.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use tch::{Kind, Tensor};
+
+use super::part::{Part, PartFile, Saved};
+use super::state::Successor;
+use super::store::{InOrder, Source, Store};
+use crate::job::weights::Header;
+use crate::parallel::{AGE, Entry, Extent, ModuleState, PIECE_BYTES, Piece};
+use crate::topology::Rank;
+
+/// What is in one place.
+#[derive(Clone, Copy)]
+pub struct Layer<'a> {
+    pub store: &'a dyn Store,
+    pub parts: &'a [Part],
+}
+
+/// A file of tensors that was opened.
+struct Opened {
+    source: Box<dyn Source>,
+    header: Header,
+    /// As it is shown.
+    name: String,
+}
+
+impl Opened {
+    /// # Errors
+    /// The file cannot be read, or is none of tensors.
+    fn of(store: &dyn Store, file: &str) -> Result<Opened> {
+        let (source, name) = (store.open(file)?, store.place().join(file).to_string());
+        let header = Header::read(InOrder::new(&*source), source.bytes());
+        let header = header.map_err(|message| anyhow!("{name}: cannot be read: {message}"))?;
+        Ok(Opened { source, header, name })
+    }
+}
+
+/// What one file has of a tensor.
+pub struct Found<'a> {
+    opened: Rc<Opened>,
+    /// In the file.
+    name: &'a str,
+    pub saved: &'a Saved,
+    /// Of a base: which of its rows there still are.
+    still: Option<Still>,
+}
+
+/// Which rows of a base are what they were.
+struct Still {
+    written: HashSet<i64>,
+    /// Where rows come and go, those that there are.
+    living: Option<HashSet<i64>>,
+    count: u64,
+}
+
+impl Still {
+    fn has(&self, id: i64) -> bool {
+        !self.written.contains(&id) && self.living.as_ref().is_none_or(|living| living.contains(&id))
+    }
+}
+
+/// The tensors that are `wanted`, each file from its beginning to its end, as stores are read best. `base`: what rows were
+/// written since.
+///
+/// # Errors
+/// A file cannot be read, or has not what the manifest says.
+pub fn find<'a>(
+    of: Layer<'a>,
+    base: Option<Layer<'a>>,
+    wanted: impl Fn(&Saved) -> bool,
+) -> Result<Vec<Found<'a>>> {
+    let mut found = Vec::new();
+    for part in of.parts {
+        let own = in_part(of.store, part, &wanted)?;
+        if own.iter().any(|found| found.has_changed_rows()) {
+            found.extend(of_base(base, part.rank, &own)?);
+        }
+        // Who is there, of those that were not asked for.
+        found.extend(own.into_iter().filter(|found| wanted(found.saved)));
+    }
+    Ok(found)
+}
+
+fn in_part<'a>(
+    store: &dyn Store,
+    part: &'a Part,
+    wanted: &impl Fn(&Saved) -> bool,
+) -> Result<Vec<Found<'a>>> {
+    let mut found = Vec::new();
+    for PartFile { file, tensors, .. } in &part.files {
+        let is_needed = |saved: &Saved| wanted(saved) || saved.entry.slot.as_deref() == Some(AGE);
+        if !tensors.values().any(wanted) {
+            continue;
+        }
+        let opened = Rc::new(Opened::of(store, file)?);
+        let of_file = tensors.iter().filter(|(_, saved)| is_needed(saved));
+        let mut of_file: Vec<(&String, &Saved)> = of_file.collect();
+        of_file.sort_by_key(|(name, _)| opened.header.get(name).map(|stored| stored.start));
+        found.extend(of_file.into_iter().map(|(name, saved)| Found {
+            opened: opened.clone(),
+            name,
+            saved,
+            still: None,
+        }));
+    }
+    Ok(found)
+}
+
+/// What the rank's part of the base has of the rows of which `own` are those that were written since.
+fn of_base<'a>(base: Option<Layer<'a>>, rank: Rank, own: &[Found<'_>]) -> Result<Vec<Found<'a>>> {
+    let base =
+        base.context("it has rows that were written since another one, and does not say since which")?;
+    let part = base.parts.iter().find(|part| part.rank == rank);
+    let part = part.with_context(|| format!("`{}` has no part of rank {rank}", base.store.place()))?;
+    let changed: Vec<&Found<'_>> = own.iter().filter(|found| found.has_changed_rows()).collect();
+    let since = |saved: &Saved| {
+        let slot = saved.entry.slot.as_deref();
+        changed.iter().find(|found| found.is_of(saved, slot)).copied()
+    };
+    let is_changed = |saved: &Saved| since(saved).is_some();
+    let mut before = in_part(base.store, part, &is_changed)?;
+    before.retain(|found| is_changed(found.saved));
+    ensure!(
+        before.len() == changed.len(),
+        "`{}` has {} of the {} tables of which rows were written since",
+        base.store.place(),
+        before.len(),
+        changed.len()
+    );
+    for found in &mut before {
+        let since = since(found.saved).context("a table that nobody has wanted")?;
+        let ages = own.iter().find(|ages| ages.is_of(since.saved, Some(AGE)));
+        let written = since.ids()?.into_iter().collect();
+        let living =
+            ages.map(|ages| Ok::<_, anyhow::Error>(ages.ids()?.into_iter().collect())).transpose()?;
+        let mut still = Still { written, living, count: 0 };
+        still.count = found.ids()?.into_iter().filter(|id| still.has(*id)).count() as u64;
+        found.still = Some(still);
+    }
+    Ok(before)
+}
+
+/// The state of a module, for trainers that may be other ranks.
+///
+/// # Errors
+/// A file cannot be read, or has not what the manifest says; something of the module is missing.
+pub fn read(
+    of: Layer<'_>,
+    base: Option<Layer<'_>>,
+    module: &str,
+    trainers: &[Successor],
+) -> Result<ModuleState> {
+    let mut state = ModuleState::default();
+    for counters in of.parts.iter().filter_map(|part| part.counters.get(module)) {
+        state.counters.merge(counters);
+    }
+    for found in find(of, base, |saved| saved.module == module)? {
+        let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
+        let Saved { entry, from, .. } = found.saved;
+        let entry = Entry { lane: entry.lane.and_then(successor), ..entry.clone() };
+        let added = state.add_saved(&entry, *from, found.pieces());
+        added.with_context(|| format!("`{}` in `{}`", found.name, found.opened.name))?;
+    }
+    state.whole()
+}
+
+impl<'a> Found<'a> {
+    /// The name that the model has it under.
+    pub fn model_name(&self) -> String {
+        self.saved.model_name(self.name)
+    }
+
+    fn has_changed_rows(&self) -> bool {
+        matches!(self.saved.entry.extent, Extent::Rows { changed: true, .. })
+    }
+
+    /// Is it the `slot` of the tensor of a module that `saved` is of?
+    fn is_of(&self, saved: &Saved, slot: Option<&str>) -> bool {
+        let Saved { module, entry, .. } = self.saved;
+        *module == saved.module && entry.tensor == saved.entry.tensor && entry.slot.as_deref() == slot
+    }
+
+    /// How many numbers or rows there are.
+    pub fn count(&self) -> u64 {
+        self.still.as_ref().map_or(self.saved.count, |still| still.count)
+    }
+
+    /// In their order; none is empty.
+    pub fn pieces(&self) -> impl Iterator<Item = Result<Piece>> {
+        let all = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
+        all.filter_map(|piece| match &self.still {
+            None => Some(piece),
+            Some(still) => piece.and_then(|piece| still.of(piece)).transpose(),
+        })
+    }
+
+    fn ids(&self) -> Result<Vec<i64>> {
+        let Saved { ids, count, .. } = self.saved;
+        let ids = ids.as_ref().with_context(|| format!("`{}` has no ids", self.name))?;
+        let pieces = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
+        Ok(Vec::try_from(pieces.numbers(ids, Kind::Int64, (0, *count), *count)?)?)
+    }
+}
+
+impl Still {
+    /// Those rows of a piece that there still are, if there are any.
+    fn of(&self, piece: Piece) -> Result<Option<Piece>> {
+        let ids = piece.ids.context("rows have come without ids")?;
+        let all = (0..).zip(Vec::<i64>::try_from(&ids)?);
+        let there: Vec<i64> = all.filter(|(_, id)| self.has(*id)).map(|(place, _)| place).collect();
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let there = Tensor::f_from_slice(&there)?;
+        let values = piece.values.f_index_select(0, &there)?;
+        Ok(Some(Piece { ids: Some(ids.f_index_select(0, &there)?), values }))
+    }
+}
+
+/// A tensor of a file, piece by piece.
+struct Pieces<'a> {
+    opened: &'a Opened,
+    name: &'a str,
+    saved: &'a Saved,
+    /// Numbers or rows that were read.
+    next: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Result<Piece>> {
+        let Saved { entry, count, ids, .. } = self.saved;
+        if self.next >= *count {
+            return None;
+        }
+        let width = match ids {
+            Some(_) => entry.shape.iter().skip(1).product::<i64>().max(1) as u64,
+            None => 1,
+        };
+        let each = (PIECE_BYTES / (width * entry.kind.elt_size_in_bytes() as u64)).max(1);
+        let of = (self.next, each.min(count - self.next));
+        self.next += of.1;
+        let read = || {
+            let values = self.numbers(self.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
+            let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
+            let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
+            let ids = self.numbers(ids, Kind::Int64, of, *count)?;
+            Ok(Piece { ids: Some(ids), values: values.f_view(shape.as_slice())? })
+        };
+        Some(read())
+    }
+}
+
+impl Pieces<'_> {
+    /// So many numbers from one on, of a tensor that has `all`.
+    fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
+        let stored = self.opened.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
+        let size = kind.elt_size_in_bytes() as u64;
+        ensure!(stored.len == all * size, "`{name}` has {} bytes, and {} are known", stored.len, all * size);
+        let mut bytes = vec![0; (count * size) as usize];
+        self.opened.source.read_at(&mut bytes, stored.start + from * size)?;
+        Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)
+    }
+}

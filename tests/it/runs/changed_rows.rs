@@ -1,0 +1,211 @@
+//! Checkpoints with the rows of a table that were written since an earlier one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tch::Tensor;
+
+use crate::program::*;
+
+/// Two trainers, and a table on two servers, of which a step has a few rows.
+const JOB: &str = r#"name = "rows"
+seed = 3
+[roles]
+trainer = 2
+server = 2
+[modules.table]
+place = "server"
+shards = "hash"
+input = [10]
+input_dtype = "int64"
+layers = [{ type = "embedding_bag", num_embeddings = 3000, embedding_dim = 16, mode = "sum" }]
+[modules.net]
+place = "trainer"
+layers = [{ type = "linear", in_features = 16, out_features = 8 }]
+[data]
+plugin = "bags"
+[data.train]
+samples = 4000
+rows = 3000
+bags = 8
+classes = 8
+seed = 0
+[loss]
+plugin = "cross_entropy"
+[optimizer]
+type = "adagrad"
+lr = 0.05
+[train]
+forward = ["table", "net"]
+epochs = 10
+steps = 90
+batch_size = 4
+consistency = "bsp"
+[checkpoint]
+every_steps = 8
+keep = 100
+"#;
+
+fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
+    fs::write(folder.join("job.toml"), JOB).unwrap();
+    let mut command = pstrain(folder);
+    command.args(["spawn", "job.toml", "--master-port", "0"]).args(more);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
+fn train(folder: &Path, settings: &[&str], more: &[&str]) {
+    assert_code(&finish(&mut begin(folder, settings, more)), 0);
+}
+
+fn tool(folder: &Path, args: &[&str]) -> std::process::Output {
+    finish(pstrain(folder).arg("checkpoint").args(args))
+}
+
+/// Of each: its folder, its step, and the step of what it builds on.
+fn listed(folder: &Path) -> Vec<(String, u64, Option<u64>)> {
+    let listed: Value = serde_json::from_str(&stdout(&tool(folder, &["list", "RUN", "--json"]))).unwrap();
+    let of = |one: &Value| {
+        let number = |key: &str| one[key].as_u64();
+        let path = one["folder"].as_str().unwrap().to_owned();
+        (path, number("step").unwrap(), number("since"))
+    };
+    listed.as_array().unwrap().iter().map(of).collect()
+}
+
+/// The last one that builds on another, and its step.
+fn last_built(folder: &Path) -> (String, u64) {
+    let (path, step, _) = listed(folder).into_iter().rfind(|one| one.2.is_some()).unwrap();
+    (path, step)
+}
+
+const WAYS: [&[&str]; 4] = [
+    &["optimizer.type=adagrad"],
+    &["modules.table.shards=rows", "optimizer={type=\"adam\", lr=0.01}"],
+    &["modules.table.admit_after=2", "modules.table.evict_after=14"],
+    &["ema.decay=0.9", "modules.table.admit_after=2", "modules.table.evict_after=14"],
+];
+
+#[test]
+fn a_run_goes_on_from_rows_that_were_written_since_an_earlier_checkpoint() {
+    for way in WAYS {
+        let folder = tempfile::tempdir().unwrap();
+        train(folder.path(), way, &["--run-dir", "RUN"]);
+        let all = listed(folder.path());
+        assert_eq!(all[0].2, None, "{way:?}");
+        assert!(all[1..].iter().take(9).all(|one| one.2 == Some(all[0].1)), "{way:?}: {all:?}");
+        let (from, step) = last_built(folder.path());
+        train(folder.path(), way, &["--run-dir", "OTHER", "--resume", &from]);
+        let [whole, other] = ["RUN", "OTHER"].map(|run| folder.path().join(run));
+        let model = "model.safetensors";
+        let same = fs::read(whole.join(model)).unwrap() == fs::read(other.join(model)).unwrap();
+        assert!(same, "{way:?}: the model is another");
+        if way.contains(&"ema.decay=0.9") {
+            let [whole, other] = [whole, other].map(|run| loaded(&run.join("model-ema.safetensors")));
+            assert_near(&whole, &other, 1e-6);
+        }
+        // As one file: what a run has that ends there.
+        let steps = format!("train.steps={step}");
+        let short = [way, &[&steps]].concat();
+        train(folder.path(), &short, &["--run-dir", "SHORT"]);
+        let export = |out: &str, more: &[&str]| {
+            assert_code(&tool(folder.path(), &[&["export", &from, "--out", out], more].concat()), 0);
+            loaded(&folder.path().join(out))
+        };
+        assert_near(
+            &export("model.safetensors", &[]),
+            &loaded(&folder.path().join("SHORT/model.safetensors")),
+            0.0,
+        );
+        if way.contains(&"ema.decay=0.9") {
+            let averages = loaded(&folder.path().join("SHORT/model-ema.safetensors"));
+            assert_near(&export("ema.safetensors", &["--ema"]), &averages, 1e-6);
+        }
+    }
+}
+
+fn loaded(file: &Path) -> Vec<(String, Tensor)> {
+    Tensor::read_safetensors(file).unwrap()
+}
+
+/// The rows by their ids, and of a tensor without ids by their places.
+fn rows(tensors: &[(String, Tensor)], name: &str) -> BTreeMap<i64, Vec<f32>> {
+    let find = |name: &str| tensors.iter().find(|(of, _)| of == name).map(|(_, value)| value);
+    let value = find(name).unwrap_or_else(|| panic!("{name}"));
+    let ids = name.strip_suffix("weight").and_then(|table| find(&format!("{table}ids")));
+    let ids = ids.map(|ids| Vec::<i64>::try_from(ids).unwrap());
+    let ids = ids.unwrap_or_else(|| (0..value.size()[0]).collect());
+    let row = |at: usize| Vec::<f32>::try_from(value.get(at as i64).view([-1])).unwrap();
+    ids.into_iter().enumerate().map(|(at, id)| (id, row(at))).collect()
+}
+
+/// What one has of the other's rows is within `most` of them. A checkpoint may have rows that the next step has asked for already,
+/// and has none that nobody has asked for. Of an average the last bits differ: it is brought up to date when a checkpoint is made,
+/// and the disk decides when that is.
+#[track_caller]
+fn assert_near(exported: &[(String, Tensor)], saved: &[(String, Tensor)], most: f32) {
+    for (name, _) in exported.iter().filter(|(name, _)| !name.ends_with(".ids")) {
+        let (exported, wanted) = (rows(exported, name), rows(saved, name));
+        let common: Vec<i64> = exported.keys().filter(|id| wanted.contains_key(id)).copied().collect();
+        assert_eq!(common.len(), exported.len().min(wanted.len()), "{name}: rows are missing");
+        for id in common {
+            let off = exported[&id].iter().zip(&wanted[&id]).map(|(one, other)| (one - other).abs());
+            assert!(off.fold(0.0, f32::max) <= most, "{name}, row {id}");
+        }
+    }
+}
+
+/// One of so many has all rows, and what is kept keeps what it builds on.
+#[test]
+fn what_a_checkpoint_builds_on_is_kept_and_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["checkpoint.full_every=4", "checkpoint.keep=1"];
+    train(folder.path(), &settings, &["--run-dir", "RUN"]);
+    let all = listed(folder.path());
+    let Some(since) = all.last().unwrap().2 else {
+        assert_eq!(all.len(), 1, "the last one has all rows");
+        return;
+    };
+    assert_eq!(all.iter().map(|one| one.1).collect::<Vec<_>>(), [since, all[1].1]);
+    let text = stdout(&tool(folder.path(), &["list", "RUN"]));
+    assert!(text.contains(&format!("rows since step {since}")), "{text}");
+    assert_code(&tool(folder.path(), &["verify", "RUN"]), 0);
+
+    let [base, last] = [0, 1].map(|nth: usize| folder.path().join(&all[nth].0));
+    let manifest = fs::read_to_string(base.join("manifest.json")).unwrap();
+    fs::write(base.join("manifest.json"), manifest.replacen("\"job\":\"rows\"", "\"job\":\"cows\"", 1))
+        .unwrap();
+    let output = tool(folder.path(), &["verify", last.to_str().unwrap()]);
+    assert_code(&output, 1);
+    let text = stdout(&output);
+    assert!(text.contains("than the one beside it: the SHA-256 of its manifest is"), "{text}");
+    fs::write(base.join("manifest.json"), manifest).unwrap();
+    let part = fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().path());
+    let part = part.filter(|path| path.extension().is_some_and(|kind| kind == "safetensors")).last().unwrap();
+    let mut bytes = fs::read(&part).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&part, bytes).unwrap();
+    let text = stdout(&tool(folder.path(), &["verify", last.to_str().unwrap()]));
+    assert!(text.contains("is not as it was written: its SHA-256 is"), "{text}");
+    fs::remove_dir_all(&base).unwrap();
+    let output = finish(&mut begin(
+        folder.path(),
+        &settings,
+        &["--run-dir", "OTHER", "--resume", last.to_str().unwrap()],
+    ));
+    assert_code(&output, 2);
+    let text = stderr(&output);
+    assert!(text.contains("which has to lie beside it\n  hint: copy both of them"), "{text}");
+}
+
+#[test]
+fn all_rows_are_written_where_the_job_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), &["checkpoint.full_every=1"], &["--run-dir", "RUN"]);
+    let all = listed(folder.path());
+    assert!(all.len() > 1 && all.iter().all(|one| one.2.is_none()), "{all:?}");
+}
