@@ -111,6 +111,11 @@ impl FakeS3 {
         self.shared.changed.notify_all();
     }
 
+    /// By a name, which has to be looked up.
+    pub fn named_endpoint(&self) -> String {
+        format!("http://localhost:{}", self.address.port())
+    }
+
     pub fn keys(&self) -> Vec<String> {
         self.shared.lock().objects.keys().cloned().collect()
     }
