@@ -124,10 +124,13 @@ pub fn assert_code(output: &Output, code: i32) {
 /// `spawn` of `job` (None: the built-in one) into the run folder `RUN` of `folder`, in place of an earlier run; the system
 /// chooses the port.
 pub fn spawn(folder: &Path, job: Option<&str>, settings: &[&str]) -> Command {
+    spawn_with(folder, job, settings, &["--run-dir", "RUN", "--overwrite"])
+}
+
+/// `spawn` with more arguments, which name the run folder.
+pub fn spawn_with(folder: &Path, job: Option<&str>, settings: &[&str], more: &[&str]) -> Command {
     let mut command = pstrain(folder);
-    command.arg("spawn");
-    command.args(job);
-    command.args(["--master-port", "0", "--run-dir", "RUN", "--overwrite"]);
+    command.arg("spawn").args(job).args(["--master-port", "0"]).args(more);
     for setting in settings {
         command.args(["--set", setting]);
     }

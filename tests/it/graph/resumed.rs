@@ -21,13 +21,9 @@ fn resumed(model: &Model, places: &[Place], then: &[Place], settings: &[&str]) -
     let whole = run(model, places, &settings);
     let other = tempfile::tempdir().unwrap();
     fs::write(other.path().join("job.toml"), job_of(model, then)).unwrap();
-    let mut command = pstrain(other.path());
     let from = whole.path().join("RUN/checkpoints/step-0000000020");
-    command.args(["spawn", "job.toml", "--master-port", "0", "--run-dir", "RUN", "--resume"]).arg(&from);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    assert_code(&finish(&mut command), 0);
+    let more = ["--run-dir", "RUN", "--resume", from.to_str().unwrap()];
+    assert_code(&finish(&mut spawn_with(other.path(), Some("job.toml"), &settings, &more)), 0);
     [whole, other]
 }
 

@@ -50,12 +50,7 @@ keep = 100
 
 fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
     fs::write(folder.join("job.toml"), JOB).unwrap();
-    let mut command = pstrain(folder);
-    command.args(["spawn", "job.toml", "--master-port", "0"]).args(more);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    command
+    spawn_with(folder, Some("job.toml"), settings, more)
 }
 
 fn train(folder: &Path, settings: &[&str], more: &[&str]) {

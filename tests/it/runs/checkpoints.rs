@@ -15,12 +15,7 @@ use crate::support::{eventually, times};
 
 /// The built-in job in the run folder `RUN`.
 fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
-    let mut command = pstrain(folder);
-    command.args(["spawn", "--master-port", "0"]).args(more);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    command
+    spawn_with(folder, None, settings, more)
 }
 
 fn trained(folder: &Path, settings: &[&str]) {

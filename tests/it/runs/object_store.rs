@@ -46,11 +46,7 @@ fn job(folder: &Path, store: &FakeS3, settings: &[&str], more: &[&str]) -> Comma
 
 /// The same, which goes on in the run folder.
 fn going_on(folder: &Path, store: &FakeS3, settings: &[&str], from: &str) -> Command {
-    let mut command = pstrain(folder);
-    command.args(["spawn", "--master-port", "0", "--resume", from]);
-    for setting in [&[TO], settings].concat() {
-        command.args(["--set", setting]);
-    }
+    let mut command = spawn_with(folder, None, &[&[TO], settings].concat(), &["--resume", from]);
     with_keys(&mut command, &store.endpoint(), 30_000);
     command
 }
@@ -383,12 +379,8 @@ fn a_bucket_of_moto_keeps_them() {
     run(pstrain(folder.path()).args(["checkpoint", "verify", "s3://bucket/runs/digits"]));
     let listed = run(pstrain(folder.path()).args(["checkpoint", "list", "s3://bucket/runs/digits"]));
     assert_eq!(stdout(&listed).lines().count(), 1, "{}", stdout(&listed));
-    let mut again = pstrain(folder.path());
-    again.args(["spawn", "--master-port", "0", "--run-dir", "AGAIN", "--resume", "s3://bucket/runs/digits"]);
-    for setting in settings {
-        again.args(["--set", setting]);
-    }
-    let output = run(&mut again);
+    let more = ["--run-dir", "AGAIN", "--resume", "s3://bucket/runs/digits"];
+    let output = run(&mut spawn_with(folder.path(), None, &settings, &more));
     assert!(stderr(&output).contains("in `s3://bucket/runs/digits/step-000000000"), "{}", stderr(&output));
     assert_eq!(whole, fs::read(folder.path().join("AGAIN/model.safetensors")).unwrap());
     drop(server.stdin.take());

@@ -59,12 +59,7 @@ fn write_job(folder: &Path) {
 }
 
 fn run(folder: &Path, run: &str, settings: &[&str], more: &[&str]) -> std::process::Command {
-    let mut command = pstrain(folder);
-    command.args(["spawn", "job.toml", "--master-port", "0", "--run-dir", run]).args(more);
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    command
+    spawn_with(folder, Some("job.toml"), settings, &[&["--run-dir", run], more].concat())
 }
 
 /// Each row was moved once, in a batch of up to so many samples: twice, and it would lie between these steps.
