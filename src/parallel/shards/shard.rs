@@ -20,7 +20,7 @@ use crate::optimizers::{AVERAGE, Optimization, OptimizerSpec};
 use crate::parallel::finite::wrong_rows;
 use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowChoice, RowShare, Stateful};
-use crate::parallel::updates::Updates;
+use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::{Applied, Measured, StepTerms};
 use crate::profile::{Activity, span};
 use crate::topology::Rank;
@@ -325,7 +325,7 @@ impl Stateful for Shard {
         let unused_rows = rows == RowChoice::All;
         let counters = self.updates.snapshot(|_, table| {
             snapshot = Some(table.snapshot(rows));
-            version = table.version_of_rows();
+            version = table.version();
             (slots, steps) = table.slots();
             // Rows that nobody has used have no others.
             slots.retain(|(_, slot)| !unused_rows || *slot == AVERAGE);

@@ -351,10 +351,6 @@ impl Table {
         Ok(())
     }
 
-    pub fn version_of_rows(&self) -> u64 {
-        self.version
-    }
-
     /// The number of the next update.
     fn now(&self) -> i64 {
         // Nobody counts so far.

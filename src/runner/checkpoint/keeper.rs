@@ -322,11 +322,11 @@ impl Keeper {
             parts.push(part);
         }
         let job = (self.name.as_str(), self.job_text.as_str());
-        let (place, this) = writing.finish(job, self.world_size, trainers, base.clone(), parts)?;
-        if let Some((_, built)) = lock(&self.state).base.as_mut().filter(|_| base.is_some()) {
-            *built += 1;
-        } else if rows == SavedRows::Base {
-            lock(&self.state).base = Some((this, 0));
+        let (place, this) = writing.finish(job, self.world_size, trainers, base, parts)?;
+        match rows {
+            SavedRows::All => {}
+            SavedRows::Base => lock(&self.state).base = Some((this, 0)),
+            SavedRows::Since(_) => lock(&self.state).base.iter_mut().for_each(|(_, built)| *built += 1),
         }
         tracing::debug!("checkpoint of step {step} in `{place}`");
         let criterion = Criterion::of(&self.training);

@@ -237,7 +237,7 @@ pub fn built_on(within: &dyn Store, step: u64) -> Option<u64> {
     Some(serde_json::from_str::<OfBase>(&text).ok()?.base?.step)
 }
 
-/// Of a manifest.
+/// Of the text of a manifest.
 pub fn sha256(text: &str) -> String {
     hex(Sha256::digest(text))
 }

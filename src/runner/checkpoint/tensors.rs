@@ -3,7 +3,8 @@
 //! Of a table it may have the rows alone that were written since an earlier one, its base: then those of the base come before them,
 //! but what was written since, and what is gone.
 
-use std::collections::HashSet;
+use std::collections::btree_map::Entry as MapEntry;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -48,8 +49,8 @@ pub struct Found<'a> {
     /// In the file.
     name: &'a str,
     pub saved: &'a Saved,
-    /// Of a base: which of its rows there still are.
-    still: Option<Still>,
+    /// Of a base: which of its rows there still are, the same for all that is kept of a table.
+    still: Option<Rc<Still>>,
 }
 
 /// Which rows of a base are what they were.
@@ -61,8 +62,29 @@ struct Still {
 }
 
 impl Still {
+    /// Those of `base` but what was `written` since; `ages`: of those that there are, where rows come and go.
+    fn of(base: &Found<'_>, written: &Found<'_>, ages: Option<&Found<'_>>) -> Result<Still> {
+        let ids = |found: &Found<'_>| anyhow::Ok(found.ids()?.into_iter().collect::<HashSet<i64>>());
+        let mut still = Still { written: ids(written)?, living: ages.map(ids).transpose()?, count: 0 };
+        still.count = base.ids()?.into_iter().filter(|id| still.has(*id)).count() as u64;
+        Ok(still)
+    }
+
     fn has(&self, id: i64) -> bool {
         !self.written.contains(&id) && self.living.as_ref().is_none_or(|living| living.contains(&id))
+    }
+
+    /// Those rows of a piece that there still are, if there are any.
+    fn in_piece(&self, piece: Piece) -> Result<Option<Piece>> {
+        let ids = piece.ids.context("rows have come without ids")?;
+        let all = (0..).zip(Vec::<i64>::try_from(&ids)?);
+        let there: Vec<i64> = all.filter(|(_, id)| self.has(*id)).map(|(place, _)| place).collect();
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let there = Tensor::f_from_slice(&there)?;
+        let values = piece.values.f_index_select(0, &there)?;
+        Ok(Some(Piece { ids: Some(ids.f_index_select(0, &there)?), values }))
     }
 }
 
@@ -82,7 +104,7 @@ pub fn find<'a>(
         if own.iter().any(|found| found.has_changed_rows()) {
             found.extend(of_base(base, part.rank, &own)?);
         }
-        // Who is there, of those that were not asked for.
+        // Without what only tells which rows there are.
         found.extend(own.into_iter().filter(|found| wanted(found.saved)));
     }
     Ok(found)
@@ -134,15 +156,18 @@ fn of_base<'a>(base: Option<Layer<'a>>, rank: Rank, own: &[Found<'_>]) -> Result
         before.len(),
         changed.len()
     );
+    let mut tables = BTreeMap::new();
     for found in &mut before {
-        let since = since(found.saved).context("a table that nobody has wanted")?;
-        let ages = own.iter().find(|ages| ages.is_of(since.saved, Some(AGE)));
-        let written = since.ids()?.into_iter().collect();
-        let living =
-            ages.map(|ages| Ok::<_, anyhow::Error>(ages.ids()?.into_iter().collect())).transpose()?;
-        let mut still = Still { written, living, count: 0 };
-        still.count = found.ids()?.into_iter().filter(|id| still.has(*id)).count() as u64;
-        found.still = Some(still);
+        let Saved { module, entry, .. } = found.saved;
+        let still = match tables.entry((module, &entry.tensor)) {
+            MapEntry::Occupied(known) => known.into_mut(),
+            MapEntry::Vacant(table) => {
+                let since = since(found.saved).context("a table that nobody has wanted")?;
+                let ages = own.iter().find(|ages| ages.is_of(found.saved, Some(AGE)));
+                table.insert(Rc::new(Still::of(found, since, ages)?))
+            }
+        };
+        found.still = Some(still.clone());
     }
     Ok(before)
 }
@@ -197,7 +222,7 @@ impl<'a> Found<'a> {
         let all = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
         all.filter_map(|piece| match &self.still {
             None => Some(piece),
-            Some(still) => piece.and_then(|piece| still.of(piece)).transpose(),
+            Some(still) => piece.and_then(|piece| still.in_piece(piece)).transpose(),
         })
     }
 
@@ -206,21 +231,6 @@ impl<'a> Found<'a> {
         let ids = ids.as_ref().with_context(|| format!("`{}` has no ids", self.name))?;
         let pieces = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
         Ok(Vec::try_from(pieces.numbers(ids, Kind::Int64, (0, *count), *count)?)?)
-    }
-}
-
-impl Still {
-    /// Those rows of a piece that there still are, if there are any.
-    fn of(&self, piece: Piece) -> Result<Option<Piece>> {
-        let ids = piece.ids.context("rows have come without ids")?;
-        let all = (0..).zip(Vec::<i64>::try_from(&ids)?);
-        let there: Vec<i64> = all.filter(|(_, id)| self.has(*id)).map(|(place, _)| place).collect();
-        if there.is_empty() {
-            return Ok(None);
-        }
-        let there = Tensor::f_from_slice(&there)?;
-        let values = piece.values.f_index_select(0, &there)?;
-        Ok(Some(Piece { ids: Some(ids.f_index_select(0, &there)?), values }))
     }
 }
 

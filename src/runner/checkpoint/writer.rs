@@ -133,16 +133,13 @@ impl Writer {
     fn take(&self, step: u64, rows: SavedRows) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
         let mut states = std::mem::take(&mut *lock(&self.offered));
         let mut versions = lock(&self.versions);
-        let base = match rows {
-            SavedRows::Since(base) => versions.get(&base).cloned(),
-            SavedRows::All | SavedRows::Base => None,
-        };
+        let version = |base, module: &String| versions.get(&base)?.get(module).copied();
         let mut now = BTreeMap::new();
         for spec in self.training.modules.iter().filter(|spec| saves(spec, self.rank)) {
-            let choice = match (rows, base.as_ref().and_then(|base| base.get(&spec.name))) {
-                (_, Some(version)) => RowChoice::Since(*version),
-                (SavedRows::Base, None) => RowChoice::Base,
-                (SavedRows::All | SavedRows::Since(_), None) => RowChoice::Used,
+            let choice = match rows {
+                SavedRows::All => RowChoice::Used,
+                SavedRows::Base => RowChoice::Base,
+                SavedRows::Since(base) => version(base, &spec.name).map_or(RowChoice::Used, RowChoice::Since),
             };
             let snapshot = StateSnapshot::take(&self.autograd, self.rank, &spec.name, choice)?;
             now.insert(spec.name.clone(), snapshot.version);

@@ -95,7 +95,10 @@ pub fn remove_old(within: &dyn Store, keep: usize, best: Option<(&Criterion, usi
     let mut all = within.steps()?;
     all.sort_unstable();
     let old = all.len().saturating_sub(keep);
-    let best = best.filter(|_| old > 0).map_or(Vec::new(), |(criterion, n)| {
+    if old == 0 {
+        return Ok(());
+    }
+    let best = best.map_or(Vec::new(), |(criterion, n)| {
         let judged: Vec<_> = all
             .iter()
             .map(|&step| judged_before(within, &format!("{}/{STATE}", store::name(step))))
