@@ -115,7 +115,8 @@ impl Store {
     }
 
     /// A store in a file that all processes can write and lock. The file must not be there, or be empty, before the
-    /// first of the `size` ranks comes; the last to leave deletes it.
+    /// first of the `size` ranks comes; the last to leave deletes it, if no other leaves in the same moment: c10d counts
+    /// those that left, and those that are left, one after the other.
     ///
     /// # Errors
     /// The file cannot be opened; its folder is not there; the path holds a NUL byte.

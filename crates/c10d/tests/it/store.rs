@@ -127,6 +127,17 @@ fn prefixes_keep_apart_what_has_the_same_name() {
 }
 
 #[test]
+fn the_last_to_leave_a_file_takes_it_away() {
+    let path = std::env::temp_dir().join(format!("c10d-last-to-leave-{}", std::process::id()));
+    let stores = [(); 3].map(|()| Store::file(&path, 3).unwrap());
+    for store in stores {
+        assert!(path.exists());
+        drop(store);
+    }
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_store_that_cannot_be_opened_says_which_and_why() {
     let error = Store::file("/nowhere/at/all", 2).unwrap_err();
     assert_eq!(error.to_string(), "file store /nowhere/at/all: open: there is no folder /nowhere/at");
