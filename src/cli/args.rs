@@ -309,8 +309,8 @@ Examples:
   pstrain checkpoint export runs/mnist_ps-20260901-120000 --out model.safetensors
   pstrain checkpoint export runs/mnist_ps-20260901-120000/checkpoints/step-0000001200 --out model.safetensors
 
-Another job starts a module from the file with modules.NAME.weights. Of a table that was cut over ranks the file has the rows
-that were used, as NAME.weight, and their ids, as NAME.ids; weights reads these, too.")]
+Another job starts a module from the file, or from the checkpoint itself, with modules.NAME.weights. Of a table that was cut over
+ranks the file has the rows that were used, as NAME.weight, and their ids, as NAME.ids; weights reads these, too.")]
     Export(CheckpointExportArgs),
 }
 

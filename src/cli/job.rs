@@ -97,6 +97,7 @@ fn validate(
     match loaded {
         Ok(mut resolved) => {
             adjust(&mut resolved.job)?;
+            wrong.extend(model_files::open_checkpoints(&mut resolved.job, resolved.rank));
             wrong.extend(model_files::problems(&resolved.job, resolved.rank));
             if wrong.is_empty() {
                 return Ok(resolved);

@@ -156,9 +156,10 @@ fn refused(error: anyhow::Error) -> Failure {
 /// The run folder with the job in it. `file`: the one that the job was read from.
 fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) -> Result<RunFolder, Failure> {
     let modules = resolved.job.training().map_or(&[][..], |training| training.modules.as_slice());
-    let of_modules = modules
-        .iter()
-        .flat_map(|module| module.weights.iter().chain(module.torchscript().map(|script| &script.file)));
+    let of_modules = modules.iter().flat_map(|module| {
+        let weights = module.weights.iter().map(|weights| &weights.path);
+        weights.chain(module.torchscript().map(|script| &script.file))
+    });
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
     let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });

@@ -12,7 +12,7 @@ impl Job {
         // Its ranks are all here, wherever they were when it was trained.
         self.cluster.master_addr = "127.0.0.1".into();
         for module in training.modules.iter_mut().filter(|module| module.has_state()) {
-            module.weights = Some(model.into());
+            module.weights = Some(model.to_owned().into());
         }
         // The weights stay as they are.
         training.ema = None;

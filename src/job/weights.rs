@@ -1,5 +1,7 @@
 //! The tensors that a module may start from: what a safetensors file has, and whether a module can take it.
 //!
+//! A checkpoint has them in several files, and is looked at as one ([`Scattered`]).
+//!
 //! Only the file's header is read here, from whoever has opened it. It is taken for hostile: its length is bounded before
 //! anything is allocated, and each tensor has to lie where its shape and dtype say, without gaps and inside the file
 //! (<https://huggingface.co/docs/safetensors>, "Format").
@@ -10,6 +12,7 @@
 
 mod fit;
 mod rows;
+mod scattered;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,6 +23,7 @@ use crate::human::cut;
 
 pub use fit::{Problem, Wanted, fit, wanted_by_layers};
 pub use rows::{StoredRows, fit_rows};
+pub use scattered::{Piece, Scattered, Weights};
 
 /// Bytes of the largest header that is read: a hundred thousand tensors and more.
 pub const LARGEST_HEADER: u64 = 16 << 20;

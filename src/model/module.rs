@@ -1,6 +1,5 @@
 //! A module: its structure, its initial parameters, its buffers.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use c10d::torch_message;
@@ -10,7 +9,8 @@ use super::ModelError;
 use super::plan::{Node, Plan};
 use super::script::{self, ScriptBody};
 use super::split::Split;
-use crate::job::{Autocast, MadeOf, ModuleSize, ModuleSpec, Stage, weights};
+use crate::job::weights::{self, Weights};
+use crate::job::{Autocast, MadeOf, ModuleSize, ModuleSpec, Stage};
 use crate::layers::op::Buffer;
 use crate::layers::{Layer, init, rng};
 use crate::topology::Device;
@@ -35,7 +35,7 @@ pub struct Module {
     /// Further names of parameters and buffers, each with the name under which it is one of them.
     pub(super) tied: Vec<(String, String)>,
     /// What it starts from instead of its seed or its TorchScript.
-    weights: Option<PathBuf>,
+    weights: Option<Weights>,
     seed: u64,
     /// Activations are computed again in the backward.
     pub(super) recompute: bool,
@@ -202,8 +202,8 @@ impl Module {
     /// # Errors
     /// Libtorch could not make a tensor (memory); the weights cannot be read or do not fit.
     pub fn initial_parameters(&self) -> Result<Vec<Tensor>, ModelError> {
-        if let Some(file) = &self.weights {
-            return self.start_from(file);
+        if let Some(weights) = &self.weights {
+            return self.start_from(weights);
         }
         let nodes = match &self.body {
             Body::Layers { nodes, .. } => nodes,

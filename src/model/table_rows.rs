@@ -1,18 +1,16 @@
-//! The rows that a table starts from whose rows lie on several ranks, out of a safetensors file, in pieces.
+//! The rows that a table starts from whose rows lie on several ranks, out of a safetensors file or a checkpoint, in pieces.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::ModelError;
-use super::weights::{open, unread};
+use super::weights::{Opened, unread};
 use crate::job::ModuleSpec;
-use crate::job::weights::{Stored, fit_rows};
+use crate::job::weights::{Stored, Weights, fit_rows};
 
-/// Rows that a file has of a table.
+/// Rows that weights have of a table.
 pub struct TableRows {
-    file: File,
+    opened: Opened,
     path: PathBuf,
     /// Where they begin.
     start: u64,
@@ -26,33 +24,34 @@ const PIECE_BYTES: usize = 4 << 20;
 const NUMBER_BYTES: usize = size_of::<f32>();
 
 impl TableRows {
-    /// Those of the file at `path` for the `nth` of the tables of `module`'s only layer.
+    /// Those of `weights` for the `nth` of the tables of `module`'s only layer.
     ///
     /// # Errors
-    /// The file cannot be read; what it has is not these tables; an id in it is negative, not in the table (where it has an
+    /// They cannot be read; what they have is not these tables; an id in it is negative, not in the table (where it has an
     /// end, `below`), or there twice.
     pub fn open(
-        path: &Path,
+        weights: &Weights,
         module: &ModuleSpec,
         nth: usize,
         below: Option<i64>,
     ) -> Result<TableRows, ModelError> {
+        let path = &weights.path;
         let failed = |message: String| unread(path, message);
-        let (mut file, header) = open(path).map_err(failed)?;
+        let mut opened = Opened::open(weights).map_err(failed)?;
         let rows =
             module.rows().ok_or_else(|| failed("its rows are for a table, and this is none".into()))?;
         let tables = module.tables(&rows);
         let dim = rows.table.dim;
-        let mut stored = fit_rows(module.written_name(), &tables, dim, &header)
-            .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
+        let mut stored = fit_rows(module.written_name(), &tables, dim, &opened.header)
+            .map_err(|problems| ModelError::Weights { file: path.clone(), problems })?;
         let stored = stored.swap_remove(nth);
-        let ids = stored.ids.map(|ids| integers(&mut file, &ids)).transpose().map_err(failed)?;
+        let ids = stored.ids.map(|ids| integers(&mut opened, &ids)).transpose().map_err(failed)?;
         if let Some(ids) = &ids {
             check(ids, below).map_err(failed)?;
         }
         let count = usize::try_from(stored.numbers.shape[0]).map_err(|error| failed(error.to_string()))?;
         let (start, dim) = (stored.numbers.start, dim as usize);
-        Ok(TableRows { file, path: path.into(), start, dim, ids, count })
+        Ok(TableRows { opened, path: path.clone(), start, dim, ids, count })
     }
 
     /// Hands over those rows for whose ids `wanted` is true, in pieces: their ids, and their numbers row after row.
@@ -90,21 +89,17 @@ impl TableRows {
     fn read(&mut self, rows: &Range<usize>) -> Result<Vec<f32>, String> {
         let row = self.dim * NUMBER_BYTES;
         let mut bytes = vec![0; rows.len() * row];
-        self.file
-            .seek(SeekFrom::Start(self.start + (rows.start * row) as u64))
-            .and_then(|_| self.file.read_exact(&mut bytes))
-            .map_err(|error| error.to_string())?;
+        let at = self.start + (rows.start * row) as u64;
+        self.opened.read_at(&mut bytes, at).map_err(|error| error.to_string())?;
         let (numbers, _) = bytes.as_chunks::<NUMBER_BYTES>();
         Ok(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect())
     }
 }
 
-fn integers(file: &mut File, stored: &Stored) -> Result<Vec<i64>, String> {
+fn integers(opened: &mut Opened, stored: &Stored) -> Result<Vec<i64>, String> {
     // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
     let mut bytes = vec![0; usize::try_from(stored.len).map_err(|error| error.to_string())?];
-    file.seek(SeekFrom::Start(stored.start))
-        .and_then(|_| file.read_exact(&mut bytes))
-        .map_err(|error| error.to_string())?;
+    opened.read_at(&mut bytes, stored.start).map_err(|error| error.to_string())?;
     let (numbers, _) = bytes.as_chunks::<8>();
     Ok(numbers.iter().map(|number| i64::from_le_bytes(*number)).collect())
 }

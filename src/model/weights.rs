@@ -1,15 +1,19 @@
-//! The parameters that a module starts from, out of a safetensors file.
+//! The parameters that a module starts from, out of a safetensors file or a checkpoint.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::io::{self, BufReader};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use c10d::torch_message;
 use tch::{Kind, Tensor, no_grad};
 
 use super::dtype::{kind_named, torch_name};
 use super::{ModelError, Module};
-use crate::job::weights::{self, Dtype, Header, Stored, Wanted};
+use crate::job::weights::{self, Dtype, Header, Scattered, Stored, Wanted, Weights};
 
 /// What the file at `path` has. Needs no libtorch.
 ///
@@ -19,7 +23,7 @@ pub fn header(path: &Path) -> Result<Header, ModelError> {
     open(path).map(|(_, header)| header).map_err(|message| unread(path, message))
 }
 
-pub(super) fn open(path: &Path) -> Result<(File, Header), String> {
+fn open(path: &Path) -> Result<(File, Header), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let meta = file.metadata().map_err(|error| error.to_string())?;
     if !meta.is_file() {
@@ -33,15 +37,57 @@ pub(super) fn unread(path: &Path, message: String) -> ModelError {
     ModelError::File { file: path.into(), doing: "read", message }
 }
 
+/// Weights that were opened.
+pub(super) struct Opened {
+    pub header: Header,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    OfFile(File),
+    /// With the files of it that were opened.
+    OfCheckpoint(Arc<Scattered>, BTreeMap<PathBuf, File>),
+}
+
+impl Opened {
+    pub fn open(weights: &Weights) -> Result<Opened, String> {
+        if let Some(scattered) = &weights.scattered {
+            let bytes = Bytes::OfCheckpoint(scattered.clone(), BTreeMap::new());
+            return Ok(Opened { header: scattered.header().clone(), bytes });
+        }
+        let (file, header) = open(&weights.path)?;
+        Ok(Opened { header, bytes: Bytes::OfFile(file) })
+    }
+
+    /// Fills `buffer` with what stands from byte `at` on.
+    pub fn read_at(&mut self, mut buffer: &mut [u8], at: u64) -> io::Result<()> {
+        let (scattered, opened) = match &mut self.bytes {
+            Bytes::OfFile(file) => return file.read_exact_at(buffer, at),
+            Bytes::OfCheckpoint(scattered, opened) => (scattered, opened),
+        };
+        for (path, start, len) in scattered.find(at, buffer.len() as u64) {
+            let file = match opened.entry(path.into()) {
+                Entry::Occupied(file) => file.into_mut(),
+                Entry::Vacant(vacant) => vacant.insert(File::open(path)?),
+            };
+            let (piece, rest) = buffer.split_at_mut(len as usize);
+            file.read_exact_at(piece, start)?;
+            buffer = rest;
+        }
+        if buffer.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
 impl Module {
-    /// Takes parameters and buffers out of the file at `path`: returns the parameters in the module's order, on their
-    /// devices, and keeps the others. Buffers that the file has not stay as they are. Nothing is taken over unless all
+    /// Takes parameters and buffers out of `weights`: returns the parameters in the module's order, on their
+    /// devices, and keeps the others. Buffers that are not in there stay as they are. Nothing is taken over unless all
     /// of it fits.
     ///
     /// # Errors
-    /// The file cannot be read; every tensor that is missing, additional, or of another shape or dtype.
-    pub fn start_from(&self, path: &Path) -> Result<Vec<Tensor>, ModelError> {
-        let (mut file, header) = open(path).map_err(|message| unread(path, message))?;
+    /// They cannot be read; every tensor that is missing, additional, or of another shape or dtype.
+    pub(super) fn start_from(&self, weights: &Weights) -> Result<Vec<Tensor>, ModelError> {
+        let path = &weights.path;
+        let mut opened = Opened::open(weights).map_err(|message| unread(path, message))?;
         let kept = self.kept();
         let tied = self.tied.iter().map(|(name, _)| name);
         let aliases: Vec<String> = tied.chain(&self.others_names).cloned().collect();
@@ -54,12 +100,13 @@ impl Module {
                     .map(|kept| wanted(&kept.name, &kept.tensor.size(), kept.tensor.kind(), kept.fixed)),
             )
             .collect();
-        let names = weights::fit(&self.whole_name, &wanted, &aliases, &header)
+        let names = weights::fit(&self.whole_name, &wanted, &aliases, &opened.header)
             .map_err(|problems| ModelError::Weights { file: path.into(), problems })?;
         let mut read = |name: &String| {
-            let stored = header.get(name).ok_or_else(|| "it is not there any more".to_owned());
+            let stored = opened.header.get(name).cloned();
             stored
-                .and_then(|stored| tensor(&mut file, stored))
+                .ok_or_else(|| "it is not there any more".to_owned())
+                .and_then(|stored| tensor(&mut opened, &stored))
                 .map_err(|message| unread(path, format!("tensor `{name}`: {message}")))
         };
         let tensors: Vec<Option<Tensor>> =
@@ -88,14 +135,12 @@ fn wanted(name: &str, shape: &[i64], kind: Kind, required: bool) -> Wanted {
     Wanted { name: name.into(), shape: shape.into(), dtype, required }
 }
 
-fn tensor(file: &mut File, stored: &Stored) -> Result<Tensor, String> {
+fn tensor(opened: &mut Opened, stored: &Stored) -> Result<Tensor, String> {
     let name = stored.dtype.name();
     let kind = kind_named(name).ok_or(format!("{name} cannot be read"))?;
     let bytes = usize::try_from(stored.len).map_err(|error| error.to_string())?;
     // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
     let mut data = vec![0; bytes];
-    file.seek(SeekFrom::Start(stored.start))
-        .and_then(|_| file.read_exact(&mut data))
-        .map_err(|error| error.to_string())?;
+    opened.read_at(&mut data, stored.start).map_err(|error| error.to_string())?;
     Tensor::f_from_data_size(&data, &stored.shape, kind).map_err(|error| torch_message(&error))
 }

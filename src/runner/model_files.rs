@@ -5,21 +5,75 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::checkpoint::{self, Checkpoint};
 use super::try_script::{self, Untried};
 use crate::job::size::BYTES_PER_PARAMETER;
-use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Placement, TorchScript, Training, weights};
+use crate::job::weights::{self, Scattered, Weights};
+use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Place, Placement, TorchScript, Training, Work};
 use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
 
 /// How long a TorchScript module may take to load and to compute a batch of two, where nobody says otherwise.
 pub const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Everything that is wrong with the files of `job`'s modules. Weights are needed where the module is, and where it is
-/// computed: on `rank` only, if there is one. TorchScript is part of the job, which all ranks have to agree on.
+/// Finds where the tensors are of the checkpoints that `job`'s modules start from. Those are needed where the module is, and where
+/// it is computed: on `rank` only, if there is one. Returns what is wrong with them.
+pub fn open_checkpoints(job: &mut Job, rank: Option<Rank>) -> Vec<JobError> {
+    let Work::Train(training) = &mut job.work else { return Vec::new() };
+    let trainers = &training.train.trainers.ranks;
+    let mut opened: BTreeMap<PathBuf, Option<Arc<Scattered>>> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for module in training.modules.iter_mut().filter(|module| is_held(module, trainers, rank)) {
+        let Some(path) = module.weights.as_ref().map(|weights| weights.path.clone()) else { continue };
+        if !opened.contains_key(&path) {
+            let found = place_of_checkpoint(&path).map(|place| open_checkpoint(&place)).transpose();
+            let found = found.unwrap_or_else(|(problem, hint)| {
+                let error = format!("{} {problem}", key(module, "weights", &path));
+                problems.push(JobError::new(error).hint(hint));
+                None
+            });
+            opened.insert(path.clone(), found);
+        }
+        if let Some(weights) = &mut module.weights {
+            weights.scattered = opened[&path].clone();
+        }
+    }
+    problems
+}
+
+/// Where there is to be a checkpoint, if it is none that a module starts from.
+fn place_of_checkpoint(weights: &Path) -> Option<Place> {
+    Place::given(weights).ok().filter(|place| matches!(place, Place::Bucket(_)) || weights.is_dir())
+}
+
+/// # Errors
+/// What is wrong with it, and a hint.
+fn open_checkpoint(place: &Place) -> Result<Arc<Scattered>, (String, String)> {
+    if let Place::Bucket(_) = place {
+        let hint = format!("`pstrain checkpoint export {place} --out model.safetensors` makes a file of it");
+        return Err(("is not on this machine, where weights have to be".into(), hint));
+    }
+    if !checkpoint::is_checkpoint(place).unwrap_or(false) {
+        let hint = "name a file of weights, model.safetensors of a run, or one of its checkpoints: a folder step-NUMBER";
+        return Err(("is a folder, and no checkpoint".into(), hint.into()));
+    }
+    let opened = Checkpoint::open(place).and_then(|checkpoint| {
+        checkpoint.verify()?;
+        checkpoint.scattered()
+    });
+    opened.map(Arc::new).map_err(|error| {
+        let told = format!("cannot be started from: {error:#}");
+        (told, "`pstrain checkpoint verify` looks at all those of a run".into())
+    })
+}
+
+/// Everything that is wrong with the files of `job`'s modules, whose checkpoints were opened. TorchScript is part of the job, which
+/// all ranks have to agree on.
 pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
     let training = job.training();
     let modules = training.map_or(&[][..], |training| training.modules.as_slice());
@@ -29,15 +83,20 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
         if let Some(script) = module.torchscript() {
             problems.extend(torchscript(&key(module, "torchscript", &script.file), &script.file));
         }
-        let pulled = module.placement == Placement::Caller;
-        let held = rank
-            .is_none_or(|rank| module.place.ranks.contains(&rank) || (pulled && trainers.contains(&rank)));
         // The stages of a module have one file.
-        if let Some(file) = module.weights.as_ref().filter(|_| held && seen.insert(module.written_name())) {
-            problems.extend(weights(&key(module, "weights", file), file, module));
+        let Some(given) = module.weights.as_ref().filter(|_| is_held(module, trainers, rank)) else { continue };
+        let is_told = given.scattered.is_none() && place_of_checkpoint(&given.path).is_some();
+        if !is_told && seen.insert(module.written_name()) {
+            problems.extend(weights(&key(module, "weights", &given.path), given, module));
         }
     }
     problems
+}
+
+/// Does `rank`, or any where there is none, need the weights that the module starts from?
+fn is_held(module: &ModuleSpec, trainers: &[Rank], rank: Option<Rank>) -> bool {
+    let pulled = module.placement == Placement::Caller;
+    rank.is_none_or(|rank| module.place.ranks.contains(&rank) || (pulled && trainers.contains(&rank)))
 }
 
 /// Who runs the job's TorchScript to find out what it holds.
@@ -169,8 +228,9 @@ fn is_zip(file: &Path) -> io::Result<bool> {
     }
 }
 
-fn weights(key: &str, file: &Path, module: &ModuleSpec) -> Vec<JobError> {
-    let header = match model::header(file) {
+fn weights(key: &str, given: &Weights, module: &ModuleSpec) -> Vec<JobError> {
+    let file = &given.path;
+    let header = match given.scattered.as_ref().map_or_else(|| model::header(file), |of| Ok(of.header().clone())) {
         Ok(header) => header,
         Err(ModelError::File { message, .. }) => return vec![unreadable(key, file, &message)],
         Err(error) => return vec![unreadable(key, file, &error.to_string())],

@@ -20,6 +20,7 @@ use super::inputs::BadJob;
 use super::libtorch;
 use super::run_recorder::COORDINATOR;
 use crate::human::{hex, thousands};
+use crate::job::weights::Weights;
 use crate::job::{ModuleSpec, Partition, Placement, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::plugin::{DatasetInfo, kind_name};
@@ -40,8 +41,10 @@ impl Facts {
         facts.say("versions of pstrain", env!("CARGO_PKG_VERSION").into());
         facts.say("versions of libtorch", libtorch::VERSION.into());
         for module in training.modules.iter().filter(|module| starts_from_file(module, training, rank)) {
-            let Some(file) = &module.weights else { continue };
-            let digest = digest(file).with_context(|| file.display().to_string())?;
+            let Some(Weights { path, scattered }) = &module.weights else { continue };
+            let of_checkpoint = scattered.as_ref().map(|scattered| scattered.sha256().to_owned());
+            let digest = of_checkpoint.map_or_else(|| digest(path), Ok);
+            let digest = digest.with_context(|| path.display().to_string())?;
             facts.say(
                 &format!("files of modules.{}.weights", module.written_name()),
                 format!("SHA-256 {}", &digest[..16]),

@@ -5,6 +5,7 @@ use std::slice;
 
 use super::super::shards::{Cut, RowLife};
 use super::super::validated::{Devices, MadeOf, ModuleSpec};
+use super::super::weights::Weights;
 use super::places::{self, Place};
 use super::pull_push::{self, Run};
 use super::takes::{self, Takes};
@@ -43,7 +44,7 @@ const RECOMPUTE: Key<Flag> = key("recompute", flag())
     .doc("Do not keep activations but compute them again in the backward.");
 pub(super) const WEIGHTS: Key<Optional<By<PathBuf>>> = key("weights", by(starts::weights, || Kind::Str))
     .optional()
-    .doc("A safetensors file that it starts from: a state_dict, or the model of an earlier run.");
+    .doc("What it starts from: a safetensors file with a state_dict or the model of an earlier run, or the folder of a checkpoint.");
 
 pub static KEYS: &[&dyn AnyKey] = &[
     &PLACE,
@@ -224,7 +225,7 @@ impl Parsed<'_> {
                 sources: Vec::new(),
                 inputs: inputs.to_vec(),
                 made_of: made_of.clone(),
-                weights: self.weights.clone(),
+                weights: self.weights.clone().map(Weights::from),
                 freeze: self.freeze.clone(),
                 recompute: self.recompute,
                 // That of the job.

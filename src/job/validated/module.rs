@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::super::shards::{Cut, RowLife};
+use super::super::weights::Weights;
 use super::Source;
 use crate::layers::{self, Layer, Signal, each_tensor};
 use crate::optimizers::matches;
@@ -24,9 +25,8 @@ pub struct ModuleSpec {
     /// One sample of each input.
     pub inputs: Vec<Signal>,
     pub made_of: MadeOf,
-    /// A safetensors file that it starts from, instead of the numbers of its seed or of its TorchScript. Relative to the
-    /// current folder.
-    pub weights: Option<PathBuf>,
+    /// What it starts from, instead of the numbers of its seed or of its TorchScript.
+    pub weights: Option<Weights>,
     /// Patterns of the parameters that are not trained, as [`is_frozen`](ModuleSpec::is_frozen) looks for them.
     pub freeze: Vec<String>,
     /// Between forward and backward only the input is kept; the backward begins with another forward.

@@ -301,7 +301,8 @@ impl Training {
                 MadeOf::TorchScript(script) => Some(&mut script.file),
                 MadeOf::Layers(_) => None,
             };
-            script.into_iter().chain(&mut module.weights)
+            let weights = module.weights.as_mut().map(|weights| &mut weights.path);
+            script.into_iter().chain(weights)
         });
         plugins.chain(metrics).chain(modules)
     }

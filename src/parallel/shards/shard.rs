@@ -1,7 +1,6 @@
 //! A module's rows at one owner: look-ups, and how the trainers' updates meet.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,6 +12,7 @@ use super::snapshot::{Listed, ShardRows, TableSnapshot};
 use super::table::{Contribution, Gradients, LookedUp, Snapshots, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
+use crate::job::weights::Weights;
 use crate::job::{Consistency, ModuleSpec, Placement};
 use crate::layers::{RowTable, TablePart, TableSpec};
 use crate::model::TableRows;
@@ -93,8 +93,8 @@ impl Shard {
             }
             Cut::Hash => RowShare::Hash { nth: nth as u64, of: ranks.len() as u64, first: 0 },
         };
-        if let Some(file) = &spec.weights {
-            start_from(file, spec, &layer, share, &mut rows).with_context(|| in_module(&spec.name))?;
+        if let Some(weights) = &spec.weights {
+            start_from(weights, spec, &layer, share, &mut rows).with_context(|| in_module(&spec.name))?;
         }
         let TableSpec { dim, .. } = table;
         Ok(Shard {
@@ -425,9 +425,9 @@ const STEP: &str = "step";
 const MOST_BYTES: usize = 4 << 30;
 const MOST_BYTES_OF_A_NUMBER: usize = size_of::<f32>();
 
-/// Takes over the rows that a file has of this rank's.
+/// Takes over the rows that weights have of this rank's.
 fn start_from(
-    file: &Path,
+    weights: &Weights,
     spec: &ModuleSpec,
     layer: &RowTable,
     share: RowShare,
@@ -439,7 +439,7 @@ fn start_from(
             RowShare::Range { from, to } => (from..to, true),
             RowShare::Hash { .. } => (0..i64::MAX, table.ids.is_some()),
         };
-        let mut stored = TableRows::open(file, spec, nth, end.then_some(table.rows))?;
+        let mut stored = TableRows::open(weights, spec, nth, end.then_some(table.rows))?;
         stored.visit(
             among,
             |id| share.contains(id),

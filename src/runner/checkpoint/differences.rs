@@ -34,7 +34,7 @@ pub fn differences(before: &str, now: &str) -> Result<Vec<Difference>> {
     if !may_not.is_empty() {
         bail!(
             "the checkpoint is of another job, which cannot go on as this one:{}\n  \
-             hint: leave these as they were, or begin anew; `weights` starts a module from a file",
+             hint: leave these as they were, or begin anew; `weights` starts a module of another job from it",
             may_not.concat()
         );
     }
@@ -116,7 +116,7 @@ mod tests {
           `ema.decay` was not there, and is 0.9
           `modules.net.layers` was ["relu"] and is ["tanh"]
           `seed` was 1 and is 2
-          hint: leave these as they were, or begin anew; `weights` starts a module from a file
+          hint: leave these as they were, or begin anew; `weights` starts a module of another job from it
         "#);
     }
 }

@@ -14,6 +14,7 @@
 mod best;
 mod boxes;
 mod differences;
+mod given;
 mod keeper;
 mod opened;
 mod part;

@@ -13,8 +13,9 @@ use super::part::Part;
 use super::state::{self, Figures, Successor, TrainerState};
 use super::store::{self, MANIFEST, Store};
 use super::tensors::{self, Layer};
-use super::whole;
+use super::{given, whole};
 use crate::human::hex;
+use crate::job::weights::Scattered;
 use crate::job::{Place, Training};
 use crate::parallel::ModuleState;
 use crate::runner::saved_model::Numbers;
@@ -60,6 +61,8 @@ pub struct Base {
 pub struct Checkpoint {
     store: Rc<dyn Store>,
     manifest: Manifest,
+    /// Of the text of its manifest.
+    sha256: String,
     base: Option<Rc<Checkpoint>>,
 }
 
@@ -72,7 +75,7 @@ impl Checkpoint {
         let (store, text) = read(place)?;
         let manifest = manifest(place, &text)?;
         let base = manifest.base.as_ref().map(|base| open_base(place, base)).transpose()?.map(Rc::new);
-        Ok(Checkpoint { store, manifest, base })
+        Ok(Checkpoint { store, manifest, sha256: sha256(&text), base })
     }
 
     /// Compares each file's size and sum with what the manifest says, also those that it builds on.
@@ -106,6 +109,15 @@ impl Checkpoint {
     pub fn export(&self, numbers: Numbers, file: &File, path: &Path) -> Result<()> {
         let base = self.base.as_ref().map(|base| base.layer());
         whole::write(self.layer(), base, numbers, file, path)
+    }
+
+    /// Where each tensor of its model is, which has to be in a folder. Needs no libtorch.
+    ///
+    /// # Errors
+    /// It is not in a folder; a file cannot be read, or has not what the manifest says.
+    pub fn scattered(&self) -> Result<Scattered> {
+        let base = self.base.as_ref().map(|base| base.layer());
+        given::scattered(self.layer(), base, self.sha256.clone())
     }
 
     fn layer(&self) -> Layer<'_> {
@@ -224,7 +236,7 @@ fn open_base(place: &Place, base: &Base) -> Result<Checkpoint> {
          is {sum}, and was {}",
         base.sha256
     );
-    Ok(Checkpoint { store, manifest: manifest(&of_base, &text)?, base: None })
+    Ok(Checkpoint { store, manifest: manifest(&of_base, &text)?, sha256: sum, base: None })
 }
 
 /// Of the step that the checkpoint of `step` in `within` builds on. Of one that cannot be read: nothing.

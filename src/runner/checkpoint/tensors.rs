@@ -13,7 +13,8 @@ use tch::{Kind, Tensor};
 use super::part::{Part, PartFile, Saved};
 use super::state::Successor;
 use super::store::{InOrder, Source, Store};
-use crate::job::weights::Header;
+use crate::job::Place;
+use crate::job::weights::{Header, Stored};
 use crate::parallel::{AGE, Entry, Extent, ModuleState, PIECE_BYTES, Piece};
 use crate::topology::Rank;
 
@@ -28,19 +29,34 @@ pub struct Layer<'a> {
 struct Opened {
     source: Box<dyn Source>,
     header: Header,
-    /// As it is shown.
-    name: String,
+    place: Place,
 }
 
 impl Opened {
     /// # Errors
     /// The file cannot be read, or is none of tensors.
     fn of(store: &dyn Store, file: &str) -> Result<Opened> {
-        let (source, name) = (store.open(file)?, store.place().join(file).to_string());
+        let (source, place) = (store.open(file)?, store.place().join(file));
         let header = Header::read(InOrder::new(&*source), source.bytes());
-        let header = header.map_err(|message| anyhow!("{name}: cannot be read: {message}"))?;
-        Ok(Opened { source, header, name })
+        let header = header.map_err(|message| anyhow!("{place}: cannot be read: {message}"))?;
+        Ok(Opened { source, header, place })
     }
+
+    /// Where a tensor of so many bytes lies.
+    fn stored(&self, name: &str, bytes: u64) -> Result<&Stored> {
+        let stored = self.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
+        ensure!(stored.len == bytes, "`{name}` has {} bytes, and {bytes} are known", stored.len);
+        Ok(stored)
+    }
+}
+
+/// Bytes of a row's id.
+const ID_BYTES: u64 = size_of::<i64>() as u64;
+
+/// Bytes of a file, one after the other.
+pub struct Run {
+    pub start: u64,
+    pub len: u64,
 }
 
 /// What one file has of a tensor.
@@ -191,7 +207,7 @@ pub fn read(
         let Saved { entry, from, .. } = found.saved;
         let entry = Entry { lane: entry.lane.and_then(successor), ..entry.clone() };
         let added = state.add_saved(&entry, *from, found.pieces());
-        added.with_context(|| format!("`{}` in `{}`", found.name, found.opened.name))?;
+        added.with_context(|| format!("`{}` in `{}`", found.name, found.opened.place))?;
     }
     state.whole()
 }
@@ -219,26 +235,76 @@ impl<'a> Found<'a> {
 
     /// In their order; none is empty.
     pub fn pieces(&self) -> impl Iterator<Item = Result<Piece>> {
-        let all = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
+        let all = Pieces { found: self, next: 0 };
         all.filter_map(|piece| match &self.still {
             None => Some(piece),
             Some(still) => piece.and_then(|piece| still.in_piece(piece)).transpose(),
         })
     }
 
+    /// The file that it is in.
+    pub fn place(&self) -> &Place {
+        &self.opened.place
+    }
+
+    /// Where its values are in the file.
+    ///
+    /// # Errors
+    /// The file has not what the manifest says, or cannot be read.
+    pub fn value_runs(&self) -> Result<Vec<Run>> {
+        self.runs(self.name, self.width() * self.saved.entry.kind.elt_size_in_bytes() as u64)
+    }
+
+    /// Where the ids of its rows are in the file.
+    ///
+    /// # Errors
+    /// As [`Found::value_runs`]; it has none.
+    pub fn id_runs(&self) -> Result<Vec<Run>> {
+        self.runs(self.ids_name()?, ID_BYTES)
+    }
+
+    /// Of a tensor with `each` bytes a row, or a number where it does not go by rows.
+    fn runs(&self, name: &str, each: u64) -> Result<Vec<Run>> {
+        let stored = self.opened.stored(name, self.saved.count * each)?;
+        let Some(still) = &self.still else {
+            return Ok(vec![Run { start: stored.start, len: stored.len }]);
+        };
+        let mut runs: Vec<Run> = Vec::new();
+        for (row, _) in (0..).zip(self.ids()?).filter(|(_, id)| still.has(*id)) {
+            let start = stored.start + row * each;
+            match runs.last_mut().filter(|last| last.start + last.len == start) {
+                Some(last) => last.len += each,
+                None => runs.push(Run { start, len: each }),
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Numbers of a row; 1 where it does not go by rows.
+    fn width(&self) -> u64 {
+        match self.saved.ids {
+            Some(_) => self.saved.entry.shape.iter().skip(1).product::<i64>().max(1) as u64,
+            None => 1,
+        }
+    }
+
+    fn ids_name(&self) -> Result<&str> {
+        self.saved.ids.as_deref().with_context(|| format!("`{}` has no ids", self.name))
+    }
+
     fn ids(&self) -> Result<Vec<i64>> {
-        let Saved { ids, count, .. } = self.saved;
-        let ids = ids.as_ref().with_context(|| format!("`{}` has no ids", self.name))?;
-        let pieces = Pieces { opened: &self.opened, name: self.name, saved: self.saved, next: 0 };
-        Ok(Vec::try_from(pieces.numbers(ids, Kind::Int64, (0, *count), *count)?)?)
+        let stored = self.opened.stored(self.ids_name()?, self.saved.count * ID_BYTES)?;
+        // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
+        let mut bytes = vec![0; usize::try_from(stored.len)?];
+        self.opened.source.read_at(&mut bytes, stored.start)?;
+        let (ids, _) = bytes.as_chunks::<{ ID_BYTES as usize }>();
+        Ok(ids.iter().map(|id| i64::from_le_bytes(*id)).collect())
     }
 }
 
 /// A tensor of a file, piece by piece.
 struct Pieces<'a> {
-    opened: &'a Opened,
-    name: &'a str,
-    saved: &'a Saved,
+    found: &'a Found<'a>,
     /// Numbers or rows that were read.
     next: u64,
 }
@@ -247,19 +313,16 @@ impl Iterator for Pieces<'_> {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Result<Piece>> {
-        let Saved { entry, count, ids, .. } = self.saved;
+        let Saved { entry, count, ids, .. } = self.found.saved;
         if self.next >= *count {
             return None;
         }
-        let width = match ids {
-            Some(_) => entry.shape.iter().skip(1).product::<i64>().max(1) as u64,
-            None => 1,
-        };
+        let width = self.found.width();
         let each = (PIECE_BYTES / (width * entry.kind.elt_size_in_bytes() as u64)).max(1);
         let of = (self.next, each.min(count - self.next));
         self.next += of.1;
         let read = || {
-            let values = self.numbers(self.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
+            let values = self.numbers(self.found.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
             let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
             let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
             let ids = self.numbers(ids, Kind::Int64, of, *count)?;
@@ -272,11 +335,11 @@ impl Iterator for Pieces<'_> {
 impl Pieces<'_> {
     /// So many numbers from one on, of a tensor that has `all`.
     fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
-        let stored = self.opened.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
         let size = kind.elt_size_in_bytes() as u64;
-        ensure!(stored.len == all * size, "`{name}` has {} bytes, and {} are known", stored.len, all * size);
+        let Opened { source, .. } = &*self.found.opened;
+        let stored = self.found.opened.stored(name, all * size)?;
         let mut bytes = vec![0; (count * size) as usize];
-        self.opened.source.read_at(&mut bytes, stored.start + from * size)?;
+        source.read_at(&mut bytes, stored.start + from * size)?;
         Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)
     }
 }

@@ -16,8 +16,25 @@ use crate::profile::beat;
 use crate::runner::merged_rows::{Rows, merge};
 use crate::runner::saved_model::Numbers;
 
-/// By the name that the model's file has it under.
+/// By the name that the model's file has it under, its parts in their order.
 type Tensors<'a> = BTreeMap<String, Vec<Found<'a>>>;
+
+/// The model's.
+///
+/// # Errors
+/// A file cannot be read, or has not what the manifest says.
+pub fn tensors<'a>(of: Layer<'a>, base: Option<Layer<'a>>) -> Result<Tensors<'a>> {
+    let mut tensors = Tensors::new();
+    for found in find(of, base, of_slot(None))? {
+        tensors.entry(found.model_name()).or_default().push(found);
+    }
+    tensors.values_mut().for_each(|parts| parts.sort_by_key(|part| part.saved.from));
+    Ok(tensors)
+}
+
+fn of_slot(slot: Option<&'static str>) -> impl Fn(&Saved) -> bool {
+    move |saved| saved.entry.slot.as_deref() == slot
+}
 
 /// Writes the model that is in `of`, and in the `base` of that, to `file`, which will be at `path`. Of a table that was cut over ranks
 /// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`.
@@ -31,16 +48,9 @@ pub fn write(
     file: &File,
     path: &Path,
 ) -> Result<()> {
-    let of_slot = |slot: Option<&'static str>| move |saved: &Saved| saved.entry.slot.as_deref() == slot;
-    let mut tensors = Tensors::new();
-    for found in find(of, base, of_slot(None))? {
-        tensors.entry(found.model_name()).or_default().push(found);
-    }
+    let mut tensors = tensors(of, base)?;
     if numbers == Numbers::Averages {
         take_averages(&mut tensors, find(of, base, of_slot(Some(AVERAGE)))?);
-    }
-    for found in tensors.values_mut() {
-        found.sort_by_key(|found| found.saved.from);
     }
     file.set_len(0).with_context(|| path.display().to_string())?;
     let mut whole = TensorFile::begin(file.try_clone()?, path, regions(&tensors))?;
@@ -63,14 +73,15 @@ fn take_averages<'a>(tensors: &mut Tensors<'a>, all: Vec<Found<'a>>) {
     }
     for parts in tensors.values_mut() {
         let Saved { module, entry, .. } = parts[0].saved;
-        if let Some(averages) = averages.remove(&(module.as_str(), entry.tensor.as_str())) {
+        if let Some(mut averages) = averages.remove(&(module.as_str(), entry.tensor.as_str())) {
+            averages.sort_by_key(|part| part.saved.from);
             *parts = averages;
         }
     }
 }
 
 /// Of the list of ids, of a table of which rows were saved.
-fn ids_name(name: &str, parts: &[Found<'_>]) -> Option<String> {
+pub fn ids_name(name: &str, parts: &[Found<'_>]) -> Option<String> {
     matches!(parts[0].saved.entry.extent, Extent::Rows { .. })
         .then(|| format!("{}ids", name.strip_suffix("weight").unwrap_or(name)))
 }
@@ -89,13 +100,20 @@ fn regions(tensors: &Tensors<'_>) -> Vec<Region> {
     regions
 }
 
+/// Of the parts of a tensor those that go on behind the ones before: what is the same for all, each owner has saved.
+pub fn without_repetition<'a, 'b>(parts: &'b [Found<'a>]) -> impl Iterator<Item = &'b Found<'a>> {
+    let mut next = 0;
+    parts.iter().filter(move |part| {
+        let end = part.saved.from + part.saved.count;
+        let goes_on = end > next;
+        next = next.max(end);
+        goes_on
+    })
+}
+
 fn write_numbers(whole: &mut TensorFile, name: &str, parts: &[Found<'_>]) -> Result<()> {
     let mut next = 0;
-    // What is the same for all parts each owner has saved.
-    for part in parts.iter().filter(|part| part.saved.count > 0) {
-        if part.saved.from + part.saved.count <= next {
-            continue;
-        }
+    for part in without_repetition(parts) {
         ensure!(part.saved.from == next, "its numbers {next} to {} are missing", part.saved.from);
         for piece in part.pieces() {
             whole.append(name, &piece?.values)?;

@@ -118,7 +118,7 @@ fn given_weights_are_what_a_recurrent_script_computes_with() {
     let module = Module::build(&small("recurrent"), &[Device::Cpu], 1).unwrap();
     let doubled: Vec<Tensor> = module.initial_parameters().unwrap().iter().map(|param| param * 2.0).collect();
     save(&path, &module.state_dict(&doubled).unwrap()).unwrap();
-    let spec = ModuleSpec { weights: Some(path), ..small("recurrent") };
+    let spec = ModuleSpec { weights: Some(path.into()), ..small("recurrent") };
     let started = Module::build(&spec, &[Device::Cpu], 1).unwrap();
     let run = |module: &Module, params: &[Tensor]| {
         module.forward(params, &[numbers(&[2, 5, 4], 37)], Mode::EVAL).unwrap()
@@ -201,7 +201,7 @@ fn a_checkpoint_gives_everything_back_fixed_and_tied_ones_too() {
     fixed.1 = Tensor::from_slice(&[3f32, 1.0, 4.0, 1.0]);
     save(&path, &state).unwrap();
     let fresh =
-        Module::build(&ModuleSpec { weights: Some(path), ..spec("everything") }, &[Device::Cpu], 1).unwrap();
+        Module::build(&ModuleSpec { weights: Some(path.into()), ..spec("everything") }, &[Device::Cpu], 1).unwrap();
     let loaded = fresh.initial_parameters().unwrap();
     for ((name, saved), (_, loaded)) in state.iter().zip(fresh.state_dict(&loaded).unwrap()) {
         assert!(loaded.equal(saved), "{name}");

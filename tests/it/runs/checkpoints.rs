@@ -236,7 +236,7 @@ fn what_cannot_be_gone_on_from_is_refused() {
       `optimizer.type` was "adam" and is "sgd"
       `seed` was 1 and is 9
       `train.batch_size` was 32 and is 16
-      hint: leave these as they were, or begin anew; `weights` starts a module from a file
+      hint: leave these as they were, or begin anew; `weights` starts a module of another job from it
     "#);
     let apart = ["cluster.world_size=3", "train.consistency=hogwild"];
     assert!(refused(&apart, &from).contains("`train.consistency` was \"bsp\" and is \"hogwild\""));

@@ -19,3 +19,4 @@ mod seen_once;
 mod starting;
 mod torchscript;
 mod version;
+mod weights_of_checkpoints;

@@ -1,0 +1,139 @@
+//! Jobs whose modules start from the checkpoint of another.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::program::*;
+
+/// Two trainers, a table on two servers, of which a checkpoint has the rows that were written since another, and a dense module with
+/// running statistics.
+const JOB: &str = r#"name = "first"
+seed = 3
+[roles]
+trainer = 2
+server = 2
+other = 1
+[modules.table]
+place = "server"
+shards = "hash"
+input = [10]
+input_dtype = "int64"
+layers = [{ type = "embedding_bag", num_embeddings = 3000, embedding_dim = 16, mode = "sum" }]
+[modules.net]
+place = "trainer"
+layers = [
+    { type = "linear", in_features = 16, out_features = 8 },
+    { type = "batch_norm1d", num_features = 8 },
+    { type = "linear", in_features = 8, out_features = 8 },
+]
+[data]
+plugin = "bags"
+[data.train]
+samples = 4000
+rows = 3000
+bags = 8
+classes = 8
+seed = 0
+[loss]
+plugin = "cross_entropy"
+[optimizer]
+type = "adagrad"
+lr = 0.05
+[train]
+forward = ["table", "net"]
+epochs = 10
+steps = 60
+batch_size = 4
+consistency = "bsp"
+[checkpoint]
+every_steps = 8
+keep = 100
+"#;
+
+fn run(folder: &Path, settings: &[&str], name: &str) -> Output {
+    fs::write(folder.join("job.toml"), JOB).unwrap();
+    finish(&mut spawn_with(folder, Some("job.toml"), settings, &["--run-dir", name]))
+}
+
+/// The last checkpoint that has rows since another one, and its model as a file.
+fn trained(folder: &Path, settings: &[&str]) -> (String, String) {
+    assert_code(&run(folder, settings, "FIRST"), 0);
+    let tool = |args: &[&str]| finish(pstrain(folder).arg("checkpoint").args(args));
+    let listed: Value = serde_json::from_str(&stdout(&tool(&["list", "FIRST", "--json"]))).unwrap();
+    let last = listed.as_array().unwrap().iter().rfind(|one| one["since"].is_u64()).unwrap();
+    let last = last["folder"].as_str().unwrap().to_owned();
+    assert_code(&tool(&["export", &last, "--out", "first.safetensors"]), 0);
+    (last, "first.safetensors".into())
+}
+
+/// The second job's placements.
+const PLACES: [&[&str]; 5] = [
+    &[],
+    &["modules.net.place=other", "modules.table.shards=rows"],
+    &["modules.net.place=server", "modules.net.run=caller", "roles.server=3"],
+    &["modules.net.place=[\"other\", \"server\"]", "modules.table.place=other"],
+    &["modules.net.freeze=[\"0.*\"]", "optimizer.type=adam"],
+];
+
+#[test]
+fn a_checkpoint_is_started_from_as_its_model_in_one_file() {
+    let ways: [&[&str]; 2] = [&[], &["modules.net.place=server", "modules.net.run=caller"]];
+    for way in ways {
+        let folder = tempfile::tempdir().unwrap();
+        let (checkpoint, file) = trained(folder.path(), way);
+        for place in PLACES {
+            let model = |name: &str, weights: Option<&str>| {
+                let of = |module| weights.map(|from| format!("modules.{module}.weights={from}"));
+                let weights: Vec<String> = ["table", "net"].into_iter().filter_map(of).collect();
+                let more = ["name=second", "train.steps=3", "seed=8"];
+                let settings: Vec<&str> =
+                    weights.iter().map(String::as_str).chain(more).chain(place.iter().copied()).collect();
+                let name = format!("{name}{}", place.concat().len());
+                assert_code(&run(folder.path(), &settings, &name), 0);
+                fs::read(folder.path().join(name).join("model.safetensors")).unwrap()
+            };
+            let (of_checkpoint, of_file) = (model("CHECKPOINT", Some(&checkpoint)), model("FILE", Some(&file)));
+            assert!(of_checkpoint == of_file, "{way:?} {place:?}: another model");
+            assert!(of_checkpoint != model("SEED", None), "{way:?} {place:?}: that of the seed");
+        }
+    }
+}
+
+/// What `check` and `spawn` say, the same.
+#[track_caller]
+fn refused(folder: &Path, settings: &[&str]) -> String {
+    let output = run(folder, settings, "REFUSED");
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+    let checked = finish(pstrain(folder).args(["check", "job.toml"]).args(sets));
+    assert_code(&checked, 2);
+    assert_eq!(stderr(&checked), said);
+    said
+}
+
+#[test]
+fn what_cannot_be_started_from_is_refused_before_any_rank_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (checkpoint, _) = trained(folder.path(), &[]);
+    let net = format!("modules.net.weights={checkpoint}");
+
+    let said = refused(folder.path(), &["modules.net.weights=FIRST"]);
+    insta::assert_snapshot!("a_run_folder", said);
+    let said = refused(folder.path(), &["modules.net.weights=s3://bucket/first"]);
+    insta::assert_snapshot!("a_bucket", said);
+    let narrow = r#"modules.net.layers=[{ type = "linear", in_features = 16, out_features = 9 }]"#;
+    let said = refused(folder.path(), &[&net, narrow]).replace(&checkpoint, "CHECKPOINT");
+    insta::assert_snapshot!("another_shape", said);
+
+    let part = folder.path().join(&checkpoint).join("shard-00001-model-00001-of-00001.safetensors");
+    let mut bytes = fs::read(&part).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&part, bytes).unwrap();
+    let said = refused(folder.path(), &[&net]);
+    assert!(said.contains(&format!("`modules.net.weights` = \"{checkpoint}\" cannot be started from: ")), "{said}");
+    assert!(said.contains("is not as it was written: its SHA-256 is"), "{said}");
+}
