@@ -85,7 +85,7 @@ impl Module {
     ///
     /// # Errors
     /// They cannot be read; every tensor that is missing, additional, or of another shape or dtype.
-    pub(super) fn start_from(&self, weights: &Weights) -> Result<Vec<Tensor>, ModelError> {
+    pub fn start_from(&self, weights: &Weights) -> Result<Vec<Tensor>, ModelError> {
         let path = &weights.path;
         let mut opened = Opened::open(weights).map_err(|message| unread(path, message))?;
         let kept = self.kept();

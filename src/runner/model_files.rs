@@ -14,7 +14,9 @@ use super::checkpoint::{self, Checkpoint};
 use super::try_script::{self, Untried};
 use crate::job::size::BYTES_PER_PARAMETER;
 use crate::job::weights::{self, Scattered, Weights};
-use crate::job::{self, Job, JobError, ModuleSize, ModuleSpec, Place, Placement, TorchScript, Training, Work};
+use crate::job::{
+    self, Job, JobError, ModuleSize, ModuleSpec, Place, Placement, TorchScript, Training, Work,
+};
 use crate::model::{self, ModelError, Module};
 use crate::topology::Rank;
 
@@ -84,7 +86,9 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
             problems.extend(torchscript(&key(module, "torchscript", &script.file), &script.file));
         }
         // The stages of a module have one file.
-        let Some(given) = module.weights.as_ref().filter(|_| is_held(module, trainers, rank)) else { continue };
+        let Some(given) = module.weights.as_ref().filter(|_| is_held(module, trainers, rank)) else {
+            continue;
+        };
         let is_told = given.scattered.is_none() && place_of_checkpoint(&given.path).is_some();
         if !is_told && seen.insert(module.written_name()) {
             problems.extend(weights(&key(module, "weights", &given.path), given, module));
@@ -230,11 +234,12 @@ fn is_zip(file: &Path) -> io::Result<bool> {
 
 fn weights(key: &str, given: &Weights, module: &ModuleSpec) -> Vec<JobError> {
     let file = &given.path;
-    let header = match given.scattered.as_ref().map_or_else(|| model::header(file), |of| Ok(of.header().clone())) {
-        Ok(header) => header,
-        Err(ModelError::File { message, .. }) => return vec![unreadable(key, file, &message)],
-        Err(error) => return vec![unreadable(key, file, &error.to_string())],
-    };
+    let header =
+        match given.scattered.as_ref().map_or_else(|| model::header(file), |of| Ok(of.header().clone())) {
+            Ok(header) => header,
+            Err(ModelError::File { message, .. }) => return vec![unreadable(key, file, &message)],
+            Err(error) => return vec![unreadable(key, file, &error.to_string())],
+        };
     if module.torchscript().is_some() {
         return Vec::new();
     }

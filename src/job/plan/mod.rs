@@ -274,7 +274,7 @@ fn module_plan(gpus: u32, job: &Training, module: &ModuleSpec, script: Option<Mo
         parameter_bytes,
         trained_parameters,
         torchscript: module.torchscript().map(|script| script.file.clone()),
-        weights: module.weights.clone(),
+        weights: module.weights.as_ref().map(|weights| weights.path.clone()),
         devices: device_plans(gpus, job, module, &layers, script),
         shards: shards::shard_plans(job, module),
         ranges: ranges::range_plans(job, module, trained_parameters),

@@ -57,7 +57,13 @@ impl Scattered {
     }
 
     /// Adds a tensor that these pieces make.
-    pub fn add(&mut self, name: &str, dtype: Dtype, shape: Vec<i64>, pieces: impl IntoIterator<Item = Piece>) {
+    pub fn add(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        shape: Vec<i64>,
+        pieces: impl IntoIterator<Item = Piece>,
+    ) {
         let start = self.end();
         for piece in pieces.into_iter().filter(|piece| piece.len > 0) {
             self.pieces.push(Placed { at: self.end(), piece });

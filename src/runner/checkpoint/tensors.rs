@@ -322,7 +322,8 @@ impl Iterator for Pieces<'_> {
         let of = (self.next, each.min(count - self.next));
         self.next += of.1;
         let read = || {
-            let values = self.numbers(self.found.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
+            let values =
+                self.numbers(self.found.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
             let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
             let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
             let ids = self.numbers(ids, Kind::Int64, of, *count)?;

@@ -17,7 +17,10 @@ fn torchscript_says_what_it_gives_and_stands_alone() {
         (script_of.file.to_str(), script_of.outputs[0].signal.to_string()),
         (Some("net.pt"), "[10]".into())
     );
-    assert_eq!(module.weights.as_ref().and_then(|weights| weights.path.to_str()), Some("a/start.safetensors"));
+    assert_eq!(
+        module.weights.as_ref().and_then(|weights| weights.path.to_str()),
+        Some("a/start.safetensors")
+    );
     let all = [
         errors(&script("")),
         errors(&script("output = [0]\noutput_dtype = \"float64\"\ndevices = 2")),

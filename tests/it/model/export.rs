@@ -48,7 +48,7 @@ fn exported_figures(folder: &Path) {
         let file = folder.join("start.safetensors");
         save(&file, &state).unwrap();
         let module = module(training);
-        let params = module.start_from(&file).unwrap();
+        let params = module.start_from(&file.clone().into()).unwrap();
         let output = module.forward(&params, &case.inputs(), Mode::EVAL).unwrap();
         exported(&folder.join(name), &job, &state, &case.inputs(), &output);
     }

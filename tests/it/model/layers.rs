@@ -174,7 +174,7 @@ fn forward_and_gradients_are_pytorchs() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("figures.safetensors");
         save(&file, &case.state()).unwrap();
-        let params = module.start_from(&file).unwrap();
+        let params = module.start_from(&file.clone().into()).unwrap();
         compare(&case, &module, &params, Mode { train: case.train, dropout_seed: 1 });
         for ((key, buffer), torchs) in
             module.buffers().unwrap().iter().zip(case.named("after", &case.buffers))

@@ -38,7 +38,7 @@ fn a_checkpoint_gives_parameters_and_running_statistics_back() {
     assert_eq!(names(&state), all);
     save(&file, &state).unwrap();
     let fresh = module(2);
-    let loaded = fresh.start_from(&file).unwrap();
+    let loaded = fresh.start_from(&file.clone().into()).unwrap();
     let wanted = trained.forward(&params, &[x.shallow_clone()], Mode::EVAL).unwrap();
     assert!(fresh.forward(&loaded, &[x], Mode::EVAL).unwrap().equal(&wanted));
     assert_eq!(fresh.buffers().unwrap()[2].1.int64_value(&[]), 1);
@@ -81,7 +81,7 @@ fn what_does_not_fit_is_named_and_nothing_is_taken_over() {
         change(&mut state);
         save(&file, &state).unwrap();
         module
-            .start_from(&file)
+            .start_from(&file.clone().into())
             .unwrap_err()
             .to_string()
             .replace(&file.display().to_string(), "m.safetensors")
@@ -113,7 +113,7 @@ fn a_file_without_buffers_leaves_them_and_one_of_several_modules_has_this_ones()
         .collect();
     state.push(("other.0.weight".into(), Tensor::zeros([1], (Kind::BFloat16, Device::Cpu))));
     save(&file, &state).unwrap();
-    let loaded = module.start_from(&file).unwrap();
+    let loaded = module.start_from(&file.clone().into()).unwrap();
     assert!(loaded.iter().zip(&params).all(|(loaded, param)| loaded.equal(&(param + 1.0))));
     assert_eq!(module.buffers().unwrap()[1].1.sum(Kind::Float).double_value(&[]), 4.0, "variances of 1");
 }

@@ -201,7 +201,8 @@ fn a_checkpoint_gives_everything_back_fixed_and_tied_ones_too() {
     fixed.1 = Tensor::from_slice(&[3f32, 1.0, 4.0, 1.0]);
     save(&path, &state).unwrap();
     let fresh =
-        Module::build(&ModuleSpec { weights: Some(path.into()), ..spec("everything") }, &[Device::Cpu], 1).unwrap();
+        Module::build(&ModuleSpec { weights: Some(path.into()), ..spec("everything") }, &[Device::Cpu], 1)
+            .unwrap();
     let loaded = fresh.initial_parameters().unwrap();
     for ((name, saved), (_, loaded)) in state.iter().zip(fresh.state_dict(&loaded).unwrap()) {
         assert!(loaded.equal(saved), "{name}");

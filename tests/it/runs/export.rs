@@ -342,7 +342,7 @@ fn torchscript_gives_the_same_outputs_in_python() {
         let mut output = input.shallow_clone();
         for spec in &resolved.job.training().unwrap().modules {
             let module = Module::build(spec, &[Device::Cpu], 0).unwrap();
-            let params = module.start_from(&run.join("model.safetensors")).unwrap();
+            let params = module.start_from(&run.join("model.safetensors").into()).unwrap();
             output = module.forward(&params, &[output], model::Mode::EVAL).unwrap();
         }
         let called = [("input0".to_owned(), input), ("output".to_owned(), output)];
