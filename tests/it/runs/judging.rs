@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::program::*;
-use crate::support::times;
+use crate::support::{runs_by_default, times};
 
 /// Three trainers of the built-in digits.
 const FOUR: [&str; 2] = ["cluster.world_size=4", "train.epochs=3"];
@@ -51,7 +51,7 @@ fn eval_repeats_the_last_validation_of_every_placement() {
     let replicas = ["modules.net.place=\"trainer\"", "roles={trainer=\"rest\"}"];
     let caller = ["modules.net.run=\"caller\""];
     let hosts = ["roles={server=2, trainer=\"rest\"}"];
-    for placement in [&[][..], &replicas, &caller, &hosts] {
+    for placement in [&[][..], &replicas, &caller, &hosts].into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();
         let settings: Vec<&str> = placement
             .iter()
@@ -80,7 +80,7 @@ fn eval_repeats_the_last_validation_of_every_placement() {
 fn eval_repeats_the_figures_of_averages_in_their_placement() {
     let replicas = ["modules.net.place=\"trainer\"", "roles={trainer=\"rest\"}"];
     let caller = ["modules.net.run=\"caller\""];
-    for placement in [&[][..], &replicas, &caller] {
+    for placement in [&[][..], &replicas, &caller].into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();
         let averages = [
             NORM,
