@@ -12,7 +12,9 @@ mod args;
 mod bench;
 mod checkpoints;
 mod compile;
+mod complete;
 mod data;
+mod doctor;
 mod exit;
 mod export;
 mod going_on;
@@ -58,6 +60,10 @@ pub fn main() -> ExitCode {
         Command::Eval(args) => using::eval(args, look, started),
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
+        Command::Doctor { inside: true, .. } => doctor::look_inside(),
+        Command::Doctor { json, .. } => doctor::doctor(json),
+        Command::Completions { shell } => complete::completions(shell),
+        Command::Man { folder } => complete::man(&folder),
         Command::Init { path } => job::init(&path),
         Command::Export(args) => export::export(&args),
         Command::Runs { folder, json } => runs::runs(folder.as_deref(), json),

@@ -97,6 +97,36 @@ Examples:
   pstrain check job.toml --world-size 8
   pstrain check job.toml --set optimizer.lr=0.01 --json")]
     Check(CheckArgs),
+    /// Look what this machine has of what jobs need, what is wrong, and how to mend it
+    #[command(after_help = "\
+Examples:
+  pstrain doctor
+  pstrain doctor --json
+
+Exit codes: 0 jobs run here; 1 something has to be mended first")]
+    Doctor {
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+        /// What a process finds that has libtorch.
+        #[arg(long, hide = true)]
+        inside: bool,
+    },
+    /// Print what completes commands and options in a shell
+    #[command(after_help = "\
+Examples:
+  pstrain completions bash > ~/.local/share/bash-completion/completions/pstrain
+  pstrain completions zsh > ~/.zfunc/_pstrain
+  pstrain completions fish > ~/.config/fish/completions/pstrain.fish")]
+    Completions { shell: clap_complete::Shell },
+    /// Write the man pages, one for each command
+    #[command(after_help = "\
+Example:
+  pstrain man ~/.local/share/man/man1 && man pstrain-spawn")]
+    Man {
+        /// The folder to write them to
+        folder: PathBuf,
+    },
     /// Write a commented starter job
     Init {
         /// The file to write; it must not exist yet.

@@ -187,11 +187,13 @@ fn folders() -> Vec<PathBuf> {
     if let Some(root) = env::var_os("LIBTORCH") {
         folders.push(Path::new(&root).join("lib"));
     }
+    let program = env::current_exe().ok();
+    let beside = program.as_deref().and_then(Path::parent);
+    // A wheel puts the program into `bin` of its environment, active or not.
+    folders.extend(beside.and_then(Path::parent).into_iter().flat_map(python_environment));
     folders.push(Path::new(env!("BUILT_WITH_LIBTORCH")).join("lib"));
-    if let Some(beside) = env::current_exe().ok().as_deref().and_then(Path::parent) {
-        folders.push(beside.join("libtorch/lib"));
-        folders.push(beside.join("../lib"));
-    }
+    folders
+        .extend(beside.into_iter().flat_map(|beside| [beside.join("libtorch/lib"), beside.join("../lib")]));
     folders
 }
 

@@ -73,14 +73,26 @@ pub fn check(job: &Job, rank: Option<Rank>) -> Result<(), TooLittle> {
     let largest = ranks.iter().map(tensors).max().unwrap_or(0);
     at_least(Resource::RLIMIT_DATA, "data (ulimit -d)", largest.saturating_add(MEMORY))?;
     let all = ranks.iter().map(tensors).fold(0, u64::saturating_add);
-    memory(
-        all.saturating_add(MEMORY * ranks.len() as u64),
-        largest_memory(&cgroups(), Path::new("/sys/fs/cgroup")),
-    )?;
+    memory(all.saturating_add(MEMORY * ranks.len() as u64), memory_here())?;
 
     let model = training.filter(|_| ranks.contains(&Rank(0))).map_or(0, model_bytes);
     let image = if plugins > 0 { PLUGIN_IMAGE } else { 0 };
     at_least(Resource::RLIMIT_FSIZE, "size of a file (ulimit -f)", model.max(image))
+}
+
+/// The memory that processes may have here, with what can be swapped out. None: the system does not tell.
+pub fn memory_here() -> Option<u64> {
+    largest_memory(&cgroups(), Path::new("/sys/fs/cgroup"))
+}
+
+/// Open files that this process may have at most. None: the system does not tell.
+pub fn most_open_files() -> Option<u64> {
+    getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(_, hard)| hard)
+}
+
+/// The ranks of the largest job that so many open files let one process start here.
+pub fn ranks_for_open_files(limit: u64) -> u64 {
+    limit.saturating_sub(FILES) / (FILES_OF_PEER + FILES_OF_CHILD)
 }
 
 /// Whether the run folder has room for the model.

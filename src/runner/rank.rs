@@ -1,5 +1,6 @@
 //! The life of one rank, from joining the mesh to leaving it.
 
+use std::ffi::CString;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
+use nix::sys::prctl;
 
 use super::agreement::Agreement;
 use super::collectives_demo::{self, Collector, Demo};
@@ -90,6 +92,7 @@ pub enum Report {
 /// # Errors
 /// Why it ended early; the other ranks have been notified.
 pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
+    name_process(&start.job.role_of(start.rank).name, start.rank);
     // Before any thread, so that every thread leaves signals to the one that waits for them.
     let signals = Signals::watch()?;
     let mut rank = JoinedRank::join(start)?;
@@ -100,6 +103,19 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
         Ok(report)
     });
     done.map_err(|error| rank.end_early(error, &signals))
+}
+
+/// Letters that the system has for the name of a process (`TASK_COMM_LEN` in prctl(2), without the zero).
+const NAME_LETTERS: usize = 15;
+
+/// What `ps` and `top` show of this process: `trainer2 pstrain`, as far as there is room.
+fn name_process(role: &str, rank: Rank) {
+    let number = rank.to_string();
+    let role: String = role.chars().take(NAME_LETTERS - number.len()).collect();
+    if let Ok(name) = CString::new(format!("{role}{number} pstrain")) {
+        // It is for people only.
+        let _ = prctl::set_name(&name);
+    }
 }
 
 /// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been notified.

@@ -39,10 +39,22 @@ impl Toolchain {
     /// # Errors
     /// Tells what to install.
     pub fn find(dir: &Path) -> Result<Self, NoToolchain> {
+        Toolchain::choose(|| has_target(dir) || add_target(dir))
+    }
+
+    /// Finds one that is there already: nothing is fetched.
+    ///
+    /// # Errors
+    /// Tells what to install.
+    pub fn here(dir: &Path) -> Result<Self, NoToolchain> {
+        Toolchain::choose(|| has_target(dir))
+    }
+
+    fn choose(has_target: impl Fn() -> bool) -> Result<Self, NoToolchain> {
         let wanted = std::env::var("PSTRAIN_WASM_TOOLCHAIN").ok();
         let missing = debian_missing(Path::new("/"));
         match wanted.as_deref() {
-            None | Some("rustup") if has_target(dir) || add_target(dir) => Ok(Toolchain::Installed),
+            None | Some("rustup") if has_target() => Ok(Toolchain::Installed),
             None | Some("debian") if missing.is_empty() => Ok(Toolchain::Debian),
             None | Some("debian") => Err(nothing(missing)),
             Some("rustup") => Err(nothing(Vec::new())),

@@ -3,6 +3,7 @@ mod changed_rows;
 mod checkpoints;
 mod collectives;
 mod datasets;
+mod doctor;
 mod export;
 mod hybrid;
 mod joining;

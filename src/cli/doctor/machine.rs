@@ -1,0 +1,158 @@
+//! What needs no libtorch to be looked at.
+
+use std::io::IoSliceMut;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs, io, thread};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use super::Finding;
+use crate::cache;
+use crate::human::{bytes, counted, thousands};
+use crate::runner::limits;
+
+pub fn program() -> Finding {
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("BUILT_FROM_COMMIT"));
+    Finding::fine("pstrain", format!("{version}, commit {commit}"))
+}
+
+pub fn findings() -> Vec<Finding> {
+    let own_plugins = [rust_plugins(), python_plugins()];
+    let machine =
+        [cores(), memory(), open_files(), tensors_between_ranks(), congestion_control(), cache_folder()];
+    machine.into_iter().chain(own_plugins).chain(settings()).collect()
+}
+
+fn cores() -> Finding {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    Finding::fine("processor", counted(cores as u64, "core"))
+}
+
+fn memory() -> Finding {
+    match limits::memory_here() {
+        Some(memory) => Finding::fine("memory", bytes(memory)),
+        None => Finding::missing(
+            "memory",
+            "unknown",
+            "the system tells of none in /proc/meminfo or its control groups",
+        ),
+    }
+}
+
+/// The most ranks for which a job may be started here without a word.
+const MANY_RANKS: u64 = 64;
+
+fn open_files() -> Finding {
+    let Some(limit) = limits::most_open_files() else {
+        return Finding::fine("open files", "without a limit that is known");
+    };
+    let ranks = limits::ranks_for_open_files(limit);
+    let found =
+        format!("{} at most, enough for about {} of one machine", thousands(limit), counted(ranks, "rank"));
+    if ranks >= MANY_RANKS {
+        return Finding::fine("open files", found);
+    }
+    let hint = "have whoever runs this machine raise the limit (ulimit -Hn)";
+    match ranks {
+        0 | 1 => Finding::wrong("open files", found, hint),
+        _ => Finding::missing("open files", found, hint),
+    }
+}
+
+/// How ranks of one machine hand each other tensors.
+fn tensors_between_ranks() -> Finding {
+    const WHAT: &str = "tensors between ranks";
+    if let Err(error) = read_memory() {
+        let hint = "they go through sockets instead, at half the rate from 1 MiB on; a container wants \
+                    --security-opt seccomp=unconfined or the capability SYS_PTRACE for it";
+        return Finding::missing(WHAT, format!("process_vm_readv: {error}"), hint);
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => Finding::fine(WHAT, "read out of each other's memory (cma)"),
+        scope => Finding::missing(
+            WHAT,
+            format!("kernel.yama.ptrace_scope = {scope}: no process may read another one's memory"),
+            "they go through sockets instead, at half the rate from 1 MiB on; `sysctl kernel.yama.ptrace_scope=0`, by whoever runs \
+             this machine, allows it",
+        ),
+    }
+}
+
+/// As ranks read each other's, of this very process, which only a filter of system calls keeps it from.
+fn read_memory() -> io::Result<()> {
+    let (there, mut here) = ([7u8; 8], [0u8; 8]);
+    let from = RemoteIoVec { base: there.as_ptr() as usize, len: there.len() };
+    process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut here)], &[from])?;
+    if here == there { Ok(()) } else { Err(io::Error::other("it has read something else")) }
+}
+
+fn congestion_control() -> Finding {
+    const WHAT: &str = "congestion control";
+    let set = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+    let set = set.trim().to_owned();
+    if set != "bbr" || may_choose_reno() {
+        return Finding::fine(WHAT, if set.is_empty() { "unknown" } else { &set });
+    }
+    Finding::missing(
+        WHAT,
+        "bbr, which paces connections inside one machine, too",
+        "Reno is taken for those where it is allowed: add it to net.ipv4.tcp_allowed_congestion_control",
+    )
+}
+
+fn may_choose_reno() -> bool {
+    let listener = TcpListener::bind(("127.0.0.1", 0));
+    listener.is_ok_and(|listener| setsockopt(&listener, sockopt::TcpCongestion, &"reno".into()).is_ok())
+}
+
+fn cache_folder() -> Finding {
+    const WHAT: &str = "cache folder";
+    match cache::folder() {
+        Ok(folder) => Finding::fine(WHAT, folder.display()),
+        Err(error) => Finding::missing(
+            WHAT,
+            format!(
+                "{error}: plug-ins are compiled anew for each run, and data that are loaded are not kept"
+            ),
+            error.hint(),
+        ),
+    }
+}
+
+fn rust_plugins() -> Finding {
+    const WHAT: &str = "plug-ins in Rust";
+    match wasm_toolchain::Toolchain::here(Path::new(".")) {
+        Ok(toolchain) => Finding::fine(WHAT, toolchain.describe(Path::new("."))),
+        Err(missing) => {
+            Finding::missing(WHAT, format!("cannot be built here: {}", missing.what), missing.hint)
+        }
+    }
+}
+
+fn python_plugins() -> Finding {
+    const WHAT: &str = "plug-ins in Python";
+    let script = "import sys, venv, ensurepip; print('.'.join(map(str, sys.version_info[:3])))";
+    let told = Command::new("python3").args(["-I", "-c", script]).current_dir("/").output();
+    let version = told.ok().filter(|told| told.status.success()).map(|told| told.stdout);
+    match version.and_then(|version| String::from_utf8(version).ok()) {
+        Some(version) => Finding::fine(WHAT, format!("python3 {}", version.trim())),
+        None => Finding::missing(
+            WHAT,
+            "cannot be built here: no python3 with `venv`",
+            "install Python 3.10 or newer (on Debian: `apt-get install python3-venv`)",
+        ),
+    }
+}
+
+/// What the environment says to jobs and to this program.
+fn settings() -> Option<Finding> {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("PSTRAIN_")).collect();
+    names.sort();
+    (!names.is_empty()).then(|| Finding::fine("environment", names.join(", ")))
+}
