@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install lint bench interop gpu-check mpi nccl test-mpi
+.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -28,8 +28,25 @@ build: setup
 install: setup
 	cargo build --release --quiet --bin pstrain
 	install -D -m 755 $(TARGET_DIR)/release/pstrain $(DESTDIR)$(PREFIX)/bin/pstrain
+	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(TARGET_DIR)/release/pstrain man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET_DIR)/release/pstrain completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pstrain
+	$(TARGET_DIR)/release/pstrain completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pstrain
+	$(TARGET_DIR)/release/pstrain completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pstrain.fish
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/pstrain; it looks for libtorch 2.11.0 in PSTRAIN_LIBTORCH, in the active" \
 	  "Python environment, in $(or $(LIBTORCH),$(CURDIR)/.deps/libtorch), in $(PREFIX)/lib, and where python3 has torch"
+
+# For a Python environment: target/wheels/pstrain-*.whl, which brings torch with it.
+wheel: setup
+	@scripts/build-wheel
+
+# What a new user does with it, in an empty environment; fetches torch (3 GB).
+test-wheel: wheel
+	scripts/test-wheel
+
+# For Debian and its kin: target/debian/pstrain_*.deb.
+deb: setup
+	@scripts/build-deb
 
 setup:
 	@scripts/setup
