@@ -36,7 +36,7 @@ install: setup
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/pstrain; it looks for libtorch 2.11.0 in PSTRAIN_LIBTORCH, in the active" \
 	  "Python environment, in $(or $(LIBTORCH),$(CURDIR)/.deps/libtorch), in $(PREFIX)/lib, and where python3 has torch"
 
-# For a Python environment: target/wheels/pstrain-*.whl, which brings torch with it.
+# For a Python environment: dist/pstrain-*.whl, which brings torch with it.
 wheel: setup
 	@scripts/build-wheel
 

@@ -28,21 +28,20 @@ pub const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 pub fn open_checkpoints(job: &mut Job, rank: Option<Rank>) -> Vec<JobError> {
     let Work::Train(training) = &mut job.work else { return Vec::new() };
     let trainers = &training.train.trainers.ranks;
-    let mut opened: BTreeMap<PathBuf, Option<Arc<Scattered>>> = BTreeMap::new();
-    let mut problems = Vec::new();
+    let mut opened: BTreeMap<PathBuf, Result<Arc<Scattered>, (String, String)>> = BTreeMap::new();
+    let (mut problems, mut told) = (Vec::new(), BTreeSet::new());
     for module in training.modules.iter_mut().filter(|module| is_held(module, trainers, rank)) {
         let Some(path) = module.weights.as_ref().map(|weights| weights.path.clone()) else { continue };
-        if !opened.contains_key(&path) {
-            let found = place_of_checkpoint(&path).map(|place| open_checkpoint(&place)).transpose();
-            let found = found.unwrap_or_else(|(problem, hint)| {
+        let Some(place) = place_of_checkpoint(&path) else { continue };
+        let found = opened.entry(path.clone()).or_insert_with(|| open_checkpoint(&place)).clone();
+        match found {
+            Ok(found) => module.weights = Some(Weights { path, scattered: Some(found) }),
+            // The stages of a module have one.
+            Err((problem, hint)) if told.insert(module.written_name().to_owned()) => {
                 let error = format!("{} {problem}", key(module, "weights", &path));
                 problems.push(JobError::new(error).hint(hint));
-                None
-            });
-            opened.insert(path.clone(), found);
-        }
-        if let Some(weights) = &mut module.weights {
-            weights.scattered = opened[&path].clone();
+            }
+            Err(_) => {}
         }
     }
     problems

@@ -1,7 +1,9 @@
 //! Worlds of several ranks in one process, over real loopback sockets. Every wait is bounded.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::Location;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -69,10 +71,16 @@ pub fn times(part: usize, all: usize) -> usize {
 }
 
 /// Whether the next of a test's many cases, which take seconds each, is one of those that run by default: the first, and each
-/// third, which are others in another test. Asked once for each case, on the test's thread.
+/// third, which are others in another test. Asked once for each case, on the test's thread, in one place of the test.
+#[track_caller]
 pub fn runs_by_default() -> bool {
-    thread_local!(static ASKED: Cell<usize> = const { Cell::new(0) });
-    let nth = ASKED.replace(ASKED.get() + 1);
+    // Tests may have one thread, one after the other.
+    thread_local!(static ASKED: RefCell<BTreeMap<Location<'static>, usize>> = const { RefCell::new(BTreeMap::new()) });
+    let nth = ASKED.with_borrow_mut(|asked| {
+        let next = asked.entry(*Location::caller()).or_default();
+        *next += 1;
+        *next - 1
+    });
     let of_three = thread::current().name().map_or(0, |test| test.len() % 3);
     nth == 0 || nth % 3 == of_three || times(0, 1) == 1
 }

@@ -1,9 +1,11 @@
 //! Libtorch and what comes with it, looked at by a process of its own: in this one it may not load.
 
 use std::process::Command;
+use std::time::Duration;
 
 use c10d::{Backend, cuda};
 use serde::{Deserialize, Serialize};
+use wasm_toolchain::child::output_within;
 
 use super::{Finding, State};
 use crate::cli::exit::{DONE, Failure};
@@ -12,6 +14,8 @@ use crate::human::counted;
 use crate::runner::libtorch;
 
 const LIBTORCH: &str = "libtorch";
+/// A driver of a GPU may hang.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a process with libtorch finds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,8 +38,15 @@ pub fn findings() -> Vec<Finding> {
 /// What another process of this program says, or the error that it ends with.
 fn inside() -> Result<Inside, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output =
-        Command::new(program).args(["doctor", "--inside"]).output().map_err(|error| error.to_string())?;
+    let mut inside = Command::new(program);
+    inside.args(["doctor", "--inside"]);
+    let output = output_within(inside, LIMIT).map_err(|error| error.to_string())?;
+    let output = output.ok_or_else(|| {
+        format!(
+            "a process with it did not say within {LIMIT:?} what is there\n  \
+             hint: does `nvidia-smi` answer? CUDA_VISIBLE_DEVICES=\"\" leaves GPUs alone"
+        )
+    })?;
     if output.status.success()
         && let Ok(inside) = serde_json::from_slice(&output.stdout)
     {
@@ -77,9 +88,9 @@ impl Inside {
             ),
             Err(why) => Finding::missing(
                 "CUDA",
-                format!("not in this libtorch: {why}"),
+                why,
                 format!(
-                    "`python3 -m pip install torch=={}` on a machine with a GPU brings it",
+                    "`python3 -m pip install torch=={}` brings it; without a GPU nothing wants it",
                     libtorch::VERSION
                 ),
             ),

@@ -7,14 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use super::boxes::blocks;
 use super::store::{Counted, Store};
+use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};
-use crate::model::{Layout, Region, TensorStream};
+use crate::model::{Layout, Region, TensorStream, torch_name};
 use crate::parallel::{Entry, Extent, Piece, StateSnapshot, StepCounters};
 use crate::profile::beat;
 use crate::topology::Rank;
@@ -51,11 +52,46 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// That it can be what it says, whoever has written it, and that the file has that as `name`.
+    ///
+    /// # Errors
+    /// How it contradicts itself, or the file.
+    pub fn check(&self, name: &str, header: &Header) -> Result<()> {
+        let Saved { entry, from, count, ids, .. } = self;
+        let stored = header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
+        let (dtype, kind) = (stored.dtype.name(), torch_name(entry.kind));
+        ensure!(dtype == kind, "`{name}` is {dtype} in the file, and {kind} in the manifest");
+        let width = match (entry.extent, entry.shape.as_slice()) {
+            (Extent::Rows { .. }, [_, row @ ..]) if ids.is_some() => numbers(row),
+            (Extent::Rows { .. }, _) => bail!("`{name}` has rows, and no ids or no dimensions"),
+            (_, shape) => {
+                let ends = numbers(shape).zip(from.checked_add(*count));
+                let fits = ids.is_none() && ends.is_some_and(|(all, end)| end <= all);
+                ensure!(fits, "`{name}` has {count} numbers from {from} on of shape {shape:?}");
+                Some(1)
+            }
+        };
+        let bytes = width.and_then(|width| width.checked_mul(entry.kind.elt_size_in_bytes() as u64));
+        let bytes = bytes.and_then(|bytes| bytes.checked_mul(*count));
+        ensure!(
+            bytes == Some(stored.len),
+            "`{name}` has {} bytes, which are not {count} of shape {:?}",
+            stored.len,
+            entry.shape
+        );
+        Ok(())
+    }
+
     /// The name that the model has it under, of which `name` is the one in the file.
     pub fn model_name(&self, name: &str) -> String {
         let of_rank = self.ids.as_ref().and_then(|_| name.rsplit_once('@'));
         of_rank.map_or(name, |(name, _)| name).into()
     }
+}
+
+/// Numbers of a shape, if it is one.
+fn numbers(shape: &[i64]) -> Option<u64> {
+    shape.iter().try_fold(1u64, |product, &size| product.checked_mul(u64::try_from(size).ok()?))
 }
 
 /// A tensor of a file that is to be written.

@@ -140,6 +140,9 @@ fn in_part<'a>(
         let opened = Rc::new(Opened::of(store, file)?);
         let of_file = tensors.iter().filter(|(_, saved)| is_needed(saved));
         let mut of_file: Vec<(&String, &Saved)> = of_file.collect();
+        for (name, saved) in &of_file {
+            saved.check(name, &opened.header).with_context(|| format!("`{}`", opened.place))?;
+        }
         of_file.sort_by_key(|(name, _)| opened.header.get(name).map(|stored| stored.start));
         found.extend(of_file.into_iter().map(|(name, saved)| Found {
             opened: opened.clone(),

@@ -28,7 +28,17 @@ pub fn tensors<'a>(of: Layer<'a>, base: Option<Layer<'a>>) -> Result<Tensors<'a>
     for found in find(of, base, of_slot(None))? {
         tensors.entry(found.model_name()).or_default().push(found);
     }
-    tensors.values_mut().for_each(|parts| parts.sort_by_key(|part| part.saved.from));
+    for (name, parts) in &mut tensors {
+        parts.sort_by_key(|part| part.saved.from);
+        let like = |found: &Found<'_>| {
+            let Saved { entry, ids, .. } = found.saved;
+            // Of rows each part has as many as it has.
+            let shape = if ids.is_some() { entry.shape[1..].to_vec() } else { entry.shape.clone() };
+            (entry.kind, ids.is_some(), shape)
+        };
+        let first = like(&parts[0]);
+        ensure!(parts.iter().all(|part| like(part) == first), "the parts of `{name}` do not fit together");
+    }
     Ok(tensors)
 }
 
