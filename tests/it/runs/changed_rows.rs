@@ -41,7 +41,7 @@ lr = 0.05
 [train]
 forward = ["table", "net"]
 epochs = 10
-steps = 90
+steps = 150
 batch_size = 4
 consistency = "bsp"
 [checkpoint]

@@ -45,7 +45,7 @@ lr = 0.05
 [train]
 forward = ["table", "net"]
 epochs = 10
-steps = 60
+steps = 240
 batch_size = 4
 consistency = "bsp"
 [checkpoint]
