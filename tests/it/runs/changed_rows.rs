@@ -11,7 +11,7 @@ use crate::program::*;
 use crate::support::runs_by_default;
 
 /// Two trainers, and a table on two servers, of which a step has a few rows.
-const JOB: &str = r#"name = "rows"
+pub(super) const JOB: &str = r#"name = "rows"
 seed = 3
 [roles]
 trainer = 2
@@ -58,13 +58,13 @@ fn train(folder: &Path, settings: &[&str], more: &[&str]) {
     assert_code(&finish(&mut begin(folder, settings, more)), 0);
 }
 
-fn tool(folder: &Path, args: &[&str]) -> std::process::Output {
+pub(super) fn tool(folder: &Path, args: &[&str]) -> std::process::Output {
     finish(pstrain(folder).arg("checkpoint").args(args))
 }
 
-/// Of each: its folder, its step, and the step of what it builds on.
-fn listed(folder: &Path) -> Vec<(String, u64, Option<u64>)> {
-    let listed: Value = serde_json::from_str(&stdout(&tool(folder, &["list", "RUN", "--json"]))).unwrap();
+/// Of each of a run's: its folder, its step, and the step of what it builds on.
+fn listed(folder: &Path, run: &str) -> Vec<(String, u64, Option<u64>)> {
+    let listed: Value = serde_json::from_str(&stdout(&tool(folder, &["list", run, "--json"]))).unwrap();
     let of = |one: &Value| {
         let number = |key: &str| one[key].as_u64();
         let path = one["folder"].as_str().unwrap().to_owned();
@@ -74,8 +74,8 @@ fn listed(folder: &Path) -> Vec<(String, u64, Option<u64>)> {
 }
 
 /// The last one that builds on another, and its step.
-fn last_built(folder: &Path) -> (String, u64) {
-    let (path, step, _) = listed(folder).into_iter().rfind(|one| one.2.is_some()).unwrap();
+pub(super) fn last_built(folder: &Path, run: &str) -> (String, u64) {
+    let (path, step, _) = listed(folder, run).into_iter().rfind(|one| one.2.is_some()).unwrap();
     (path, step)
 }
 
@@ -91,10 +91,10 @@ fn a_run_goes_on_from_rows_that_were_written_since_an_earlier_checkpoint() {
     for way in WAYS.into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();
         train(folder.path(), way, &["--run-dir", "RUN"]);
-        let all = listed(folder.path());
+        let all = listed(folder.path(), "RUN");
         assert_eq!(all[0].2, None, "{way:?}");
         assert!(all[1..].iter().take(9).all(|one| one.2 == Some(all[0].1)), "{way:?}: {all:?}");
-        let (from, step) = last_built(folder.path());
+        let (from, step) = last_built(folder.path(), "RUN");
         train(folder.path(), way, &["--run-dir", "OTHER", "--resume", &from]);
         let [whole, other] = ["RUN", "OTHER"].map(|run| folder.path().join(run));
         let model = "model.safetensors";
@@ -161,7 +161,7 @@ fn what_a_checkpoint_builds_on_is_kept_and_looked_at() {
     let folder = tempfile::tempdir().unwrap();
     let settings = ["checkpoint.full_every=4", "checkpoint.keep=1"];
     train(folder.path(), &settings, &["--run-dir", "RUN"]);
-    let all = listed(folder.path());
+    let all = listed(folder.path(), "RUN");
     let Some(since) = all.last().unwrap().2 else {
         assert_eq!(all.len(), 1, "the last one has all rows");
         return;
@@ -202,6 +202,6 @@ fn what_a_checkpoint_builds_on_is_kept_and_looked_at() {
 fn all_rows_are_written_where_the_job_says_so() {
     let folder = tempfile::tempdir().unwrap();
     train(folder.path(), &["checkpoint.full_every=1"], &["--run-dir", "RUN"]);
-    let all = listed(folder.path());
+    let all = listed(folder.path(), "RUN");
     assert!(all.len() > 1 && all.iter().all(|one| one.2.is_none()), "{all:?}");
 }
