@@ -1,7 +1,8 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
 //! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `human` < `config` < `layers`, `optimizers` < `metrics`
-//! < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`cli`].
+//! < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`watch`] <
+//! [`cli`].
 
 pub mod autograd;
 mod cache;
@@ -20,3 +21,4 @@ pub mod profile;
 pub mod rpc;
 pub mod runner;
 pub mod topology;
+pub mod watch;

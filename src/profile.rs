@@ -1,7 +1,8 @@
-//! What this process does when, for `--profile`: spans of time, by thread; and that it does anything, for whoever watches
-//! over it. Where nobody records, a span costs one look at a flag and one count.
+//! What this process spends its time on: by activity, always; each span of it, by thread, for `--profile`; and that it does
+//! anything, for whoever watches over it. Where nobody records, a span costs two looks at the clock and two counts.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
 
 /// What a span of time went into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
     /// Samples made by a dataset plug-in.
@@ -26,6 +27,18 @@ pub enum Activity {
     Step,
     /// For another rank, or for data.
     Wait,
+}
+
+impl Activity {
+    pub const ALL: [Activity; 7] = [
+        Activity::Data,
+        Activity::Payload,
+        Activity::Forward,
+        Activity::Loss,
+        Activity::Backward,
+        Activity::Step,
+        Activity::Wait,
+    ];
 }
 
 /// One span of one thread.
@@ -54,6 +67,9 @@ const MOST_SPANS: usize = 1 << 20;
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// Padded: every thread writes it, and reads what would be beside it.
 static BEATS: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
+/// Nanoseconds of all threads, by activity, without what is inside of another. Padded as `BEATS`.
+static SPENT: [CachePadded<AtomicU64>; Activity::ALL.len()] =
+    [const { CachePadded::new(AtomicU64::new(0)) }; Activity::ALL.len()];
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 static RECORDED: Mutex<Recording> =
     Mutex::new(Recording { threads: Vec::new(), spans: Vec::new(), left_out: 0 });
@@ -61,6 +77,8 @@ static RECORDED: Mutex<Recording> =
 thread_local! {
     /// This thread's index, once it has recorded anything.
     static THREAD: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Nanoseconds of the spans that have ended inside of this thread's innermost one.
+    static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Records from now on.
@@ -90,32 +108,58 @@ pub fn stop() -> Recording {
     mem::take(&mut *recorded())
 }
 
-/// A span of this thread, until it is dropped.
+/// Seconds that the threads of this process have spent, by activity. What is inside of another span is not the outer one's.
+pub fn spent() -> BTreeMap<Activity, f64> {
+    Activity::ALL
+        .into_iter()
+        .zip(&SPENT)
+        .map(|(of, nanos)| (of, nanos.load(Ordering::Relaxed) as f64 / 1e9))
+        .collect()
+}
+
+/// A span of this thread, until it is dropped. Spans of a thread end in the opposite order of their beginnings.
 #[must_use = "the span ends when this is dropped"]
-pub struct Span(Option<(Activity, Instant)>);
+pub struct Span {
+    activity: Activity,
+    begun: Instant,
+    /// What had ended inside of the span around this one.
+    beside: u64,
+}
 
 pub fn span(activity: Activity) -> Span {
     if activity != Activity::Wait {
         beat();
     }
-    Span(RECORDING.load(Ordering::Relaxed).then(|| (activity, Instant::now())))
+    Span { activity, begun: Instant::now(), beside: INSIDE.replace(0) }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        let (Some((activity, start)), Some(begun)) = (self.0, BEGUN.get()) else { return };
-        let (start_us, took_us) = (micros(start.duration_since(*begun)), micros(start.elapsed()));
-        let mut recorded = recorded();
-        let thread = THREAD.get().unwrap_or_else(|| {
-            let index = recorded.threads.len() as u32;
-            recorded.threads.push(thread::current().name().unwrap_or("thread").to_owned());
-            THREAD.set(Some(index));
-            index
-        });
-        match recorded.spans.len() < MOST_SPANS {
-            true => recorded.spans.push(Recorded { activity, thread, start_us, took_us }),
-            false => recorded.left_out += 1,
+        let &mut Span { activity, begun, beside } = self;
+        let took = begun.elapsed();
+        let nanos = took.as_nanos() as u64;
+        let inside = INSIDE.replace(beside.saturating_add(nanos));
+        SPENT[activity as usize].fetch_add(nanos.saturating_sub(inside), Ordering::Relaxed);
+        if RECORDING.load(Ordering::Relaxed) {
+            record(activity, begun, took);
         }
+    }
+}
+
+fn record(activity: Activity, begun: Instant, took: Duration) {
+    let Some(start) = BEGUN.get() else { return };
+    // A span may have begun before the recording.
+    let (start_us, took_us) = (micros(begun.saturating_duration_since(*start)), micros(took));
+    let mut recorded = recorded();
+    let thread = THREAD.get().unwrap_or_else(|| {
+        let index = recorded.threads.len() as u32;
+        recorded.threads.push(thread::current().name().unwrap_or("thread").to_owned());
+        THREAD.set(Some(index));
+        index
+    });
+    match recorded.spans.len() < MOST_SPANS {
+        true => recorded.spans.push(Recorded { activity, thread, start_us, took_us }),
+        false => recorded.left_out += 1,
     }
 }
 
@@ -125,4 +169,25 @@ fn recorded() -> MutexGuard<'static, Recording> {
 
 fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inside_of_a_span_is_not_the_outer_ones() {
+        let before = spent();
+        let outer = span(Activity::Loss);
+        let begun = Instant::now();
+        let inner = span(Activity::Payload);
+        while begun.elapsed() < Duration::from_millis(20) {}
+        drop(inner);
+        let inside = begun.elapsed().as_secs_f64();
+        drop(outer);
+        let after = spent();
+        let of = |activity| after[&activity] - before[&activity];
+        assert!(of(Activity::Payload) >= 0.02, "{}", of(Activity::Payload));
+        assert!(of(Activity::Loss) < inside / 2.0, "{} of {inside}", of(Activity::Loss));
+    }
 }

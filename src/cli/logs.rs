@@ -3,8 +3,11 @@
 use std::io::IsTerminal as _;
 use std::sync::Mutex;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::runner::messages;
 use crate::runner::progress::{Board, ColorChoice, Look};
 
 /// The options that every command has.
@@ -26,15 +29,12 @@ impl Wanted {
             .unwrap_or_else(|_| EnvFilter::new(format!("warn,pstrain={level}")));
         let no_color = std::env::var("NO_COLOR").ok();
         let color = self.color.resolve(std::io::stderr().is_terminal(), no_color.as_deref());
-        let format = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(color)
-            .with_target(false)
-            .without_time();
+        let format = fmt::layer().with_ansi(color).with_target(false).without_time();
+        let logs = tracing_subscriber::registry().with(filter).with(messages::Kept);
         // A second subscriber in one process is refused, and the first goes on.
         let _ = match board {
-            Some(board) => format.with_writer(Mutex::new(board.stderr())).try_init(),
-            None => format.with_writer(std::io::stderr).try_init(),
+            Some(board) => logs.with(format.with_writer(Mutex::new(board.stderr()))).try_init(),
+            None => logs.with(format.with_writer(std::io::stderr)).try_init(),
         };
     }
 }

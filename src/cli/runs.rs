@@ -11,7 +11,7 @@ use super::stdout;
 use crate::human::{counted, thousands};
 use crate::job::Place;
 use crate::runner::checkpoint;
-use crate::runner::metrics::EvalResult;
+use crate::runner::records::EvalResult;
 use crate::runner::run_folder::RUNS;
 use crate::runner::runs::{self, Run, State};
 

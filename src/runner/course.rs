@@ -6,11 +6,9 @@ use anyhow::Result;
 
 use super::loader::{Batch, Dealt};
 use super::measured::Worked;
-use super::metrics::{
-    EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord, Stopped, Throughput, TrainerReport,
-    Unimproved,
-};
+use super::metrics::{Stopped, Throughput, TrainerReport, Unimproved};
 use super::progress::{Reporter, TrainingProgress, Update};
+use super::records::{EpochRecord, EvalRecord, EvalResult, MetricsLine, StepRecord};
 use super::run_recorder::{RecordSender, TrainerEnd};
 use super::samples::Samples;
 use super::step::Stepped;

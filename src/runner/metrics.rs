@@ -1,93 +1,18 @@
-//! What a run measures: a record for each logged step, rates, the summary.
+//! What a run measures of itself: rates, and the summary.
 //!
 //! Pure: clocks come in as arguments, files are `run_folder`'s.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::measured::Measured;
+use super::records::{EvalRecord, EvalResult, null_is_nan};
 use crate::human::{counted, seconds, thousands};
-use crate::metrics::Value;
 use crate::parallel::Traffic;
 use crate::topology::Rank;
-
-/// One line of `metrics.jsonl`. Also travels from the trainers to the rank that keeps the run folder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum MetricsLine {
-    Step(StepRecord),
-    Epoch(EpochRecord),
-    Eval(EvalRecord),
-}
-
-/// A trainer has gone once through its part of the data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EpochRecord {
-    /// The last one of the epoch, counted from 1.
-    pub step: u64,
-    /// Counted from 1.
-    pub epoch: u32,
-    pub rank: Rank,
-    /// The mean over this rank's samples of the epoch.
-    #[serde(deserialize_with = "null_is_nan")]
-    pub loss: f64,
-    pub samples: u64,
-    /// Seconds since the training loop began.
-    pub time_s: f64,
-}
-
-/// The test data went through the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EvalRecord {
-    /// Steps that the rank which evaluated had taken.
-    pub step: u64,
-    /// The epochs that it had begun.
-    pub epoch: u32,
-    pub rank: Rank,
-    #[serde(flatten)]
-    pub result: EvalResult,
-    /// No validation before it was as good, by `eval.best`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub best: bool,
-    /// Seconds since the training loop began, without evaluations.
-    pub time_s: f64,
-}
-
-/// A trainer's logged step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
-    /// Of this rank, counted from 1.
-    pub step: u64,
-    /// Counted from 1.
-    pub epoch: u32,
-    pub rank: Rank,
-    /// Of this step's batch. JSON has no NaN: it is written as null.
-    #[serde(deserialize_with = "null_is_nan")]
-    pub loss: f64,
-    /// The learning rate of `[optimizer]` in this step.
-    pub lr: f64,
-    /// Since the rank's previous record.
-    pub samples_per_s: f64,
-    /// Share of the time since the previous record in which the rank stood still for data.
-    pub data_wait_pct: f64,
-    /// Updates by others between reading the parameters and this update, on average since the previous record.
-    pub staleness: Option<f64>,
-    /// Seconds since the training loop began.
-    pub time_s: f64,
-    /// Of all gradients, before they are clipped; where they are clipped or the loss is scaled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grad_norm: Option<f64>,
-    /// What the loss was multiplied by for its gradients, with `precision.autocast = "fp16"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<f64>,
-    /// What the loss plug-in reports.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
-    pub metrics: BTreeMap<String, f64>,
-}
 
 /// Steps at the start of each trainer that the rates leave out: allocators and caches warm up in them.
 pub const WARMUP_STEPS: u64 = 20;
@@ -305,38 +230,6 @@ impl fmt::Display for Stopped {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EvalResult {
-    pub samples: u64,
-    /// Elements of their targets: one of each sample, or several, as in sequences.
-    pub targets: u64,
-    /// The mean over the samples.
-    #[serde(deserialize_with = "null_is_nan")]
-    pub loss: f64,
-    /// Those of `eval.metrics`, and what the loss plug-in reports, each a mean over the samples; `accuracy` is from 0 to 1.
-    #[serde(flatten)]
-    pub metrics: BTreeMap<String, Value>,
-}
-
-impl EvalResult {
-    /// 0 to 1. None: the task has no classes.
-    pub fn accuracy(&self) -> Option<f64> {
-        self.metrics.get("accuracy").and_then(Value::number)
-    }
-
-    /// Every number, for people: the loss first, then the accuracy.
-    pub fn figures(&self) -> Vec<String> {
-        let accuracy = self.accuracy().map(|share| format!("accuracy {:.2} %", share * 100.0));
-        [format!("loss {:.4}", self.loss)].into_iter().chain(accuracy).chain(self.others()).collect()
-    }
-
-    /// The numbers beside the loss and the accuracy, for people.
-    fn others(&self) -> Vec<String> {
-        let numbers = self.metrics.iter().filter(|(name, _)| *name != "accuracy");
-        numbers.filter_map(|(name, value)| Some(format!("{name} {:.4}", value.number()?))).collect()
-    }
-}
-
 impl Summary {
     /// Puts the trainers' reports together.
     pub fn combine(
@@ -440,15 +333,6 @@ impl fmt::Display for EndTable<'_> {
 
 fn rate(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
-}
-
-pub(crate) fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
-
-fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
-    Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::metrics::MetricsLine;
+use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 
 pub const JOB: &str = "job.toml";
@@ -323,7 +323,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::runner::metrics::StepRecord;
+    use crate::runner::records::StepRecord;
     use crate::runner::testing::names;
     use crate::topology::Rank;
 

@@ -13,8 +13,9 @@ use super::calls::{
     self, record::Keep, record::KeepBest, record::KeepDataState, record::Record, record::Report,
 };
 use super::measured::{Measured, RankMeasured};
-use super::metrics::{EvalRecord, EvalResult, MetricsLine, Stopped, Summary, TrainerReport};
+use super::metrics::{Stopped, Summary, TrainerReport};
 use super::model_files::{self, Tried};
+use super::records::{EvalRecord, EvalResult, MetricsLine};
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
 use crate::human::counted;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use super::metrics::{EvalRecord, EvalResult, MetricsLine, Summary};
+use super::metrics::Summary;
+use super::records::{EvalRecord, EvalResult, MetricsLine};
 use super::run_folder::{self, RunFolder};
 
 /// So much of the end of `metrics.jsonl` is read.
@@ -63,6 +64,7 @@ impl Run {
                 MetricsLine::Step(record) => (record.step, record.epoch),
                 MetricsLine::Epoch(record) => (record.step, record.epoch),
                 MetricsLine::Eval(record) => (record.step, record.epoch),
+                MetricsLine::Rank(_) | MetricsLine::Message(_) => continue,
             };
             (steps, epochs) = (steps.max(step), epochs.max(epoch));
             if let MetricsLine::Eval(record) = line {

@@ -22,6 +22,7 @@ use super::spool::Spool;
 use super::threads;
 use super::trace::{self, Traces};
 use super::trainer::Trainer;
+use super::usage::Telling;
 use super::validation::Meetings;
 use crate::autograd::Autograd;
 use crate::human::counted;
@@ -172,6 +173,9 @@ impl<'a> TrainingRank<'a> {
         if self.training.log.profile {
             profile::start();
         }
+        let role = &self.job.role_of(self.rank).name;
+        let telling = |every| Telling::start(mesh, role, self.devices[0], every);
+        let telling = self.training.log.usage_every.map(telling).transpose()?;
         // A trainer compares when it has opened its data, and waits for it.
         let compared = match trains {
             false => Some(preflight::compare(mesh, Facts::of_rank(self.training, self.rank)?)),
@@ -206,7 +210,10 @@ impl<'a> TrainingRank<'a> {
         drop(compared);
         run_recorder::send_measured(mesh, worked.measured(mesh))?;
         if self.training.log.profile {
-            trace::send(mesh, &self.job.role_of(self.rank).name)?;
+            trace::send(mesh, role)?;
+        }
+        if let Some(telling) = telling {
+            telling.finish();
         }
         // Owners answer until the last checkpoint is written.
         let unsaved = self.kept.as_ref().and_then(|kept| kept.checkpoints.settle());

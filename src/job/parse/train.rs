@@ -1,5 +1,7 @@
 //! `[train]` and `[log]`.
 
+use std::time::Duration;
+
 use super::super::validated::{CONSISTENCIES, Consistency, Log, OnNan, Train, Training};
 use super::cluster;
 use crate::config::{
@@ -90,7 +92,10 @@ const LOG_EPOCHS: Key<Flag> =
 const PROFILE: Key<Flag> = key("profile", flag())
     .default("false")
     .doc("Write what every rank did when to trace.json in the run folder, as `--profile` does.");
-pub static LOG: &[&dyn AnyKey] = &[&EVERY, &LOG_EPOCHS, &PROFILE];
+const USAGE_EVERY: Key<Integer> = key("usage_every_ms", integer(0..=3_600_000))
+    .default("2000")
+    .doc("Milliseconds between two lines of metrics.jsonl with what a rank uses: memory, processor, device, what its time goes into. 0: none.");
+pub static LOG: &[&dyn AnyKey] = &[&EVERY, &LOG_EPOCHS, &PROFILE, &USAGE_EVERY];
 
 /// The role that trains; the rest of the section is read with it.
 pub(super) fn trainers<'r>(t: &Table<'_>, roles: &'r [Role]) -> Option<&'r Role> {
@@ -262,5 +267,11 @@ pub(super) fn order(
 
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {
     let (every, epochs, profile) = (t.read(&EVERY), t.read(&LOG_EPOCHS), t.read(&PROFILE));
-    Some(Log { every: every? as u64, epochs: epochs?, profile: profile? })
+    let usage_every = t.read(&USAGE_EVERY);
+    Some(Log {
+        every: every? as u64,
+        epochs: epochs?,
+        profile: profile?,
+        usage_every: Some(Duration::from_millis(usage_every? as u64)).filter(|every| !every.is_zero()),
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -163,6 +164,8 @@ pub struct Log {
     pub epochs: bool,
     /// A trace of what all ranks did when.
     pub profile: bool,
+    /// How often each rank tells what it uses. None: never.
+    pub usage_every: Option<Duration>,
 }
 
 impl Training {

@@ -5,7 +5,7 @@ use tch::Tensor;
 use crate::parallel::Taken;
 use crate::rpc::{Body, Call, CallError, Field as _, Fields, Json, Value, call};
 use crate::runner::measured::RankMeasured;
-use crate::runner::metrics::MetricsLine;
+use crate::runner::records::MetricsLine;
 use crate::runner::run_recorder::TrainerEnd;
 
 call! {

@@ -59,7 +59,7 @@ impl Criterion {
 mod tests {
     use super::*;
     use crate::metrics::Value;
-    use crate::runner::metrics::EvalResult;
+    use crate::runner::records::EvalResult;
 
     fn judged(accuracies: &[f64]) -> Vec<Figures> {
         let figures = |accuracy: &f64| {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::Value;
 use crate::runner::loader::{Dealt, Schedule, ScheduleError};
-use crate::runner::metrics::{EvalRecord, EvalResult};
+use crate::runner::records::{EvalRecord, EvalResult};
 use crate::topology::Rank;
 
 /// Of one trainer, between two steps.

@@ -40,7 +40,7 @@ pub struct TrainingProgress {
     /// Counted from 1.
     pub epoch: u32,
     pub epochs: u32,
-    #[serde(deserialize_with = "crate::runner::metrics::null_is_nan")]
+    #[serde(deserialize_with = "crate::runner::records::null_is_nan")]
     pub loss: f64,
     /// 0 before it has been measured.
     pub samples_per_s: f64,

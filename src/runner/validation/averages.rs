@@ -8,7 +8,7 @@ use crate::autograd::Autograd;
 use crate::job::{Placement, Training};
 use crate::metrics::{OF_AVERAGE, Value};
 use crate::parallel::StateSnapshot;
-use crate::runner::metrics::EvalResult;
+use crate::runner::records::EvalResult;
 
 /// Has all owners of parameters but the trainers swap weights and averages. Called by one trainer while all stand still.
 ///

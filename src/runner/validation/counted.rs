@@ -13,7 +13,7 @@ use crate::job::Training;
 use crate::metrics::{RESERVED, Value};
 use crate::plugin::{Host, Weight};
 use crate::runner::calls::validation::About;
-use crate::runner::metrics::EvalResult;
+use crate::runner::records::EvalResult;
 
 /// Of one trainer.
 pub struct Counted {

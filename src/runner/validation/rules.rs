@@ -8,7 +8,8 @@ use crate::optimizers::Falling;
 use crate::runner::calls::validation::Verdict;
 use crate::runner::checkpoint::Figures;
 use crate::runner::inputs::BadJob;
-use crate::runner::metrics::{EvalResult, Unimproved};
+use crate::runner::metrics::Unimproved;
+use crate::runner::records::EvalResult;
 
 /// Of a whole run; the first trainer has them.
 #[derive(Default)]

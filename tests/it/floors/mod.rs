@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
-const FLOORS: [&[&str]; 11] = [
+const FLOORS: [&[&str]; 12] = [
     &["topology", "cache", "files", "profile", "human"],
     &["config"],
     &["layers"],
@@ -20,6 +20,7 @@ const FLOORS: [&[&str]; 11] = [
     &["autograd"],
     &["parallel"],
     &["runner"],
+    &["watch"],
     &["cli"],
 ];
 
