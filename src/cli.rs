@@ -13,6 +13,7 @@ mod bench;
 mod checkpoints;
 mod compile;
 mod complete;
+mod dashboard;
 mod data;
 mod doctor;
 mod exit;
@@ -30,6 +31,7 @@ mod spawn;
 mod stdout;
 mod using;
 mod version;
+mod watching;
 
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -60,6 +62,8 @@ pub fn main() -> ExitCode {
         Command::Eval(args) => using::eval(args, look, started),
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
+        Command::Dashboard(args) => dashboard::dashboard(&args),
+        Command::Report(args) => dashboard::report(&args),
         Command::Doctor { inside: true, .. } => doctor::look_inside(),
         Command::Doctor { json, .. } => doctor::doctor(json),
         Command::Completions { shell } => complete::completions(shell),

@@ -1,5 +1,6 @@
 //! The options of every command, as clap reads them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use c10d::Backend;
@@ -14,6 +15,9 @@ use crate::runner::collective_times::{DTYPES, MEASURED};
 use crate::runner::model_files::SCRIPT_LIMIT;
 use crate::runner::progress::ColorChoice;
 use crate::runner::run_folder::WhichModel;
+
+/// This machine, and a port that is free.
+const HERE: &str = "127.0.0.1:0";
 
 /// What `init` writes where no other file is named.
 pub const STARTER_FILE: &str = "job.toml";
@@ -112,6 +116,23 @@ Exit codes: 0 jobs run here; 1 something has to be mended first")]
         #[arg(long, hide = true)]
         inside: bool,
     },
+    /// Serve a page of a run, as it goes on or as it ended
+    #[command(after_help = "\
+Examples:
+  pstrain dashboard runs/digits_ps-20261123-101500
+  pstrain dashboard runs/digits_ps-20261123-101500 --at 127.0.0.1:8080
+  pstrain spawn job.toml --dashboard              a run that is watched from its beginning
+
+From another machine: `ssh -L 8080:127.0.0.1:8080 HOST`. At an address that others reach, the page is for those who have PSTRAIN_TOKEN.")]
+    Dashboard(DashboardArgs),
+    /// Write the page of a run, or of several beside one another, as one file
+    #[command(after_help = "\
+Examples:
+  pstrain report runs/digits_ps-20261123-101500
+  pstrain report runs/sweep/* --out sweep.html
+
+A run writes its own report.html when it ends. The file loads nothing from elsewhere.")]
+    Report(ReportArgs),
     /// Print what completes commands and options in a shell
     #[command(after_help = "\
 Examples:
@@ -218,9 +239,34 @@ pub struct OutputArgs {
     /// of --run-dir), or in the bucket that the job saves to, if there is one
     #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
     pub resume: Option<String>,
+    /// Serve a page of the run while it goes on, at this address [default: 127.0.0.1 and a free port]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = HERE)]
+    pub dashboard: Option<SocketAddr>,
     /// Print the summary as JSON on stdout, with the run folder and the whole job
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DashboardArgs {
+    /// The run folder
+    pub run: PathBuf,
+    /// Where to serve it; beyond this machine only to those who have PSTRAIN_TOKEN
+    #[arg(long, value_name = "ADDR", default_value = HERE)]
+    pub at: SocketAddr,
+    /// Ends when stdin does.
+    #[arg(long, hide = true)]
+    pub until_end: bool,
+}
+
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Run folders; several are drawn beside one another
+    #[arg(required = true)]
+    pub runs: Vec<PathBuf>,
+    /// The file to write [default: report.html in the run folder, or here for several]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -181,7 +181,7 @@ fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
     let folder = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = out.file_name().and_then(|name| name.to_str());
     let name =
-        name.ok_or_else(|| Failure::usage(format_args!("`{}` is no name of a file", out.display())))?;
+        name.ok_or_else(|| Failure::usage(format_args!("`{}` is not the name of a file", out.display())))?;
     let file = WholeFile::create(folder, name).with_context(cannot_write)?;
     checkpoint.export(numbers, file.file(), out)?;
     file.finish().with_context(cannot_write)?;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
+use super::watching::Watching;
 use super::{going_on, job, logs, stdout};
 use crate::job::{Checkpoints, Cluster, Init, Place, Resolved};
 use crate::rpc::Token;
@@ -44,6 +45,8 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let keeps = (rank == Rank(0)).then(|| keep_in(&resolved, Some(&args.job), &args.output)).transpose()?;
     let Some(kept_in) = keeps.map_or(Some(None), |keeps| keeps.map(Some)) else { return Ok(DONE) };
     let folder = kept_in.as_ref().map(|kept| kept.folder.clone());
+    let watched = folder.as_ref().filter(|_| job.training().is_some());
+    let watching = watched.map(|folder| Watching::start(args.output.dashboard, folder.path())).transpose()?;
     let agent = Agent::from_environment(|name| std::env::var(name).ok());
     // Kept until the end: the last to leave a file deletes it.
     let mut meeting =
@@ -66,6 +69,9 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });
     let shown = board.finish().context("cannot write to stdout");
+    if let (Some(watching), Some(folder)) = (watching, watched) {
+        watching.finish(folder.path());
+    }
     let run = folder.as_ref().map(RunFolder::path);
     let report = report.map_err(|error| {
         let failure = with_folder(with_hint(error, &job.cluster.init), folder.as_ref());

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure, LOST};
 use super::run::{given_token, keep_in, print_report, recorded_in};
+use super::watching::Watching;
 use super::{going_on, job, logs, restarts};
 use crate::job::{Job, Place, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
@@ -31,9 +32,14 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         say_what_is_trained(&resolved.job.name);
     }
     let world = World { resolved: &resolved, kept_in, keeps_folder: true, look, started };
+    let watching = Watching::start(args.output.dashboard, folder.path())?;
     let launcher = std::process::id();
-    let code =
-        in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json))?;
+    let ended =
+        in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json));
+    if std::process::id() == launcher && resolved.job.training().is_some() {
+        watching.finish(folder.path());
+    }
+    let code = ended?;
     let may_begin_again = code == LOST && args.restarts.restarts > 0 && std::process::id() == launcher;
     if !may_begin_again {
         return Ok(code);

@@ -56,7 +56,7 @@ fn load(
     if !file.is_file() {
         let run = run.display();
         return Err(Failure::usage(format!(
-            "`{run}` is no run folder: it has no {}\n  hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME",
+            "`{run}` is not a run folder: it has no {}\n  hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME",
             run_folder::JOB
         )));
     }

@@ -76,7 +76,7 @@ impl Accumulate for Matrix {
             known => cells == 0 || cells == known * known,
         };
         if !fits {
-            return Err(Fault::State(format!("has {cells} counts, which are no matrix of its classes")));
+            return Err(Fault::State(format!("has {cells} counts, which are not a matrix of its classes")));
         }
         if cells > 0 {
             self.add(classes, &state::counts(&counts, cells)?)?;

@@ -64,7 +64,7 @@ fn file(item: &Item<'_>) -> Option<PathBuf> {
     let text = item.text()?;
     if !text.ends_with(".wasm") {
         item.wrong(
-            "is no path that ends in .wasm",
+            "is not a path that ends in .wasm",
             "the metrics inside the program are named by their type, as \"accuracy\"",
         );
         return None;

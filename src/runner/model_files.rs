@@ -217,7 +217,7 @@ fn torchscript(key: &str, file: &Path) -> Option<JobError> {
     let hint = "torch.jit.script(module).save(\"model.pt\") writes one";
     match is_zip(file) {
         Ok(true) => None,
-        Ok(false) => Some(JobError::new(format!("{key} is no TorchScript file")).hint(hint)),
+        Ok(false) => Some(JobError::new(format!("{key} is not a TorchScript file")).hint(hint)),
         Err(error) => Some(unreadable(key, file, &error.to_string())),
     }
 }

@@ -33,11 +33,13 @@ pub const MODEL_BEST: &str = "model-best.safetensors";
 /// The moving averages of the weights, with `[ema]`.
 pub const MODEL_EMA: &str = "model-ema.safetensors";
 pub const TRACE: &str = "trace.json";
+/// All of it as a page.
+pub const REPORT: &str = "report.html";
 /// What the data to train on have settled for all others, as their plug-in has written it.
 pub const DATA_STATE: &str = "dataset.state";
 
 /// All that a run may leave in its folder.
-const FILES: [&str; 8] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, MODEL_EMA, TRACE, DATA_STATE];
+const FILES: [&str; 9] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, MODEL_EMA, TRACE, DATA_STATE, REPORT];
 
 /// One of the models of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

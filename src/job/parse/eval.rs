@@ -81,7 +81,7 @@ pub(super) fn check_decisions(root: &Table<'_>, section: &Table<'_>, training: &
         && !steps.is_multiple_of(local_steps)
     {
         let problem = format!(
-            "is no multiple of train.local_steps = {local_steps}: validations between would synchronise the trainers, and \
+            "is not a multiple of train.local_steps = {local_steps}: validations between would synchronise the trainers, and \
              change what they train"
         );
         let below = steps / local_steps * local_steps;

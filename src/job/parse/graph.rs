@@ -212,7 +212,7 @@ impl<'a, 'i> Joining<'a, 'i> {
             _ => format!("inputs = {{ {called} = {{ shape = [13] }} }}"),
         };
         let hint = format!(
-            "`{called}` is no module, so it is a field of the data: say its shape, for example {example}{meant}"
+            "`{called}` is not a module, so it is a field of the data: say its shape, for example {example}{meant}"
         );
         match module.takes.from.as_ref().map_or(0, Vec::len) {
             0 | 1 => table.missing(key, hint),

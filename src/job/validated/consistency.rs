@@ -28,7 +28,29 @@ pub(in crate::job) const CONSISTENCIES: [(&str, Consistency); 5] = [
     ("sequential", Consistency::Sequential),
 ];
 
+/// How far trainers are apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// They take each step together, for as long as they have steps.
+    Together,
+    /// The fastest waits when it is so many steps ahead of the slowest.
+    AtMost(u64),
+    /// None waits for another.
+    Freely,
+}
+
 impl Consistency {
+    /// How far it lets trainers be apart.
+    pub fn apart(self) -> Apart {
+        match self {
+            Consistency::Bsp => Apart::Together,
+            // A step is asked for before the one before it is applied.
+            Consistency::Ssp { staleness } => Apart::AtMost(u64::from(staleness) + 2),
+            Consistency::Sequential => Apart::AtMost(2),
+            Consistency::Async | Consistency::Hogwild => Apart::Freely,
+        }
+    }
+
     /// With a bound on staleness. `None`: it has none.
     pub(in crate::job) fn bounded(self, staleness: u32) -> Option<Consistency> {
         match self {

@@ -40,7 +40,7 @@ impl Place {
         let no = |problem, hint| Err(NoPlace { problem, hint });
         if text.is_empty() {
             return no(
-                "is no folder",
+                "is not a folder",
                 "name a folder that all ranks see at the same path, or s3://BUCKET/PREFIX",
             );
         }

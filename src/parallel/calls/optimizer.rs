@@ -70,12 +70,15 @@ impl Field for SentTerms {
         let parts = <[Value; 5]>::try_from(Vec::<Value>::from_value(value)?);
         let [step, weight, lr_factor, factor, scaled] =
             parts.map_err(|parts| format!("expected five terms of a step, found {}", parts.len()))?;
+        fn part<T: Field>(name: &str, value: Value) -> Result<T, String> {
+            T::from_value(value).map_err(|problem| format!("{name}: {problem}"))
+        }
         Ok(SentTerms {
-            step: Field::from_value(step)?,
-            weight: Field::from_value(weight)?,
-            lr_factor: Field::from_value(lr_factor)?,
-            factor: Field::from_value(factor)?,
-            scaled: Field::from_value(scaled)?,
+            step: part("step", step)?,
+            weight: part("weight", weight)?,
+            lr_factor: part("lr_factor", lr_factor)?,
+            factor: part("factor", factor)?,
+            scaled: part("scaled", scaled)?,
         })
     }
 }

@@ -208,7 +208,7 @@ fn manifest(place: &Place, text: &str) -> Result<Manifest> {
     struct Version {
         version: u32,
     }
-    let unread = || format!("`{}` is no manifest of a checkpoint", place.join(MANIFEST));
+    let unread = || format!("`{}` is not a manifest of a checkpoint", place.join(MANIFEST));
     let Version { version } = serde_json::from_str(text).with_context(unread)?;
     ensure!(
         version <= VERSION,

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::best::Criterion;
 use super::state::{Figures, TrainerState};
 use super::writer::{lock, of_coordinator};
-use crate::job::{Checkpoints, Consistency, Training};
+use crate::job::{Apart, Checkpoints, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Mesh, Methods};
 use crate::runner::calls::checkpoint::{Announce, Away, Back, Begin, Begun, Hurried, Hurry, Pause};
@@ -100,14 +100,13 @@ impl<'a> Turns<'a> {
         schedule: &'a Schedule,
     ) -> Option<Turns<'a>> {
         let trainers = &job.train.trainers.ranks;
-        let meeting = match job.train.consistency {
-            Consistency::Bsp => Meeting::Rounds,
+        let meeting = match job.train.consistency.apart() {
+            Apart::Together => Meeting::Rounds,
             _ if trainers.len() == 1 => Meeting::Rounds,
-            Consistency::Ssp { staleness } => Meeting::Ahead(u64::from(staleness) + 2),
-            Consistency::Sequential => Meeting::Ahead(2),
+            Apart::AtMost(steps) => Meeting::Ahead(steps),
             // In each step they wait for each other's gradients.
-            Consistency::Async | Consistency::Hogwild if job.has_replicas() => Meeting::Ahead(2),
-            Consistency::Async | Consistency::Hogwild => Meeting::Anywhere,
+            Apart::Freely if job.has_replicas() => Meeting::Ahead(2),
+            Apart::Freely => Meeting::Anywhere,
         };
         let checkpoints = job.checkpoint.clone()?;
         announced.trains.store(true, Ordering::SeqCst);

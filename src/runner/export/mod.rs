@@ -114,7 +114,7 @@ impl Export<'_> {
                 "name the folder of a run: runs/NAME-TIME, or what --run-dir named",
             ),
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => refused(
-                format!("`{run}` is no run folder: it has no {JOB}"),
+                format!("`{run}` is not a run folder: it has no {JOB}"),
                 "name the folder of a run: runs/NAME-TIME, or what --run-dir named",
             ),
             _ => ExportError::Failed(anyhow!("cannot read `{}`: {error}", path.display())),

@@ -26,7 +26,7 @@ use super::inputs::BadJob;
 use super::loader::{Period, Schedule};
 use super::metrics::Unimproved;
 use super::records::EvalResult;
-use crate::job::{Consistency, Every, Training};
+use crate::job::{Apart, Every, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
 use crate::topology::Rank;
@@ -85,8 +85,10 @@ impl<'a> Validations<'a> {
         };
         let every = every.filter(|_| job.data.test.is_some());
         let (least, most) = schedule.shortest_and_longest_epoch();
-        let keeps_together =
-            matches!(job.train.consistency, Consistency::Ssp { .. } | Consistency::Sequential);
+        let keeps_together = match job.train.consistency.apart() {
+            Apart::AtMost(_) => true,
+            Apart::Together | Apart::Freely => false,
+        };
         if let (Some(Period::Epochs(_)), true, true) = (every, keeps_together, least < most) {
             return Err(BadJob(anyhow!(
                 "`eval.every_epochs`: the trainers' epochs have from {least} to {most} steps, and under {} \

@@ -57,12 +57,12 @@ fn validations_come_where_trainers_are_synchronised_anyway() {
     let job = include_str!("../../../jobs/mnist_pull_push.toml");
     let with = |settings: &[&str]| load(job, &[], settings);
     insta::assert_snapshot!(said(with(&["train.local_steps=4", "eval.every_steps=10"])), @r"
-    error: job `x.toml`: `eval.every_steps` = 10 is no multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
+    error: job `x.toml`: `eval.every_steps` = 10 is not a multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
       from: option --set eval.every_steps=10
       hint: use 8 or 12
     ");
     insta::assert_snapshot!(said(with(&["train.local_steps=4", "eval.every_steps=3"])), @r"
-    error: job `x.toml`: `eval.every_steps` = 3 is no multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
+    error: job `x.toml`: `eval.every_steps` = 3 is not a multiple of train.local_steps = 4: validations between would synchronise the trainers, and change what they train
       from: option --set eval.every_steps=3
       hint: use 4
     ");

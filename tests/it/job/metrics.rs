@@ -266,7 +266,7 @@ fn what_a_state_cannot_be_is_told() {
     insta::assert_snapshot!(merged("\"mse\"", vec![Tensor::from_slice(&[7.0]), counts(&[-1])]), @"metric `mse`: what another rank has counted has -1 where a count is needed");
     insta::assert_snapshot!(merged("\"auc\"", vec![counts(&[1])]), @"metric `auc`: what another rank has counted has 1 tensors, and 2 are needed");
     insta::assert_snapshot!(merged("\"auc\"", vec![counts(&[1]), counts(&[1])]), @"metric `auc`: what another rank has counted has Int64 [1] where a row of Float is needed");
-    insta::assert_snapshot!(merged("\"confusion_matrix\"", vec![counts(&[0]), counts(&[1, 2, 3])]), @"metric `confusion_matrix`: what another rank has counted has 3 counts, which are no matrix of its classes");
+    insta::assert_snapshot!(merged("\"confusion_matrix\"", vec![counts(&[0]), counts(&[1, 2, 3])]), @"metric `confusion_matrix`: what another rank has counted has 3 counts, which are not a matrix of its classes");
     let row = || counts(&[1, 1]);
     insta::assert_snapshot!(merged("\"f1\"", vec![counts(&[0]), counts(&[2, 0]), row(), row()]), @"metric `f1`: what another rank has counted has more hits than targets, or predictions without a target");
     let row = || counts(&[1, 1, 1]);
@@ -342,7 +342,7 @@ fn mistakes_with_metrics_of_ones_own_are_told() {
         super::said(load(SOUND, &[], &settings))
     };
     insta::assert_snapshot!(with("[{ plugin = \"accuracy\" }]", &[]), @r#"
-    error: job `x.toml`: `eval.metrics[0].plugin` = "accuracy" is no path that ends in .wasm
+    error: job `x.toml`: `eval.metrics[0].plugin` = "accuracy" is not a path that ends in .wasm
       from: option --set eval.metrics=[{ plugin = "accuracy" }]
       hint: the metrics inside the program are named by their type, as "accuracy"
     "#);

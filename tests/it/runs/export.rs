@@ -208,7 +208,7 @@ fn mistakes_are_told_with_what_to_do() {
     ");
     fs::create_dir(folder.join("empty")).unwrap();
     insta::assert_snapshot!(mistake(folder, &["empty", "--to", "python"]), @r"
-    error: `empty` is no run folder: it has no job.toml
+    error: `empty` is not a run folder: it has no job.toml
       hint: name the folder of a run: runs/NAME-TIME, or what --run-dir named
     exit code 2
     ");

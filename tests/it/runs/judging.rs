@@ -326,7 +326,7 @@ fn mistakes_with_a_run_are_told() {
     ");
     std::fs::remove_file(folder.path().join("RUN/job.toml")).unwrap();
     insta::assert_snapshot!(told(&["eval"]), @r"
-    error: `RUN` is no run folder: it has no job.toml
+    error: `RUN` is not a run folder: it has no job.toml
       hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME
     ");
 }

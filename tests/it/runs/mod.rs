@@ -20,4 +20,5 @@ mod seen_once;
 mod starting;
 mod torchscript;
 mod version;
+mod watching;
 mod weights_of_checkpoints;

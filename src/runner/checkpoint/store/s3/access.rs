@@ -140,7 +140,7 @@ fn patience(given: Option<String>) -> Result<Duration> {
     let Some(given) = given else { return Ok(PATIENCE) };
     let ms = given.parse::<u64>().ok().filter(|ms| (100..=600_000).contains(ms));
     let ms = ms.with_context(|| {
-        format!("{TIMEOUT} = {given} is no time that a request may take\n  hint: use 100 to 600000; it is 30000 unless set")
+        format!("{TIMEOUT} = {given} is not a time that a request may take\n  hint: use 100 to 600000; it is 30000 unless set")
     })?;
     Ok(Duration::from_millis(ms))
 }
@@ -194,7 +194,7 @@ mod tests {
           hint: it begins with https://
         ");
         insta::assert_snapshot!(with(TIMEOUT, "0"), @r"
-        PSTRAIN_S3_TIMEOUT_MS = 0 is no time that a request may take
+        PSTRAIN_S3_TIMEOUT_MS = 0 is not a time that a request may take
           hint: use 100 to 600000; it is 30000 unless set
         ");
         let copied = refused(&[(KEY_ID, "id"), (SECRET, "hidden\n")]);

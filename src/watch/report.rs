@@ -1,0 +1,58 @@
+//! `report.html`: the page of runs that are there, as one file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::page::{self, Page, differing};
+use super::run::Watched;
+use super::timeline::Timeline;
+use super::view::{Setup, View};
+use crate::files;
+use crate::runner::run_folder::{REPORT, RunFolder};
+
+/// A run as it is now.
+pub struct Run {
+    pub setup: Setup,
+    pub watched: Watched,
+    pub timeline: Option<Timeline>,
+    pub under_way: bool,
+}
+
+impl Run {
+    /// # Errors
+    /// When a file of the run cannot be read.
+    pub fn read(folder: &Path) -> Result<Run> {
+        let setup = Setup::read(folder);
+        let mut watched = Watched::new(folder, setup.world_size());
+        let cannot_read = || format!("cannot read the run in `{}`", folder.display());
+        watched.read_on(|_| ()).with_context(cannot_read)?;
+        let timeline = Timeline::read(folder).with_context(cannot_read)?;
+        Ok(Run { setup, watched, timeline, under_way: RunFolder::is_under_way(folder) })
+    }
+
+    fn view(&self) -> View<'_> {
+        View::of(&self.watched, &self.setup, self.timeline.as_ref(), self.under_way)
+    }
+}
+
+/// The page of several runs beside one another, or of one.
+pub fn html(runs: &[Run]) -> String {
+    let jobs: Vec<&Setup> = runs.iter().map(|run| &run.setup).collect();
+    let differing = if runs.len() > 1 { differing(&jobs) } else { Vec::new() };
+    let page = Page { live: false, runs: runs.iter().map(Run::view).collect(), differing };
+    page::html(&page.json())
+}
+
+/// Writes the page of the run in `folder`, which has ended, beside its other files. Returns where it is.
+///
+/// # Errors
+/// When the run cannot be read, or the page not be written.
+pub fn write_beside(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join(REPORT);
+    // Whoever writes it still has the folder.
+    let html = html(&[Run { under_way: false, ..Run::read(folder)? }]);
+    files::write(folder, REPORT, html.as_bytes())
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
+    Ok(path)
+}

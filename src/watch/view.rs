@@ -1,0 +1,216 @@
+//! What the page of a run is drawn from, as JSON.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+
+use super::run::{RankUse, Trainer, Watched};
+use super::series::Series;
+use super::timeline::Timeline;
+use crate::job::{self, JobText, Plan, Resolved, Sources, plan};
+use crate::profile::Activity;
+use crate::runner::metrics::Summary;
+use crate::runner::records::{EpochRecord, EvalRecord, MessageRecord};
+use crate::runner::run_folder;
+use crate::topology::Rank;
+
+/// What does not change while a run goes on.
+pub struct Setup {
+    /// As the run's folder has it.
+    text: String,
+    /// None: the job is not one that trains, or of another version of this program.
+    plan: Option<Plan>,
+    world_size: usize,
+}
+
+impl Setup {
+    /// Of the run in `folder`. What cannot be read there is left out.
+    pub fn read(folder: &Path) -> Setup {
+        let text = fs::read_to_string(folder.join(run_folder::JOB)).unwrap_or_default();
+        let sources =
+            Sources { file: JobText { name: run_folder::JOB, text: &text }, env: Vec::new(), overrides: &[] };
+        let resolved = job::load_to_use(&sources).ok();
+        let planned =
+            |Resolved { job, .. }: &Resolved| Some(plan(job, job.training()?, &BTreeMap::new(), None));
+        Setup {
+            plan: resolved.as_ref().and_then(planned),
+            world_size: resolved.map_or(MOST_RANKS, |resolved| resolved.job.cluster.world_size.0 as usize),
+            text,
+        }
+    }
+
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// The keys of the job with their values, as a person writes them.
+    pub fn keys(&self) -> BTreeMap<String, String> {
+        let mut keys = BTreeMap::new();
+        if let Ok(job) = self.text.parse::<toml::Table>() {
+            flatten("", &toml::Value::Table(job), &mut keys);
+        }
+        keys
+    }
+}
+
+/// Of a run whose job says nothing of its world.
+const MOST_RANKS: usize = 1024;
+
+fn flatten(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(&path, value, keys);
+            }
+        }
+        value => {
+            keys.insert(path.into(), value.to_string());
+        }
+    }
+}
+
+/// All of a run that is shown.
+#[derive(Serialize)]
+pub struct View<'a> {
+    /// The folder's last part.
+    name: String,
+    folder: String,
+    job: &'a str,
+    plan: Option<&'a Plan>,
+    under_way: bool,
+    trainers: Vec<TrainerView<'a>>,
+    ranks: Vec<RankView<'a>>,
+    epochs: &'a VecDeque<EpochRecord>,
+    evals: &'a VecDeque<EvalRecord>,
+    messages: &'a VecDeque<MessageRecord>,
+    summary: Option<&'a Summary>,
+    timeline: Option<&'a Timeline>,
+}
+
+#[derive(Serialize)]
+struct TrainerView<'a> {
+    rank: Rank,
+    step: u64,
+    epoch: u32,
+    figures: BTreeMap<&'a str, Columns>,
+}
+
+#[derive(Serialize)]
+struct RankView<'a> {
+    rank: Rank,
+    role: &'a str,
+    figures: BTreeMap<&'a str, Columns>,
+    activities: BTreeMap<Activity, Columns>,
+    seconds: BTreeMap<Activity, Short>,
+}
+
+/// A series, by columns.
+#[derive(Serialize)]
+struct Columns {
+    x: Vec<Short>,
+    time_s: Vec<Short>,
+    mean: Vec<Short>,
+    /// Of points that are of several values; else empty.
+    least: Vec<Short>,
+    greatest: Vec<Short>,
+}
+
+/// A number with as many digits as a picture shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Short(f64);
+
+impl Serialize for Short {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !self.0.is_finite() {
+            return serializer.serialize_none();
+        }
+        // Six digits; steps are whole numbers of up to nine.
+        let short = match self.0.fract() == 0.0 && self.0.abs() < 1e9 {
+            true => return serializer.serialize_i64(self.0 as i64),
+            false => format!("{:.5e}", self.0).parse().unwrap_or(self.0),
+        };
+        serializer.serialize_f64(short)
+    }
+}
+
+impl Columns {
+    fn of(series: &Series) -> Columns {
+        let points = series.points();
+        let column =
+            |of: fn(&super::series::Point) -> f64| points.iter().map(|point| Short(of(point))).collect();
+        let is_joined = points.iter().any(|point| point.count > 1);
+        let ends = |of| if is_joined { column(of) } else { Vec::new() };
+        Columns {
+            x: column(|point| point.x),
+            time_s: column(|point| point.time_s),
+            mean: column(|point| point.mean),
+            least: ends(|point| point.least),
+            greatest: ends(|point| point.greatest),
+        }
+    }
+}
+
+impl<'a> View<'a> {
+    /// `under_way`: more is to come.
+    pub fn of(
+        run: &'a Watched,
+        setup: &'a Setup,
+        timeline: Option<&'a Timeline>,
+        under_way: bool,
+    ) -> View<'a> {
+        let folder = run.folder();
+        let trainer = |(rank, trainer): (&Rank, &'a Trainer)| TrainerView {
+            rank: *rank,
+            step: trainer.last.as_ref().map_or(0, |last| last.step),
+            epoch: trainer.last.as_ref().map_or(0, |last| last.epoch),
+            figures: trainer
+                .figures
+                .iter()
+                .map(|(name, series)| (name.as_str(), Columns::of(series)))
+                .collect(),
+        };
+        let rank = |(rank, used): (&Rank, &'a RankUse)| RankView {
+            rank: *rank,
+            role: &used.role,
+            figures: used.figures.iter().map(|(name, series)| (*name, Columns::of(series))).collect(),
+            activities: used.activities.iter().map(|(of, series)| (*of, Columns::of(series))).collect(),
+            seconds: used.seconds.iter().map(|(of, seconds)| (*of, Short(*seconds))).collect(),
+        };
+        View {
+            name: folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            folder: folder.display().to_string(),
+            job: &setup.text,
+            plan: setup.plan.as_ref(),
+            under_way,
+            trainers: run.trainers.iter().map(trainer).collect(),
+            ranks: run.ranks.iter().map(rank).collect(),
+            epochs: &run.epochs,
+            evals: &run.evals,
+            messages: &run.messages,
+            summary: run.summary.as_ref(),
+            timeline,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_a_picture_shows() {
+        let shown = [100_000.0, 0.123_456_789, 1.0e-9, f64::NAN]
+            .map(|number| serde_json::to_string(&Short(number)).unwrap());
+        assert_eq!(shown, ["100000", "0.123457", "1e-9", "null"]);
+    }
+
+    #[test]
+    fn the_keys_of_a_job_stand_by_their_paths() {
+        let setup = Setup { text: "seed = 1\n[optimizer]\nlr = 0.1\n".into(), plan: None, world_size: 1 };
+        let keys: Vec<_> = setup.keys().into_iter().collect();
+        assert_eq!(keys, [("optimizer.lr".into(), "0.1".into()), ("seed".to_owned(), "1".to_owned())]);
+    }
+}
