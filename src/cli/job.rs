@@ -36,7 +36,8 @@ pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
 
 /// The job at `path`, for the rank that this process is.
 pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
-    let rank: Vec<Override> = rank.map(|rank| Override::option("--rank", "cluster.rank", rank)).into_iter().collect();
+    let rank: Vec<Override> =
+        rank.map(|rank| Override::option("--rank", "cluster.rank", rank)).into_iter().collect();
     with_inputs(&path.display().to_string(), read(path, job::environment(), args, &rank)?)
 }
 

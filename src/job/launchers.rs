@@ -120,12 +120,16 @@ fn several(hosts: Result<Vec<String>, String>) -> Option<Result<String, String>>
 fn times(nodes: &str, per_node: u64) -> Result<String, String> {
     match nodes.parse::<u64>() {
         Ok(nodes) => Ok(nodes.saturating_mul(per_node).to_string()),
-        Err(_) => Err(format!("`{nodes}` is not a number of machines; it has to be settled before the start")),
+        Err(_) => {
+            Err(format!("`{nodes}` is not a number of machines; it has to be settled before the start"))
+        }
     }
 }
 
 fn rank_on_node(node: &str, per_node: u64, local: Option<&str>) -> Result<String, String> {
-    let Ok(number) = node.parse::<u64>() else { return Err(format!("`{node}` is not the number of a machine")) };
+    let Ok(number) = node.parse::<u64>() else {
+        return Err(format!("`{node}` is not the number of a machine"));
+    };
     if per_node == 1 {
         return Ok(number.to_string());
     }
@@ -144,7 +148,8 @@ mod tests {
 
     fn values(env: &[(&str, &str)]) -> String {
         let value_of = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let one = |told: Told| format!("{}={}", told.key, told.value.unwrap_or_else(|why| format!("({why})")));
+        let one =
+            |told: Told| format!("{}={}", told.key, told.value.unwrap_or_else(|why| format!("({why})")));
         told(value_of).into_iter().map(one).collect::<Vec<_>>().join(" ").replace("cluster.", "")
     }
 
@@ -189,7 +194,8 @@ mod tests {
         assert_eq!(pet("1", ""), format!("rank=1 world_size=3 {master}"));
         assert_eq!(pet("auto", ""), format!("rank=1 world_size=3 {master}"));
         assert_eq!(pet("4", "2"), format!("rank=6 world_size=12 {master}"));
-        let which = "rank=(each machine has 4 ranks, and LOCAL_RANK does not say which of them this is: 0 to 3)";
+        let which =
+            "rank=(each machine has 4 ranks, and LOCAL_RANK does not say which of them this is: 0 to 3)";
         assert_eq!(pet("4", ""), format!("{which} world_size=12 {master}"));
         assert_eq!(pet("4", "4"), format!("{which} world_size=12 {master}"));
     }

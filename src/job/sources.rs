@@ -71,7 +71,9 @@ impl Override {
 pub fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-        .filter(|(name, _)| name.starts_with(PREFIX) || is_of_pytorch(name) || launchers::is_of_launcher(name))
+        .filter(|(name, _)| {
+            name.starts_with(PREFIX) || is_of_pytorch(name) || launchers::is_of_launcher(name)
+        })
         .collect()
 }
 

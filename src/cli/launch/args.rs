@@ -83,10 +83,13 @@ pub struct SlurmArgs {
     /// How long before the time limit a checkpoint is saved, in seconds [default: what checkpoint.grace_ms takes, and a minute]
     #[arg(long, value_name = "SECONDS")]
     pub save_before: Option<u64>,
+    /// The partition
     #[arg(long, value_name = "NAME")]
     pub partition: Option<String>,
+    /// The account that pays
     #[arg(long, value_name = "NAME")]
     pub account: Option<String>,
+    /// The quality of service
     #[arg(long, value_name = "NAME")]
     pub qos: Option<String>,
     /// Cores for each rank

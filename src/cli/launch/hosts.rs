@@ -59,13 +59,15 @@ fn parse(text: &str, ranks: u32) -> Result<Vec<Host>, String> {
     let hosts = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or_default();
-        let host = host(name, ranks).and_then(|host| words.try_fold(host, |host, word| {
-            let slots = word.strip_prefix("slots=").and_then(|slots| slots.parse().ok());
-            match slots.filter(|&slots: &u32| slots > 0) {
-                Some(ranks) => Ok(Host { ranks, ..host }),
-                None => Err(format!("`{word}` is not understood")),
-            }
-        }));
+        let host = host(name, ranks).and_then(|host| {
+            words.try_fold(host, |host, word| {
+                let slots = word.strip_prefix("slots=").and_then(|slots| slots.parse().ok());
+                match slots.filter(|&slots: &u32| slots > 0) {
+                    Some(ranks) => Ok(Host { ranks, ..host }),
+                    None => Err(format!("`{word}` is not understood")),
+                }
+            })
+        });
         host.map_err(|problem| format!("line {number}: {problem}"))
     });
     let hosts: Vec<Host> = hosts.collect::<Result<_, _>>()?;
@@ -122,7 +124,10 @@ mod tests {
     #[test]
     fn what_is_no_machine_is_refused_with_its_line() {
         let refused = |text| hosts(text).expect_err("refused");
-        assert_eq!(refused("a\n-oProxyCommand=reboot"), "line 2: `-oProxyCommand=reboot` is not the name of a machine");
+        assert_eq!(
+            refused("a\n-oProxyCommand=reboot"),
+            "line 2: `-oProxyCommand=reboot` is not the name of a machine"
+        );
         assert_eq!(refused("a\nb slots=0"), "line 2: `slots=0` is not understood");
         assert_eq!(refused("a max_slots=2"), "line 1: `max_slots=2` is not understood");
         assert_eq!(refused("# nobody\n"), "there is no machine in it");

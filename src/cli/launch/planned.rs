@@ -33,7 +33,8 @@ pub struct Planned {
 /// The program as it was called: what a shell has found on its PATH it finds again elsewhere.
 fn as_called() -> String {
     let called = std::env::args_os().next().map(PathBuf::from).unwrap_or_else(|| "pstrain".into());
-    let path = if called.components().count() > 1 { std::path::absolute(&called).unwrap_or(called) } else { called };
+    let path =
+        if called.components().count() > 1 { std::path::absolute(&called).unwrap_or(called) } else { called };
     path.to_string_lossy().into_owned()
 }
 
@@ -187,7 +188,9 @@ pub fn head(planned: &Planned, what: &str) -> String {
         planned.roles()
     );
     if planned.job.training().is_some() && !planned.saves() {
-        head.push_str("# The job saves no checkpoints ([checkpoint]), so ranks that begin again begin from nothing.\n");
+        head.push_str(
+            "# The job saves no checkpoints ([checkpoint]), so ranks that begin again begin from nothing.\n",
+        );
     }
     head
 }

@@ -160,9 +160,10 @@ export PSTRAIN_TOKEN=${{PSTRAIN_TOKEN:-$({program} token)}}
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT={port}
 
-# Slurm tells this shell alone that time is running out; the ranks are told by SIGTERM, on which they save and end.
-time_is_up= step=
-trap 'time_is_up=1; kill -TERM "$step"' USR1
+# Slurm tells this shell alone that time is running out; the ranks are told by SIGTERM, on which they save and end. Not by way of
+# srun: it would have them killed.
+time_is_up=
+trap 'time_is_up=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 # When the job is cancelled or queued again, the ranks have heard of it themselves: this shell only waits for them.
 trap : TERM
 

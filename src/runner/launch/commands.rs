@@ -81,7 +81,8 @@ fn prepare(child: &Child) -> io::Result<()> {
     for end in pipes {
         fcntl(end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     }
-    let input = child.remote.as_ref().map(|remote| fcntl(&remote.input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));
+    let input =
+        child.remote.as_ref().map(|remote| fcntl(&remote.input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));
     input.transpose()?;
     Ok(())
 }

@@ -280,7 +280,8 @@ fn read_all(children: &mut Children, events: &mpsc::Sender<Event>) -> io::Result
     for (nth, child) in children.list.iter_mut().enumerate() {
         let Some(pipes) = child.pipes.take() else { continue };
         read(pipes.stdout, events, |line| Some(Event::Stdout(line)))?;
-        let progress = move |json: &[u8]| serde_json::from_slice(json).ok().map(|update| Event::Progress(nth, update));
+        let progress =
+            move |json: &[u8]| serde_json::from_slice(json).ok().map(|update| Event::Progress(nth, update));
         match pipes.progress {
             Some(pipe) => {
                 read(pipes.stderr, events, move |line| Some(Event::Stderr(nth, line)))?;

@@ -68,8 +68,7 @@ fn kubernetes_gets_an_indexed_job_with_a_headless_service() {
 #[test]
 fn kubernetes_gets_a_job_set_or_a_train_job_with_its_runtime() {
     let folder = folder();
-    let words =
-        "kubernetes job.toml --nodes 3 --image registry/pstrain:1 --claim data --namespace ml --num-gpus 1 --as ";
+    let words = "kubernetes job.toml --nodes 3 --image registry/pstrain:1 --claim data --namespace ml --num-gpus 1 --as ";
     for kind in ["jobset", "trainjob"] {
         let all = printed(folder.path(), &format!("{words}{kind}"));
         // The first document has the job's text.
@@ -89,7 +88,10 @@ fn the_commands_for_ssh_have_no_token_in_them() {
 #[test]
 fn a_component_for_torchx_runs_a_rank_in_each_replica() {
     let folder = folder();
-    insta::assert_snapshot!("torchx", printed(folder.path(), "torchx job.toml --nodes 3 --set train.epochs=$x"));
+    insta::assert_snapshot!(
+        "torchx",
+        printed(folder.path(), "torchx job.toml --nodes 3 --set train.epochs=2 --env A=$x")
+    );
 }
 
 #[test]
@@ -132,7 +134,9 @@ fn submit_hands_the_script_to_sbatch_and_tells_how_that_ended() {
     let output = finish(&mut command);
     assert_code(&output, 0);
     assert_eq!(stdout(&output), "Submitted batch job 7\n");
-    let got = fs::read_to_string(folder.path().join("got")).unwrap().replace(folder.path().to_str().unwrap(), "/FOLDER");
+    let got = fs::read_to_string(folder.path().join("got"))
+        .unwrap()
+        .replace(folder.path().to_str().unwrap(), "/FOLDER");
     assert_eq!(got.trim_end(), printed(folder.path(), "slurm job.toml --nodes 2").trim_end());
 
     let mut command = launch(folder.path(), "slurm job.toml --nodes 2 --submit");
@@ -175,6 +179,7 @@ fn run_slurm_script(folder: &Path, srun: &str, restarts: &str) -> (Option<i32>, 
     bash.arg(&script).current_dir(folder).env("SLURM_JOB_ID", "7").env("SLURM_JOB_NODELIST", "n[1-2]");
     bash.env("SLURM_RESTART_COUNT", restarts).env_remove("LD_PRELOAD");
     with_program(&mut bash, folder, "srun", srun);
+    with_program(&mut bash, folder, "scancel", "echo \"$@\" >> asked; kill -TERM $(cat srun.pid)");
     let scontrol = "case $1 in show) echo n1; echo n2;; *) echo \"$@\" >> asked;; esac";
     with_program(&mut bash, folder, "scontrol", scontrol);
     let output = finish(&mut bash);
@@ -188,11 +193,16 @@ fn run_slurm_script(folder: &Path, srun: &str, restarts: &str) -> (Option<i32>, 
 fn when_time_is_up_the_script_has_the_ranks_save_and_is_queued_again() {
     let folder = folder();
     // Slurm's signal, to the shell alone; the ranks end as they do after SIGTERM.
-    let srun = "trap 'exit 143' TERM; while :; do kill -USR1 $PPID; sleep 0.1; done";
-    assert_eq!(run_slurm_script(folder.path(), srun, "9"), (Some(143), "requeue 7\n".into()));
+    let srun = |code| {
+        format!(
+            "echo $$ > srun.pid; trap 'exit {code}' TERM; kill -USR1 $PPID; exec 3<>endless; while :; do read x <&3; done"
+        )
+    };
+    nix::unistd::mkfifo(&folder.path().join("endless"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let saved = "--signal=TERM 7\n".to_owned();
+    assert_eq!(run_slurm_script(folder.path(), &srun(143), "9"), (Some(143), format!("{saved}requeue 7\n")));
     // It came to its end just then.
-    let srun = "trap 'exit 0' TERM; while :; do kill -USR1 $PPID; sleep 0.1; done";
-    assert_eq!(run_slurm_script(folder.path(), srun, "0"), (Some(0), String::new()));
+    assert_eq!(run_slurm_script(folder.path(), &srun(0), "0"), (Some(0), saved));
 }
 
 #[test]
