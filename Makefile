@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi
+.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -82,6 +82,10 @@ interop: build
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:
 	scripts/gpu-check
+
+# What `pstrain launch` writes, by a real Slurm, a real sshd, TorchX and published schemas; says what of these is missing.
+test-launchers: build
+	scripts/test-launchers
 
 # Backends that are loaded when a job asks for them; with them built, `make test` runs more.
 mpi nccl: setup

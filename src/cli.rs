@@ -20,6 +20,7 @@ mod exit;
 mod export;
 mod going_on;
 mod job;
+mod launch;
 mod logs;
 mod plugin;
 mod privileges;
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args, look, started),
         Command::Spawn(args) => spawn::spawn(args, look, started),
+        Command::Launch(command) => launch::command(command, look),
         Command::Eval(args) => using::eval(args, look, started),
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),

@@ -7,6 +7,7 @@ use c10d::Backend;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::launch::LaunchCommand;
 use crate::job::Operation;
 use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
@@ -37,6 +38,7 @@ Examples:
   pstrain check my_job.toml                     check it and print the plan
   pstrain spawn my_job.toml --world-size 4      all ranks on this machine
   pstrain run my_job.toml --rank 0              one rank; start the others elsewhere
+  pstrain launch slurm my_job.toml --nodes 4    a script that starts all of them on a cluster
   pstrain plugin new my_data --lang rust        a data plug-in of your own"
 )]
 pub struct Cli {
@@ -62,7 +64,8 @@ Every rank is a process of its own, on this machine or on several:
 
 Ranks on other machines need the same PSTRAIN_TOKEN everywhere (`pstrain token` prints one); without one, rank 0 listens on
 this machine only, to processes of its own user.
-RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the names that mpirun and srun set are understood, too.
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and what mpirun, srun, indexed Jobs of Kubernetes, Kubeflow and SkyPilot set are
+understood, too. `pstrain launch` writes what schedulers want.
 
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted;
 143 stopped by SIGTERM, with a checkpoint")]
@@ -78,6 +81,9 @@ Examples:
 Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost or never came; 130 interrupted;
 143 stopped by SIGTERM, with a checkpoint")]
     Spawn(SpawnArgs),
+    /// Write what a scheduler wants to run a job on several machines, or hand it in
+    #[command(subcommand)]
+    Launch(LaunchCommand),
     /// Measure the model of a run on its test data
     #[command(after_help = "\
 The ranks of the job hold the model, as they did when it was trained, all of them on this machine.
@@ -276,6 +282,9 @@ pub struct RunArgs {
     /// This process's rank; 0 is where the others meet
     #[arg(long, value_name = "R")]
     pub rank: Option<u32>,
+    /// Progress goes among the lines of stderr to whoever started this rank and others, and draws for all of them.
+    #[arg(long, hide = true)]
+    pub merged: bool,
     #[command(flatten)]
     pub values: JobArgs,
     #[command(flatten)]

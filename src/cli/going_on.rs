@@ -66,7 +66,7 @@ pub fn with_line(failure: Failure, job: &Job, run: Option<&Path>) -> Failure {
 }
 
 /// As a shell reads it as one word.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./=:,@%+".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
         true => word.into(),

@@ -29,14 +29,21 @@ const BUILTIN: JobText<'static> =
 pub fn load(path: Option<&Path>, args: &JobArgs) -> Result<Resolved, Failure> {
     let env = job::environment_of_all_ranks();
     match path {
-        Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, None)?),
-        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, None, (job::load, as_it_is))?),
+        Some(path) => with_inputs(&path.display().to_string(), read(path, env, args, &[])?),
+        None => with_inputs(BUILTIN.name, validate(BUILTIN, env, args, &[], (job::load, as_it_is))?),
     }
 }
 
 /// The job at `path`, for the rank that this process is.
 pub fn load_for_rank(path: &Path, args: &JobArgs, rank: Option<u32>) -> Result<Resolved, Failure> {
-    with_inputs(&path.display().to_string(), read(path, job::environment(), args, rank)?)
+    let rank: Vec<Override> =
+        rank.map(|rank| Override::option("--rank", "cluster.rank", rank)).into_iter().collect();
+    with_inputs(&path.display().to_string(), read(path, job::environment(), args, &rank)?)
+}
+
+/// The job at `path` for ranks that others start, with what `more` says of them. Its data may be where they run and not here.
+pub fn load_to_launch(path: &Path, args: &JobArgs, more: &[Override]) -> Result<Resolved, Failure> {
+    read(path, job::environment_of_all_ranks(), args, more)
 }
 
 /// The job of a run whose model is to be used. `adjust` makes of it what is to be done.
@@ -47,7 +54,7 @@ pub fn load_to_use(
 ) -> Result<Resolved, Failure> {
     let (name, text) = text(path)?;
     let how = (job::load_to_use as Load, adjust);
-    validate(JobText { name: &name, text: &text }, job::environment_of_all_ranks(), args, None, how)
+    validate(JobText { name: &name, text: &text }, job::environment_of_all_ranks(), args, &[], how)
 }
 
 /// A job whose data and plug-ins are there.
@@ -60,10 +67,10 @@ fn read(
     path: &Path,
     env: Vec<(String, String)>,
     args: &JobArgs,
-    rank: Option<u32>,
+    more: &[Override],
 ) -> Result<Resolved, Failure> {
     let (name, text) = text(path)?;
-    validate(JobText { name: &name, text: &text }, env, args, rank, (job::load, as_it_is))
+    validate(JobText { name: &name, text: &text }, env, args, more, (job::load, as_it_is))
 }
 
 /// The name of a job file in messages, and what is in it.
@@ -83,16 +90,16 @@ fn as_it_is(_: &mut Job) -> Result<(), Failure> {
 
 type Load = fn(&Sources<'_>) -> Result<Resolved, JobErrors>;
 
-/// `load` reads it, and `adjust` changes it before its files are looked at.
+/// `load` reads it, and `adjust` changes it before its files are looked at. `more` is given beside the options, and later.
 fn validate(
     file: JobText<'_>,
     env: Vec<(String, String)>,
     args: &JobArgs,
-    rank: Option<u32>,
+    more: &[Override],
     (load, adjust): (Load, impl FnOnce(&mut Job) -> Result<(), Failure>),
 ) -> Result<Resolved, Failure> {
     let (mut overrides, mut wrong) = settings(&args.set);
-    overrides.extend(options(args, rank));
+    overrides.extend(options(args).into_iter().chain(more.iter().cloned()));
     let loaded = load(&Sources { file, env, overrides: &overrides });
     match loaded {
         Ok(mut resolved) => {
@@ -121,7 +128,7 @@ fn settings(set: &[String]) -> (Vec<Override>, Vec<JobError>) {
 }
 
 /// What the options with names of their own give.
-fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
+fn options(args: &JobArgs) -> Vec<Override> {
     let JobArgs { world_size, master_addr, master_port, num_gpus, set: _, profile } = args;
     let mut options = Vec::new();
     let mut number = |option: &str, key: &str, value: Option<u32>| {
@@ -130,7 +137,6 @@ fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
     number("--world-size", "cluster.world_size", *world_size);
     number("--master-port", "cluster.master_port", master_port.map(u32::from));
     number("--num-gpus", "cluster.num_gpus", *num_gpus);
-    number("--rank", "cluster.rank", rank);
     options.extend(
         master_addr.as_ref().map(|addr| Override::text("--master-addr", "cluster.master_addr", addr)),
     );
@@ -139,7 +145,7 @@ fn options(args: &JobArgs, rank: Option<u32>) -> Vec<Override> {
 }
 
 pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let resolved = read(&args.job, job::environment_of_all_ranks(), &args.values, None)?;
+    let resolved = read(&args.job, job::environment_of_all_ranks(), &args.values, &[])?;
     match &resolved.job.work {
         Work::Train(training) => {
             let no_libtorch = libtorch::ensure().err();

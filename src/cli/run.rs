@@ -64,7 +64,10 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
         token,
         data_root,
         kept_in,
-        reporter: Reporter::to_board(board.clone()),
+        reporter: match args.merged {
+            true => Reporter::among_lines().context("stderr")?,
+            false => Reporter::to_board(board.clone()),
+        },
         started,
         stuck: |error| c10d::process::leave(Failure::from(error).report()),
     });

@@ -5,7 +5,9 @@
 //! above rely. [`plan()`] tells what a validated job will do. Pure but for [`environment`]: no file is opened
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
+pub mod hostlist;
 mod keys;
+mod launchers;
 mod parse;
 pub mod pipeline;
 mod plan;

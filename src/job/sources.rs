@@ -3,6 +3,7 @@
 use figment::value::Value;
 
 use super::keys;
+use super::launchers::{self, PYTORCH, RANK};
 use crate::config::{JobError, Merged, Origin, Setting, text};
 
 /// What a job is made of.
@@ -70,7 +71,9 @@ impl Override {
 pub fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-        .filter(|(name, _)| name.starts_with(PREFIX) || WELL_KNOWN.iter().any(|(known, _)| known == name))
+        .filter(|(name, _)| {
+            name.starts_with(PREFIX) || is_of_pytorch(name) || launchers::is_of_launcher(name)
+        })
         .collect()
 }
 
@@ -81,9 +84,11 @@ pub fn environment_of_all_ranks() -> Vec<(String, String)> {
 }
 
 fn is_of_one_rank(name: &str) -> bool {
-    let launchers = &WELL_KNOWN[PYTORCH.end..];
-    launchers.iter().any(|(known, _)| *known == name)
-        || WELL_KNOWN.iter().any(|(known, key)| *known == name && [RANK, LOCAL_RANK].contains(key))
+    launchers::is_of_launcher(name) || ["RANK", "LOCAL_RANK"].contains(&name)
+}
+
+fn is_of_pytorch(name: &str) -> bool {
+    PYTORCH.iter().any(|(known, _)| *known == name)
 }
 
 /// Before the key in the name of a variable: `PSTRAIN_TRAIN__BATCH_SIZE` is `train.batch_size`.
@@ -101,29 +106,6 @@ pub const NOT_KEYS: [&str; 9] = [
     "PSTRAIN_MPI",
     "PSTRAIN_S3_TIMEOUT_MS",
 ];
-
-pub(super) const RANK: &str = "cluster.rank";
-pub(super) const LOCAL_RANK: &str = "cluster.local_rank";
-
-/// PyTorch's names, then those of Open MPI, MPICH and Slurm.
-const WELL_KNOWN: [(&str, &str); 14] = [
-    ("RANK", RANK),
-    ("WORLD_SIZE", "cluster.world_size"),
-    ("LOCAL_RANK", LOCAL_RANK),
-    ("MASTER_ADDR", "cluster.master_addr"),
-    ("MASTER_PORT", "cluster.master_port"),
-    ("OMPI_COMM_WORLD_RANK", RANK),
-    ("OMPI_COMM_WORLD_SIZE", "cluster.world_size"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", LOCAL_RANK),
-    ("PMI_RANK", RANK),
-    ("PMI_SIZE", "cluster.world_size"),
-    ("MPI_LOCALRANKID", LOCAL_RANK),
-    ("SLURM_PROCID", RANK),
-    ("SLURM_NTASKS", "cluster.world_size"),
-    ("SLURM_LOCALID", LOCAL_RANK),
-];
-const PYTORCH: std::ops::Range<usize> = 0..5;
-const LAUNCHERS: [std::ops::Range<usize>; 3] = [5..8, 8..11, 11..14];
 
 /// All sources merged. Also returns what is wrong with single values from outside the file; the rest is merged without
 /// them.
@@ -149,22 +131,22 @@ fn from_environment(env: &[(String, String)], overrides: &[Override]) -> Vec<Set
     // A launcher's values hold together: its world is not ours when the rank is given by somebody else,
     // as in four terminals inside one interactive Slurm job of a single task.
     let rank_is_given = value_of("RANK").is_some() || overrides.iter().any(|option| option.key == RANK);
-    let launcher = LAUNCHERS
-        .into_iter()
-        .filter(|_| !rank_is_given)
-        .find(|names| value_of(WELL_KNOWN[names.start].0).is_some())
-        .unwrap_or(0..0);
+    let launcher = if rank_is_given { Vec::new() } else { launchers::told(value_of) };
+    let pytorch = PYTORCH.iter().filter_map(|&(variable, key)| {
+        let value = Ok(value_of(variable)?.to_owned());
+        Some(launchers::Told { key, value, variable })
+    });
 
     let mut settings = Vec::new();
-    for (variable, key) in WELL_KNOWN[launcher].iter().chain(&WELL_KNOWN[PYTORCH]) {
-        if let Some(value) = value_of(variable) {
-            let number = value.trim().parse::<i64>().ok().filter(|_| *key != "cluster.master_addr");
-            settings.push(Setting {
-                key: (*key).into(),
-                value: Ok(number.map_or_else(|| Value::from(value), Value::from)),
-                origin: Origin::Environment { variable: (*variable).into() },
-            });
-        }
+    for launchers::Told { key, value, variable } in launcher.into_iter().chain(pytorch) {
+        settings.push(Setting {
+            key: key.into(),
+            value: value.map(|text| {
+                let number = text.trim().parse::<i64>().ok().filter(|_| key != "cluster.master_addr");
+                number.map_or_else(|| Value::from(text), Value::from)
+            }),
+            origin: Origin::Environment { variable: variable.into() },
+        });
     }
 
     // Sorted, because the order of variables in a process means nothing and must decide nothing.
@@ -239,9 +221,9 @@ mod tests {
 
     #[test]
     fn what_a_launcher_says_of_one_rank_does_not_count_for_all() {
-        let of_one: Vec<_> =
-            WELL_KNOWN.iter().map(|(name, _)| *name).filter(|name| is_of_one_rank(name)).collect();
-        assert_eq!(of_one.len(), WELL_KNOWN.len() - 3, "{of_one:?}");
+        for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_STEP_NODELIST", "PET_NNODES"] {
+            assert!(is_of_one_rank(name), "{name}");
+        }
         for name in ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PSTRAIN_CLUSTER__WORLD_SIZE"] {
             assert!(!is_of_one_rank(name), "{name}");
         }

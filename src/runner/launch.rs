@@ -1,4 +1,5 @@
-//! Forks all ranks of a job on this machine, and looks after them until they have ended.
+//! Forks all ranks of a job on this machine, and looks after them until they have ended; or looks after commands which have
+//! them on other machines ([`start_commands`]).
 //!
 //! [`fork_ranks`] returns once in the parent and once in each rank, and each goes on from there: the ranks train,
 //! the parent calls [`Supervisor::supervise`]. It must run before any thread, tensor or CUDA query: OpenMP and
@@ -24,10 +25,12 @@ use nix::unistd::{self, ForkResult, Pid};
 
 use crate::topology::Rank;
 
+mod commands;
 mod lines;
 mod supervise;
 mod verdict;
 
+pub use commands::{RankCommand, start_commands};
 pub use supervise::Supervisor;
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 
@@ -56,6 +59,8 @@ pub enum LaunchError {
     NoProc(io::Error),
     #[error("cannot start rank {rank}: {what}: {cause}\n  hint: see `ulimit -u` and `ulimit -n`")]
     Fork { rank: Rank, what: &'static str, cause: Errno },
+    #[error("cannot start `{program}` for rank {rank}: {cause}\n  hint: is it installed, and on the PATH?")]
+    Command { program: String, rank: Rank, cause: io::Error },
     #[error("rank {0}: the launching process is gone")]
     Orphan(Rank),
     #[error(
@@ -123,7 +128,14 @@ pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<For
             ForkResult::Parent { child } => {
                 // The rank does the same; whoever comes first (L-3).
                 let _ = unistd::setpgid(child, child);
-                children.list.push(Child { rank, name, pid: child, pipes: Some(ours), reaped: false });
+                children.list.push(Child {
+                    rank,
+                    name,
+                    pid: child,
+                    pipes: Some(ours),
+                    remote: None,
+                    reaped: false,
+                });
             }
         }
     }
@@ -135,7 +147,8 @@ pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<For
 struct ParentPipes {
     stdout: OwnedFd,
     stderr: OwnedFd,
-    progress: OwnedFd,
+    /// None: progress comes among the lines of stderr.
+    progress: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -154,7 +167,7 @@ fn pipes() -> nix::Result<(ParentPipes, RankPipes)> {
     // Progress is worth less than the step that it would hold up.
     fcntl(&progress.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((
-        ParentPipes { stdout: stdout.0, stderr: stderr.0, progress: progress.0 },
+        ParentPipes { stdout: stdout.0, stderr: stderr.0, progress: Some(progress.0) },
         RankPipes { stdout: stdout.1, stderr: stderr.1, progress: progress.1 },
     ))
 }
@@ -197,13 +210,15 @@ struct Child {
     pid: Pid,
     /// Until they are being read.
     pipes: Option<ParentPipes>,
+    /// A rank on another machine.
+    remote: Option<commands::Remote>,
     reaped: bool,
 }
 
 impl Child {
     /// To the rank and what it has started.
     fn signal(&self, signal: Signal) {
-        if !self.reaped {
+        if !self.reaped && !self.remote.as_ref().is_some_and(|remote| remote.pass_on(signal)) {
             // Gone already: then it is a zombie, and waits to be reaped.
             let _ = killpg(self.pid, signal);
         }
@@ -216,8 +231,8 @@ impl Drop for Children {
         if unistd::getpid() != self.parent {
             return; // a rank's copy
         }
-        for child in &self.list {
-            child.signal(Signal::SIGKILL);
+        for child in self.list.iter().filter(|child| !child.reaped) {
+            let _ = killpg(child.pid, Signal::SIGKILL);
         }
         for child in self.list.iter().filter(|child| !child.reaped) {
             let _ = waitpid(child.pid, None);

@@ -15,7 +15,7 @@ mod reporter;
 mod text;
 
 use bars::Bars;
-pub use reporter::Reporter;
+pub use reporter::{MARK, Reporter};
 use text::Pace;
 pub use text::{TrainingProgress, Update};
 

@@ -19,7 +19,7 @@ use super::Children;
 use super::lines::Lines;
 use super::verdict::{self, Context, End, worst};
 use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
-use crate::runner::progress::{Board, Update};
+use crate::runner::progress::{Board, MARK, Update};
 
 /// A longer line is shown in pieces.
 const LONGEST_LINE: usize = 256 * 1024;
@@ -209,13 +209,12 @@ impl Watch<'_> {
 
     fn ended(&mut self, nth: usize, end: End) {
         let child = &self.children.list[nth];
+        let end = if child.remote.is_some() { verdict::of_remote(end) } else { end };
         let code = verdict::code(end, Context { interrupted: self.interrupted, killed: self.killed });
         self.worst = worst(self.worst, code);
         let name = if child.name.is_empty() { format!("rank {}", child.rank) } else { child.name.clone() };
-        if let End::Killed(signal) = end
-            && code == verdict::LOST
-        {
-            self.board.note(&format!("error: {name} (rank {}) {end}{}", child.rank, hint(signal)));
+        if let (End::Killed(_) | End::Unreached, verdict::LOST) = (end, code) {
+            self.board.note(&format!("error: {name} (rank {}) {end}{}", child.rank, hint(end)));
         }
         if end != End::Exited(0) {
             self.board.ended(nth, &end.to_string());
@@ -269,9 +268,9 @@ impl Watch<'_> {
     }
 }
 
-fn hint(signal: Signal) -> &'static str {
-    match signal {
-        Signal::SIGKILL => "\n  hint: if nobody did it, memory ran out; `dmesg` would say so",
+fn hint(end: End) -> &'static str {
+    match end {
+        End::Killed(Signal::SIGKILL) => "\n  hint: if nobody did it, memory ran out; `dmesg` would say so",
         _ => "",
     }
 }
@@ -281,10 +280,18 @@ fn read_all(children: &mut Children, events: &mpsc::Sender<Event>) -> io::Result
     for (nth, child) in children.list.iter_mut().enumerate() {
         let Some(pipes) = child.pipes.take() else { continue };
         read(pipes.stdout, events, |line| Some(Event::Stdout(line)))?;
-        read(pipes.stderr, events, move |line| Some(Event::Stderr(nth, line)))?;
-        read(pipes.progress, events, move |line| {
-            serde_json::from_slice(&line).ok().map(|update| Event::Progress(nth, update))
-        })?;
+        let progress =
+            move |json: &[u8]| serde_json::from_slice(json).ok().map(|update| Event::Progress(nth, update));
+        match pipes.progress {
+            Some(pipe) => {
+                read(pipes.stderr, events, move |line| Some(Event::Stderr(nth, line)))?;
+                read(pipe, events, move |line| progress(&line))?;
+            }
+            None => read(pipes.stderr, events, move |line| match line.split_first() {
+                Some((&MARK, json)) => progress(json),
+                _ => Some(Event::Stderr(nth, line)),
+            })?,
+        }
     }
     Ok(())
 }

@@ -22,6 +22,21 @@ pub const TERMINATED: u8 = 143;
 pub enum End {
     Exited(i32),
     Killed(Signal),
+    /// Its machine was not reached, or not any more.
+    Unreached,
+}
+
+/// What ssh ends with when it is not the command's exit code.
+const OF_SSH: i32 = 255;
+
+/// How a rank on another machine ended, of how the command ended that had it there. A shell tells signals by 128 and more.
+pub fn of_remote(end: End) -> End {
+    match end {
+        End::Exited(OF_SSH) => End::Unreached,
+        End::Exited(code) if [INTERRUPTED, TERMINATED].map(i32::from).contains(&code) => end,
+        End::Exited(code @ 129..) => Signal::try_from(code - 128).map_or(end, End::Killed),
+        _ => end,
+    }
 }
 
 /// What the supervisor had done when the rank ended.
@@ -42,8 +57,8 @@ pub fn code(end: End, context: Context) -> u8 {
         End::Exited(0) => DONE,
         End::Exited(code) if code == i32::from(TERMINATED) => TERMINATED,
         _ if context.interrupted => INTERRUPTED,
-        End::Killed(_) if context.killed => DONE,
-        End::Killed(_) => LOST,
+        End::Killed(_) | End::Unreached if context.killed => DONE,
+        End::Killed(_) | End::Unreached => LOST,
         End::Exited(code) => match u8::try_from(code) {
             Ok(known @ (FAILED | USAGE | LOST | INTERRUPTED)) => known,
             // A panic, or an exit from inside a library.
@@ -75,6 +90,7 @@ impl fmt::Display for End {
             End::Exited(code) if *code == i32::from(TERMINATED) => write!(f, "was terminated"),
             End::Exited(code) => write!(f, "ended with exit code {code}"),
             End::Killed(signal) => write!(f, "was killed by {signal}"),
+            End::Unreached => write!(f, "was not reached, or not any more"),
         }
     }
 }
@@ -113,6 +129,15 @@ mod tests {
             INTERRUPTED
         );
         assert_eq!(code(End::Exited(0), interrupted), DONE);
+    }
+
+    #[test]
+    fn a_rank_elsewhere_that_was_not_reached_or_was_killed_is_lost() {
+        let codes = [0, 1, 2, 3, 127, 130, 143, 137, 255];
+        let codes = codes.map(|number| code(of_remote(End::Exited(number)), QUIET));
+        assert_eq!(codes, [DONE, FAILED, USAGE, LOST, FAILED, INTERRUPTED, TERMINATED, LOST, LOST]);
+        let interrupted = Context { interrupted: true, killed: false };
+        assert_eq!(code(End::Unreached, interrupted), INTERRUPTED);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! A rank's side of progress: says what it is at, seldom enough to cost nothing.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use super::Board;
 use super::text::{TrainingProgress, Update};
+
+/// Begins a line of JSON among other lines, as in RFC 7464 (JSON Text Sequences).
+pub const MARK: u8 = 0x1e;
 
 /// Where a rank's progress goes.
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub struct Reporter {
 enum Sink {
     /// A forked rank: lines of JSON to the parent, which draws.
     Pipe(File),
+    /// A rank whose launcher has nothing but its stderr: the same lines, each behind [`MARK`].
+    Marked(File),
     /// A rank on its own draws for itself.
     Board(Board),
 }
@@ -33,6 +39,15 @@ impl Reporter {
     /// `pipe` must not block: an update that does not fit is dropped.
     pub fn to_parent(pipe: File) -> Reporter {
         Reporter::new(Sink::Pipe(pipe))
+    }
+
+    /// To whoever reads this process's stderr.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor more.
+    pub fn among_lines() -> io::Result<Reporter> {
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        Ok(Reporter::new(Sink::Marked(stderr.into())))
     }
 
     /// Draws on `board`, which has this rank alone.
@@ -66,7 +81,8 @@ impl Reporter {
             return;
         }
         match &mut self.sink {
-            Sink::Pipe(pipe) => send(pipe, &update),
+            Sink::Pipe(pipe) => send(pipe, &[], &update),
+            Sink::Marked(stderr) => send(stderr, &[MARK], &update),
             Sink::Board(board) => board.update(0, &update),
         }
         self.last = Some((now, update));
@@ -81,9 +97,9 @@ impl Reporter {
     }
 }
 
-fn send(pipe: &mut File, update: &Update) {
-    let Ok(mut line) = serde_json::to_vec(update) else { return };
-    line.push(b'\n');
+fn send(pipe: &mut File, mark: &[u8], update: &Update) {
+    let Ok(json) = serde_json::to_vec(update) else { return };
+    let line = [mark, &json, b"\n"].concat();
     // A part of a line would spoil the next one.
     if line.len() <= Reporter::LONGEST_LINE {
         // The parent is slow or gone: training goes on without being watched.

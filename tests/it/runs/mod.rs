@@ -8,6 +8,7 @@ mod export;
 mod hybrid;
 mod joining;
 mod judging;
+mod launching;
 mod losses;
 mod lost_ranks;
 mod mistakes;
