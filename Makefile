@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers
+.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -78,6 +78,11 @@ interop: build
 	cargo build --quiet --package c10d --examples
 	scripts/interop
 	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints runs::object_store
+
+# A run told to TensorBoard's own reader, Prometheus' promtool, OpenTelemetry's messages and a real MLflow server, which it fetches.
+test-exporters: build
+	@scripts/setup-exporters
+	scripts/test-exporters
 
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:

@@ -18,6 +18,7 @@ mod data;
 mod doctor;
 mod exit;
 mod export;
+mod feed;
 mod going_on;
 mod job;
 mod launch;
@@ -72,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Man { folder } => complete::man(&folder),
         Command::Init { path } => job::init(&path),
         Command::Export(args) => export::export(&args),
+        Command::Feed(args) => feed::feed(&args),
         Command::Runs { folder, json } => runs::runs(folder.as_deref(), json),
         Command::Checkpoint(command) => checkpoints::command(command),
         Command::Schema { reference } => job::schema(reference),

@@ -39,6 +39,19 @@ impl Activity {
         Activity::Step,
         Activity::Wait,
     ];
+
+    /// As it is written in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activity::Data => "data",
+            Activity::Payload => "payload",
+            Activity::Forward => "forward",
+            Activity::Loss => "loss",
+            Activity::Backward => "backward",
+            Activity::Step => "step",
+            Activity::Wait => "wait",
+        }
+    }
 }
 
 /// One span of one thread.

@@ -169,6 +169,9 @@ Examples:
 model.py has a class for each module of the job, and `Model` for all of them, in plain PyTorch.
 Its `load(folder)` gives the model with its weights.")]
     Export(ExportArgs),
+    /// Tell a run to TensorBoard, an OpenTelemetry collector or MLflow, as its job says, or print it as Prometheus reads it
+    #[command(hide = true)]
+    Feed(FeedArgs),
     /// List the runs in a folder: their state, steps, validations, checkpoints
     #[command(after_help = "\
 Examples:
@@ -345,6 +348,17 @@ pub struct ModelArgs {
     /// Hold and compute everything in one process, not on the ranks of the job
     #[arg(long)]
     pub one_rank: bool,
+    #[command(flatten)]
+    pub values: JobArgs,
+}
+
+#[derive(Args)]
+pub struct FeedArgs {
+    /// The folder of the run
+    pub run: PathBuf,
+    /// Print it as Prometheus reads it
+    #[arg(long)]
+    pub prometheus: bool,
     #[command(flatten)]
     pub values: JobArgs,
 }

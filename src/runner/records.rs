@@ -85,6 +85,23 @@ pub struct StepRecord {
     pub metrics: BTreeMap<String, f64>,
 }
 
+impl StepRecord {
+    /// Its own figures by name, and then those of the loss plug-in, of which there are at most `most`.
+    pub fn figures(&self, most: usize) -> impl Iterator<Item = (&str, f64)> {
+        let own = [
+            ("loss", Some(self.loss)),
+            ("lr", Some(self.lr)),
+            ("samples_per_s", Some(self.samples_per_s)),
+            ("data_wait_pct", Some(self.data_wait_pct)),
+            ("staleness", self.staleness),
+            ("grad_norm", self.grad_norm),
+            ("loss_scale", self.loss_scale),
+        ];
+        let reported = self.metrics.iter().take(most).map(|(name, value)| (name.as_str(), *value));
+        own.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(reported)
+    }
+}
+
 /// What a rank has used and done since its previous such record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankRecord {
@@ -103,6 +120,13 @@ pub struct RankRecord {
     pub gpu: Option<GpuUse>,
     /// Of all threads, since the previous record, by what they went into. What is inside of another activity is not the outer one's.
     pub seconds: BTreeMap<Activity, f64>,
+}
+
+impl RankRecord {
+    /// Seconds of processors since the previous record.
+    pub fn cpu_s(&self) -> f64 {
+        self.cpu_pct / 100.0 * self.passed_s
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,6 +174,12 @@ impl EvalResult {
     /// 0 to 1. None: the task has no classes.
     pub fn accuracy(&self) -> Option<f64> {
         self.metrics.get("accuracy").and_then(Value::number)
+    }
+
+    /// Every number by name, the loss among them.
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let others = self.metrics.iter().filter_map(|(name, value)| Some((name.as_str(), value.number()?)));
+        [("loss", self.loss)].into_iter().chain(others)
     }
 
     /// Every number, for people: the loss first, then the accuracy.

@@ -38,8 +38,26 @@ pub const REPORT: &str = "report.html";
 /// What the data to train on have settled for all others, as their plug-in has written it.
 pub const DATA_STATE: &str = "dataset.state";
 
+/// How far others have been told of the run.
+pub const TOLD_TENSORBOARD: &str = "told-tensorboard.json";
+pub const TOLD_OTLP: &str = "told-otlp.json";
+pub const TOLD_MLFLOW: &str = "told-mlflow.json";
+
 /// All that a run may leave in its folder.
-const FILES: [&str; 9] = [JOB, METRICS, SUMMARY, MODEL, MODEL_BEST, MODEL_EMA, TRACE, DATA_STATE, REPORT];
+const FILES: [&str; 12] = [
+    JOB,
+    METRICS,
+    SUMMARY,
+    MODEL,
+    MODEL_BEST,
+    MODEL_EMA,
+    TRACE,
+    DATA_STATE,
+    REPORT,
+    TOLD_TENSORBOARD,
+    TOLD_OTLP,
+    TOLD_MLFLOW,
+];
 
 /// One of the models of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

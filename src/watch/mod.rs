@@ -6,6 +6,7 @@
 pub mod follow;
 mod page;
 pub mod report;
+pub mod export;
 pub mod run;
 mod series;
 pub mod serve;

@@ -24,7 +24,7 @@ const MOST_POINTS: usize = 600;
 const MOST_KEPT: usize = 500;
 
 /// Figures of a loss plug-in that are kept.
-const MOST_FIGURES: usize = 20;
+pub const MOST_FIGURES: usize = 20;
 
 pub struct Watched {
     folder: PathBuf,
@@ -60,6 +60,8 @@ pub struct RankUse {
     pub activities: BTreeMap<Activity, Series>,
     /// The same, altogether.
     pub seconds: BTreeMap<Activity, f64>,
+    /// Seconds of processors, altogether.
+    pub cpu_s: f64,
 }
 
 impl Watched {
@@ -130,19 +132,9 @@ impl Watched {
         if trainer.last.as_ref().is_some_and(|last| last.step >= record.step) {
             trainer.figures.values_mut().for_each(|series| series.back_to(x));
         }
-        let own = [
-            ("loss", Some(record.loss)),
-            ("lr", Some(record.lr)),
-            ("samples_per_s", Some(record.samples_per_s)),
-            ("data_wait_pct", Some(record.data_wait_pct)),
-            ("staleness", record.staleness),
-            ("grad_norm", record.grad_norm),
-            ("loss_scale", record.loss_scale),
-        ];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let reported = record.metrics.iter().take(MOST_FIGURES).map(|(name, value)| (name.clone(), *value));
-        for (name, value) in own.chain(reported) {
-            trainer.figures.entry(name).or_insert_with(|| Series::new(most)).push(x, time_s, value);
+        for (name, value) in record.figures(MOST_FIGURES) {
+            let series = trainer.figures.entry(name.into()).or_insert_with(|| Series::new(most));
+            series.push(x, time_s, value);
         }
         trainer.last = Some(record);
     }
@@ -159,7 +151,9 @@ impl Watched {
             figures: BTreeMap::new(),
             activities: BTreeMap::new(),
             seconds: BTreeMap::new(),
+            cpu_s: 0.0,
         });
+        of_rank.cpu_s += record.cpu_s();
         let time_s = record.time_s;
         let figures = [
             ("memory", Some(record.resident_bytes as f64)),

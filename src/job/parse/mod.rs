@@ -9,6 +9,7 @@ pub(super) mod collectives;
 pub mod data;
 pub(super) mod ema;
 pub(super) mod eval;
+mod exports;
 mod freeze;
 mod graph;
 pub(super) mod modules;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::validated::{CONSISTENCIES, Consistency, Log, OnNan, Train, Training};
-use super::cluster;
+use super::{cluster, exports};
 use crate::config::{
     AnyKey, ByHand, Flag, Integer, Item, JobError, Key, Kind, List, Optional, Str, Table, Words, by_hand,
     flag, integer, key, list, string, suggest, words,
@@ -95,7 +95,16 @@ const PROFILE: Key<Flag> = key("profile", flag())
 const USAGE_EVERY: Key<Integer> = key("usage_every_ms", integer(0..=3_600_000))
     .default("2000")
     .doc("Milliseconds between two lines of metrics.jsonl with what a rank uses: memory, processor, device, what its time goes into. 0: none.");
-pub static LOG: &[&dyn AnyKey] = &[&EVERY, &LOG_EPOCHS, &PROFILE, &USAGE_EVERY];
+pub static LOG: &[&dyn AnyKey] = &[
+    &EVERY,
+    &LOG_EPOCHS,
+    &PROFILE,
+    &USAGE_EVERY,
+    &exports::TENSORBOARD,
+    &exports::OTLP,
+    &exports::MLFLOW,
+    &exports::MLFLOW_EXPERIMENT,
+];
 
 /// The role that trains; the rest of the section is read with it.
 pub(super) fn trainers<'r>(t: &Table<'_>, roles: &'r [Role]) -> Option<&'r Role> {
@@ -268,10 +277,12 @@ pub(super) fn order(
 pub(super) fn read_log(t: Table<'_>) -> Option<Log> {
     let (every, epochs, profile) = (t.read(&EVERY), t.read(&LOG_EPOCHS), t.read(&PROFILE));
     let usage_every = t.read(&USAGE_EVERY);
+    let exports = exports::read(&t);
     Some(Log {
         every: every? as u64,
         epochs: epochs?,
         profile: profile?,
         usage_every: Some(Duration::from_millis(usage_every? as u64)).filter(|every| !every.is_zero()),
+        exports: exports?,
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    Checkpoints, Consistency, Data, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef,
+    Checkpoints, Consistency, Data, Exports, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef,
     PullPush, Replicas, Source, Task,
 };
 use crate::layers::Signal;
@@ -166,6 +166,7 @@ pub struct Log {
     pub profile: bool,
     /// How often each rank tells what it uses. None: never.
     pub usage_every: Option<Duration>,
+    pub exports: Exports,
 }
 
 impl Training {

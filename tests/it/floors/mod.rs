@@ -25,13 +25,17 @@ const FLOORS: [&[&str]; 12] = [
 ];
 
 /// Where a library may be named, as the start of a path below `src/`.
-const ROOMS: [(&str, &[&str]); 6] = [
+const ROOMS: [(&str, &[&str]); 10] = [
     ("capnp", &["rpc/"]),
     ("capnp_rpc", &["rpc/"]),
     ("wasmtime", &["plugin/"]),
     ("wasmtime_wasi", &["plugin/"]),
     ("indicatif", &["runner/progress/bars.rs"]),
     ("object_store", &["runner/checkpoint/store/s3/"]),
+    ("crc32c", &["watch/export/tensorboard/"]),
+    ("opentelemetry_proto", &["watch/export/otlp/"]),
+    ("prometheus_client", &["watch/export/prometheus.rs"]),
+    ("prost", &["watch/export/"]),
 ];
 
 /// A job is plain values: it can be validated where there is neither a runtime nor libtorch.

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod ema;
 mod eval;
+mod exports;
 mod freeze;
 mod metrics;
 mod model;
