@@ -16,6 +16,7 @@ mod complete;
 mod data;
 mod doctor;
 mod exit;
+mod explain;
 mod export;
 mod going_on;
 mod job;
@@ -61,7 +62,9 @@ pub fn main() -> ExitCode {
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
         Command::Doctor { inside: true, .. } => doctor::look_inside(),
+        Command::Doctor { run: Some(run), json, .. } => doctor::run::doctor(&run, json),
         Command::Doctor { json, .. } => doctor::doctor(json),
+        Command::Explain { run, json } => explain::explain(&run, json),
         Command::Completions { shell } => complete::completions(shell),
         Command::Man { folder } => complete::man(&folder),
         Command::Init { path } => job::init(&path),

@@ -3,6 +3,9 @@
 //! All of it comes from the files in the run's folder, so nothing here can hold up or end a training: whoever looks reads what
 //! ranks have written ([`run`], [`tail`]), keeps a bounded part of it ([`series`]), and shows that.
 
+pub mod explain;
+pub mod ranks;
 pub mod run;
 mod series;
+pub mod standstill;
 mod tail;
