@@ -192,7 +192,8 @@ impl FlightWriter {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut *ended, true) {
             let told = Lost { rank: lost.rank, why: lost.to_string() };
-            self.write("a rank was lost", Some(told));
+            let why = if lost.cause == Cause::Stalled { "the job stood still" } else { "a rank was lost" };
+            self.write(why, Some(told));
         }
     }
 

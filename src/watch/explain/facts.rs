@@ -191,7 +191,8 @@ impl Facts {
                 ms: Activity::ALL
                     .into_iter()
                     .map(|of| (of, ranks.iter().map(|rank| ms(rank.spent(of), rank)).sum::<f64>()))
-                    .filter(|(_, ms)| *ms > 0.0)
+                    // The main thread of those that only serve waits for the end of the run, whatever else they do.
+                    .filter(|(of, ms)| *ms > 0.0 && (is_trainer || *of != Activity::Wait))
                     .collect(),
             }
         };
