@@ -17,6 +17,7 @@ mod dashboard;
 mod data;
 mod doctor;
 mod exit;
+mod explain;
 mod export;
 mod feed;
 mod going_on;
@@ -68,7 +69,9 @@ pub fn main() -> ExitCode {
         Command::Dashboard(args) => dashboard::dashboard(&args),
         Command::Report(args) => dashboard::report(&args),
         Command::Doctor { inside: true, .. } => doctor::look_inside(),
+        Command::Doctor { run: Some(run), json, .. } => doctor::run::doctor(&run, json),
         Command::Doctor { json, .. } => doctor::doctor(json),
+        Command::Explain { run, json } => explain::explain(&run, json),
         Command::Completions { shell } => complete::completions(shell),
         Command::Man { folder } => complete::man(&folder),
         Command::Init { path } => job::init(&path),

@@ -1,6 +1,6 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `human` < `config` < `layers`, `optimizers` < `metrics`
+//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `recorder`, `human` < `config` < `layers`, `optimizers` < `metrics`
 //! < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`watch`] <
 //! [`cli`].
 
@@ -18,6 +18,7 @@ pub mod optimizers;
 pub mod parallel;
 pub mod plugin;
 pub mod profile;
+mod recorder;
 pub mod rpc;
 pub mod runner;
 pub mod topology;

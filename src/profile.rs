@@ -3,7 +3,10 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::mem;
+use std::num::NonZeroU64;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -23,6 +26,8 @@ pub enum Activity {
     Forward,
     Loss,
     Backward,
+    /// Gradients or parameters go to other ranks and come back, with all the waiting in it: averages of replicas, pushes and pulls.
+    Exchange,
     /// Parameters updated.
     Step,
     /// For another rank, or for data.
@@ -30,12 +35,13 @@ pub enum Activity {
 }
 
 impl Activity {
-    pub const ALL: [Activity; 7] = [
+    pub const ALL: [Activity; 8] = [
         Activity::Data,
         Activity::Payload,
         Activity::Forward,
         Activity::Loss,
         Activity::Backward,
+        Activity::Exchange,
         Activity::Step,
         Activity::Wait,
     ];
@@ -63,6 +69,9 @@ pub struct Recorded {
     /// Microseconds of this process's own clock, see [`now_us`].
     pub start_us: f64,
     pub took_us: f64,
+    /// The trainer's step that it is for, counted from 1, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<NonZeroU64>,
 }
 
 /// What was recorded since [`start`].
@@ -92,6 +101,10 @@ thread_local! {
     static THREAD: Cell<Option<u32>> = const { Cell::new(None) };
     /// Nanoseconds of the spans that have ended inside of this thread's innermost one.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
+    /// The step that this thread works for.
+    static STEP: Cell<Option<NonZeroU64>> = const { Cell::new(None) };
+    /// Whether this thread is inside of an exchange.
+    static EXCHANGES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Records from now on.
@@ -128,6 +141,57 @@ pub fn spent() -> BTreeMap<Activity, f64> {
         .zip(&SPENT)
         .map(|(of, nanos)| (of, nanos.load(Ordering::Relaxed) as f64 / 1e9))
         .collect()
+}
+
+/// From now on this thread works for a trainer's step, counted from 1; 0 says that it is for none.
+pub fn at_step(step: u64) {
+    STEP.set(NonZeroU64::new(step));
+}
+
+/// A span of waiting. Inside of an exchange that is a part of it.
+pub fn waiting() -> Option<Span> {
+    (!EXCHANGES.get()).then(|| span(Activity::Wait))
+}
+
+/// A span of [`Activity::Exchange`].
+pub fn exchange() -> Exchanging {
+    Exchanging { before: EXCHANGES.replace(true), _span: span(Activity::Exchange) }
+}
+
+/// The last `took` of the innermost span, which ends now, was an exchange, as has turned out.
+pub fn exchanged(took: Duration) {
+    let nanos = took.as_nanos() as u64;
+    INSIDE.set(INSIDE.get().saturating_add(nanos));
+    SPENT[Activity::Exchange as usize].fetch_add(nanos, Ordering::Relaxed);
+    if RECORDING.load(Ordering::Relaxed)
+        && let Some(begun) = Instant::now().checked_sub(took)
+    {
+        record(Activity::Exchange, begun, took);
+    }
+}
+
+/// A span whenever `work`, which is for a step, runs, and none while it waits.
+pub async fn running<T>(activity: Activity, step: u64, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        at_step(step);
+        let _span = span(activity);
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+#[must_use = "the span ends when this is dropped"]
+pub struct Exchanging {
+    /// Another is around it.
+    before: bool,
+    _span: Span,
+}
+
+impl Drop for Exchanging {
+    fn drop(&mut self) {
+        EXCHANGES.set(self.before);
+    }
 }
 
 /// A span of this thread, until it is dropped. Spans of a thread end in the opposite order of their beginnings.
@@ -171,7 +235,7 @@ fn record(activity: Activity, begun: Instant, took: Duration) {
         index
     });
     match recorded.spans.len() < MOST_SPANS {
-        true => recorded.spans.push(Recorded { activity, thread, start_us, took_us }),
+        true => recorded.spans.push(Recorded { activity, thread, start_us, took_us, step: STEP.get() }),
         false => recorded.left_out += 1,
     }
 }
@@ -202,5 +266,13 @@ mod tests {
         let of = |activity| after[&activity] - before[&activity];
         assert!(of(Activity::Payload) >= 0.02, "{}", of(Activity::Payload));
         assert!(of(Activity::Loss) < inside / 2.0, "{} of {inside}", of(Activity::Loss));
+    }
+
+    #[test]
+    fn waiting_inside_of_an_exchange_is_the_exchange() {
+        let exchange = exchange();
+        assert!(waiting().is_none());
+        drop(exchange);
+        assert!(waiting().is_some());
     }
 }

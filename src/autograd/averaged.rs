@@ -6,6 +6,8 @@ use c10d::engine;
 use c10d::reducer::Reducer;
 use tch::Tensor;
 
+use crate::profile::{exchange, exchanged};
+use crate::recorder::RECORDER;
 use crate::rpc::CallError;
 
 /// A [`Reducer`] and the leaves that it was made over. A clone is the same one.
@@ -40,7 +42,11 @@ impl Averaged {
     pub fn begin(&self, backwards: usize) -> Result<(), CallError> {
         let mut reducer = self.take_reducer()?;
         reducer.set_synchronise(true);
-        let begun = reducer.before_forward();
+        let begun = {
+            let _exchange = exchange();
+            let group = reducer.group().clone();
+            RECORDER.collective(group.name(), "before the forward", || reducer.before_forward())
+        };
         let mut inner = self.lock();
         (inner.left, inner.reducer) = (backwards, Some(reducer));
         begun.map_err(CallError::failed)
@@ -65,7 +71,16 @@ impl Averaged {
             inner.left
         };
         reducer.set_synchronise(left == 0);
-        let gradients = reducer.grad(outputs, inputs, seeds, retain_graph);
+        let gradients = if left == 0 {
+            let group = reducer.group().clone();
+            let grad = || reducer.grad(outputs, inputs, seeds, retain_graph);
+            let gradients = RECORDER.collective(group.name(), "averages in the backward", grad);
+            // Buckets travel while gradients are still computed; what is left behind the last one is nothing else.
+            exchanged(reducer.since_last_gradient());
+            gradients
+        } else {
+            reducer.grad(outputs, inputs, seeds, retain_graph)
+        };
         self.lock().reducer = Some(reducer);
         gradients.map_err(CallError::failed)
     }

@@ -83,6 +83,12 @@ impl Autograd {
         let _ = self.mesh.set(mesh);
     }
 
+    /// This rank has taken so many steps before: its contexts are numbered as its steps are, so that whoever serves one knows
+    /// for which step.
+    pub fn go_on_from(&self, steps: u64) {
+        self.opened.store(steps, Ordering::Relaxed);
+    }
+
     /// Opens a context. It ends on every rank when it is dropped.
     ///
     /// # Panics

@@ -16,7 +16,7 @@ use super::flow::{Decision, Flow, NextSends, Outcome, Work};
 use super::local::LocalGraph;
 use super::pass::SendId;
 use super::wire::{Discover, PassNumber, Run};
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, at_step, span};
 use crate::rpc::{CallError, CallErrorKind, ContextId};
 use crate::topology::Rank;
 
@@ -140,6 +140,7 @@ impl ContextState {
     }
 
     pub(super) fn compute(&self, work: Work) -> Result<Outcome, CallError> {
+        at_step(self.id.number);
         let _span = span(Activity::Backward);
         let start = Instant::now();
         let outcome = work.compute();

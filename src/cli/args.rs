@@ -107,14 +107,34 @@ Examples:
   pstrain check job.toml --world-size 8
   pstrain check job.toml --set optimizer.lr=0.01 --json")]
     Check(CheckArgs),
-    /// Look what this machine has of what jobs need, what is wrong, and how to mend it
+    /// Tell where the time of a run's steps goes, what limits it, and what to change
+    #[command(after_help = "\
+Examples:
+  pstrain explain runs/digits_ps-20261123-101500
+  pstrain explain runs/digits_ps-20261123-101500 --json
+
+A run with --profile is told by step, too.")]
+    Explain {
+        /// The run folder
+        run: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look what this machine has of what jobs need, what is wrong, and how to mend it; or why a run stands still
     #[command(after_help = "\
 Examples:
   pstrain doctor
   pstrain doctor --json
+  pstrain doctor runs/digits_ps-20261123-101500      who waits for whom, and which rank and what is the cause
 
-Exit codes: 0 jobs run here; 1 something has to be mended first")]
+The ranks of a run that are on this machine write what they did last to flight/ in its folder, as after `kill -USR1`.
+
+Exit codes: 0 jobs run here, or the run moves; 1 something has to be mended first, or a rank holds the run up")]
     Doctor {
+        /// The folder of a run that stands still
+        #[arg(conflicts_with = "inside")]
+        run: Option<PathBuf>,
         /// Print it as JSON
         #[arg(long)]
         json: bool,

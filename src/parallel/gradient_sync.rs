@@ -9,6 +9,7 @@ use c10d::reducer::{Hook, PowerSgdOptions, Reducer, ReducerOptions};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Tensor};
 
+use super::collective::collective;
 use super::first_gradients::FirstGradients;
 use super::mean::{flatten, unflatten};
 use super::{Gradients, Replica, ring};
@@ -75,12 +76,13 @@ impl GradientSync {
         };
         let all = runs.concat();
         for mut tensor in all.iter().flat_map(|replica| replica.module().share_fixed()) {
-            group.broadcast(&mut tensor, 0)?;
+            collective(&group, "broadcast", || group.broadcast(&mut tensor, 0))?;
         }
         let (all_names, all_leaves, all_buffers) = (names(&all), leaves(&all), buffers(&all));
         let afterwards = |all_reduce| {
             for tensor in all_leaves.iter().chain(&all_buffers) {
-                group.broadcast(&mut tensor.f_detach()?, 0)?;
+                let mut tensor = tensor.f_detach()?;
+                collective(&group, "broadcast", || group.broadcast(&mut tensor, 0))?;
             }
             Ok::<_, anyhow::Error>(By::Afterwards {
                 all_reduce,
@@ -125,7 +127,7 @@ impl GradientSync {
             // Once a step: ranks may have different numbers of forwards in it.
             By::Afterwards { .. } if self.broadcast_buffers => {
                 for buffer in &mut self.buffers {
-                    self.group.broadcast(buffer, 0)?;
+                    collective(&self.group, "broadcast", || self.group.broadcast(buffer, 0))?;
                 }
             }
             By::Afterwards { .. } => {}
@@ -143,7 +145,8 @@ impl GradientSync {
         }
         let device = self.leaves.first().map_or(Device::Cpu, Tensor::device);
         let mut sum = Tensor::from_slice(&[number]).f_to_device(device)?;
-        self.group.all_reduce(&mut sum, ReduceOp::Sum).context("the weight of a step over the replicas")?;
+        collective(&self.group, "all_reduce", || self.group.all_reduce(&mut sum, ReduceOp::Sum))
+            .context("the weight of a step over the replicas")?;
         Ok(sum.f_double_value(&[0])? / f64::from(self.group.size()))
     }
 
@@ -215,8 +218,12 @@ fn reducer_options(options: &Replicas, names: &[String], on_cpu: bool) -> Reduce
 impl AllReduce {
     fn sum(self, group: &ProcessGroup, flat: &mut Tensor) -> Result<()> {
         match self {
-            AllReduce::BuiltIn => group.all_reduce(flat, ReduceOp::Sum)?,
-            AllReduce::Ring => ring::all_reduce(group, flat).context("the ring")?,
+            AllReduce::BuiltIn => {
+                collective(group, "all_reduce", || group.all_reduce(flat, ReduceOp::Sum))?;
+            }
+            AllReduce::Ring => {
+                collective(group, "ring", || ring::all_reduce(group, flat)).context("the ring")?;
+            }
         }
         Ok(())
     }

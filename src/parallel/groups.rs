@@ -15,6 +15,7 @@ use tch::Device;
 
 use super::group_store;
 use crate::job::{self, Cluster};
+use crate::recorder::RECORDER;
 use crate::rpc::{Mesh, Methods};
 use crate::topology::Rank;
 
@@ -64,6 +65,7 @@ impl Groups {
         // From here on a failure may come of a rank that is lost.
         self.joined.store(true, Ordering::Relaxed);
         mesh.joins_group();
+        RECORDER.joins_group(name, members.iter().map(|rank| rank.0));
         let abort = Abort::default();
         end_with(mesh, abort.clone())?;
         let store = group_store::open(mesh, members[0], name, &self.cluster)?;
@@ -74,6 +76,7 @@ impl Groups {
         let host = address_of(mesh, mesh.rank())?.ip();
         let options = Options {
             backend,
+            name: name.into(),
             timeout: self.cluster.collective_timeout,
             join_timeout: Some(self.cluster.join_timeout),
             host: Some(host).filter(|host| !host.is_unspecified()),

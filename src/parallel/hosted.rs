@@ -20,7 +20,7 @@ use crate::autograd::ContextState;
 use crate::job::{Consistency, ModuleSpec};
 use crate::model::{Mode, Module, Statistics};
 use crate::optimizers::{Optimization, Optimizer};
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, at_step, running, span};
 use crate::topology::Rank;
 
 /// What a rank is to host.
@@ -139,6 +139,7 @@ impl HostedModule {
         let leaves = self.leaves_for(context, trainer)?;
         // What came before it, and this one.
         self.peak_activations.fetch_max(context.graphs_kept() + 1, Ordering::Relaxed);
+        at_step(context.id().number);
         let _span = span(Activity::Forward);
         let start = Instant::now();
         let observed = self.module.record(&leaves, inputs, mode).and_then(|(outputs, seen)| {
@@ -185,12 +186,14 @@ impl HostedModule {
         self.computed(context.take_computing());
         // The snapshot goes before the update, so that the update may write in place.
         let read = self.take_read(context);
-        let _span = span(Activity::Step);
-        let (used, given, not_finite) = self.contribution(context, terms, read)?;
-        let applied = self.updates.step(trainer, used, given).await;
-        let applied = applied.with_context(|| format!("module `{}`", self.name))?;
-        self.counters.add(&applied);
-        Ok(Applied { not_finite, ..applied })
+        let work = async {
+            let (used, given, not_finite) = self.contribution(context, terms, read)?;
+            let applied = self.updates.step(trainer, used, given).await;
+            let applied = applied.with_context(|| format!("module `{}`", self.name))?;
+            self.counters.add(&applied);
+            Ok(Applied { not_finite, ..applied })
+        };
+        running(Activity::Step, context.id().number, work).await
     }
 
     /// The first half of a step whose gradients are clipped: what they come to, in rounds together with everyone's. Nothing
@@ -206,13 +209,16 @@ impl HostedModule {
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
         self.computed(context.take_computing());
-        let _span = span(Activity::Step);
-        // Without rounds the second half gathers them again.
-        let read = if self.updates.has_rounds() { self.take_read(context) } else { self.peek_read(context) };
-        let (_, given, not_finite) = self.contribution(context, terms, read)?;
-        let squares = self.updates.measure(trainer, step, given).await;
-        let squares = squares.with_context(|| format!("module `{}`", self.name))?;
-        Ok(Measured { squares: vec![squares], not_finite })
+        let work = async {
+            // Without rounds the second half gathers them again.
+            let read =
+                if self.updates.has_rounds() { self.take_read(context) } else { self.peek_read(context) };
+            let (_, given, not_finite) = self.contribution(context, terms, read)?;
+            let squares = self.updates.measure(trainer, step, given).await;
+            let squares = squares.with_context(|| format!("module `{}`", self.name))?;
+            Ok(Measured { squares: vec![squares], not_finite })
+        };
+        running(Activity::Step, context.id().number, work).await
     }
 
     /// The second half, in rounds: everyone's gradients are applied, times a factor.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use c10d::{ProcessGroup, ReduceOp};
 use tch::{Device, Kind, Tensor};
 
+use super::collective::collective;
 use super::mean::{flatten, mean_over_trainers, unflatten};
 use super::norm::{scaled, squares};
 use super::state::{OwnerState, Restored, add_module, add_slots, restore_module, restore_slots};
@@ -79,7 +80,8 @@ impl Hosts {
         let _ = flat.f_narrow(0, 0, flat.numel() as i64 - like.len() as i64)?.f_mul_scalar_(weight)?;
         let weight = flat.f_new_full([1], weight, (flat.kind(), flat.device()))?;
         let mut sum = Tensor::f_cat(&[flat, weight], 0)?;
-        group.all_reduce(&mut sum, ReduceOp::Sum).context("the average over the replicas")?;
+        collective(group, "all_reduce", || group.all_reduce(&mut sum, ReduceOp::Sum))
+            .context("the average over the replicas")?;
         let elements = sum.numel() as i64 - 1;
         let whole = sum.f_select(0, elements)?;
         let divisor = whole.f_where_self(&whole.f_gt(0.0)?, &whole.f_ones_like()?)?;

@@ -7,6 +7,7 @@
 //! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
 mod calls;
+mod collective;
 mod distributed_optimizer;
 mod finite;
 mod first_gradients;

@@ -2,6 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
 
 use tracing::Level;
@@ -13,12 +14,13 @@ use super::explain::{self, Call};
 use super::host::ticks;
 use super::state::State;
 use crate::job::PluginLimits;
+use crate::recorder::{Begins, Kind, RECORDER};
 
 /// A store with the guest `G` in it, one of the typed exports.
 pub struct Instance<G> {
     pub store: Store<State>,
     guest: G,
-    name: String,
+    name: Arc<str>,
     root: Option<String>,
     memory_limit_bytes: u64,
     max_files: usize,
@@ -91,7 +93,8 @@ impl<G> Instance<G> {
         self.store.data_mut().begin_call(limit);
         self.store.set_epoch_deadline(ticks(limit));
         let begun = Time::now();
-        let result = catch(|| enter(&self.guest, &mut self.store));
+        let begins = Begins { what: what.into(), of: Some(self.name.clone()), ..Begins::default() };
+        let result = RECORDER.during(Kind::Plugin, begins, || catch(|| enter(&self.guest, &mut self.store)));
         let overslept = self.store.data().sleeps.cut && begun.elapsed() >= limit;
         let stderr = self.forward_console();
         let state = self.store.data();

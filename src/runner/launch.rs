@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::{self, ForkResult, Pid};
 
@@ -110,6 +110,8 @@ pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<For
     if threads != 1 {
         return Err(LaunchError::Threads(threads));
     }
+    // Nobody ends of one that comes before there is a handler.
+    let _ = only_user_1().thread_block();
     // What is buffered now would be written by every rank.
     let _ = io::stdout().flush();
     let parent = unistd::getpid();
@@ -140,6 +142,10 @@ pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<For
         }
     }
     Ok(Forked::Parent(Supervisor::new(children)))
+}
+
+fn only_user_1() -> SigSet {
+    SigSet::from(Signal::SIGUSR1)
 }
 
 /// The parent's ends of a rank's pipes.

@@ -16,6 +16,7 @@ pub mod devices;
 mod driver;
 pub mod export;
 pub mod fetch;
+pub mod flight;
 mod gpu;
 mod ids;
 pub mod inputs;

@@ -15,6 +15,7 @@ use super::agreement::Agreement;
 use super::collectives_demo::{self, Collector, Demo};
 use super::devices;
 use super::driver::ReportedToDriver;
+use super::flight::SharedWriter;
 use super::inputs::BadJob;
 use super::metrics::Summary;
 use super::progress::Reporter;
@@ -97,8 +98,8 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     let signals = Signals::watch()?;
     let mut rank = JoinedRank::join(start)?;
     signals.joined(rank.mesh.clone(), rank.start.job.saves_within());
-    let _ended = last_resort(&rank.mesh, rank.start.stuck)?;
-    let done = rank.work().and_then(|report| {
+    let _ended = last_resort(&rank.mesh, rank.start.stuck, signals.flight.clone())?;
+    let done = rank.work(&signals.flight).and_then(|report| {
         rank.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
         Ok(report)
     });
@@ -122,11 +123,13 @@ fn name_process(role: &str, rank: Rank) {
 const LAST_RESORT: Duration = Duration::from_secs(4);
 
 /// Has `stuck` called if the work has not ended in time after a rank was lost. Dropping what it returns says that it has.
-fn last_resort(mesh: &Mesh, stuck: fn(RankError) -> !) -> Result<Sender<()>> {
+/// What this rank did last is written first.
+fn last_resort(mesh: &Mesh, stuck: fn(RankError) -> !, flight: SharedWriter) -> Result<Sender<()>> {
     let (working, ended) = mpsc::channel();
     let mut lost = mesh.lost();
     let watch = move || {
         let Some(lost) = lost.wait(None) else { return };
+        flight.get().inspect(|writer| writer.lost(&lost));
         if ended.recv_timeout(LAST_RESORT) == Err(RecvTimeoutError::Timeout) {
             stuck(RankError::Lost(lost));
         }
@@ -186,12 +189,16 @@ impl<'a> JoinedRank<'a> {
         Ok(JoinedRank { start, mesh, groups, duty })
     }
 
-    fn work(&mut self) -> Result<Option<Report>> {
+    fn work(&mut self, flight: &SharedWriter) -> Result<Option<Report>> {
         let JoinedRank { start, mesh, groups, duty } = self;
         match duty {
             Duty::Training(training) => {
-                let summary =
-                    training.run(mesh, groups, &start.data_root, &mut start.reporter, start.started)?;
+                let summary = training.run(
+                    (mesh, groups, flight),
+                    &start.data_root,
+                    &mut start.reporter,
+                    start.started,
+                )?;
                 Ok(summary.map(|summary| Report::Trained(Box::new(summary))))
             }
             Duty::Demo(collectives, collector) => {
@@ -230,6 +237,7 @@ impl<'a> JoinedRank<'a> {
                 RankError::own(error)
             }
             Some(lost) => {
+                signals.flight.get().inspect(|writer| writer.lost(&lost));
                 if let Duty::Training(training) = &self.duty {
                     training.forget(lost.rank);
                 }

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first ends the job in order, with a checkpoint where it saves any, the second at once.
+//! Ctrl-C and SIGTERM: the first ends the job in order, with a checkpoint where it saves any, the second at once. SIGUSR1 has the
+//! rank's flight record written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result};
 use nix::sys::signal::{SigSet, Signal, raise};
 
 use super::calls::checkpoint::{Stop, Stopped};
+use super::flight::SharedWriter;
 use super::interrupts::{Request, Requests, hangup_is_ignored};
 use super::run_recorder::COORDINATOR;
 use crate::rpc::Mesh;
@@ -22,6 +24,8 @@ pub const TERMINATED: &str = "terminated, and saved";
 pub struct Signals {
     joined: Arc<OnceLock<Joined>>,
     interrupted: Arc<AtomicBool>,
+    /// What writes the flight record, when there is where to.
+    pub flight: SharedWriter,
 }
 
 struct Joined {
@@ -55,15 +59,21 @@ impl Signals {
         let mut waiting = SigSet::empty();
         // A blocked signal is delivered even where `nohup` ignores it.
         let hangup = (!hangup_is_ignored()).then_some(Signal::SIGHUP);
-        for signal in [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup) {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hangup) {
             waiting.add(signal);
         }
         waiting.thread_block().context("cannot block signals")?;
-        let signals = Signals { joined: Arc::default(), interrupted: Arc::default() };
+        let signals = Signals { joined: Arc::default(), interrupted: Arc::default(), flight: Arc::default() };
         let (joined, interrupted) = (signals.joined.clone(), signals.interrupted.clone());
+        let flight = signals.flight.clone();
         let watch = move || {
             let mut requests = Requests::default();
             while let Ok(signal) = waiting.wait() {
+                if signal == Signal::SIGUSR1 {
+                    // Before there is any nobody has asked, or too early.
+                    flight.get().inspect(|writer| writer.asked());
+                    continue;
+                }
                 interrupted.store(true, Ordering::Relaxed);
                 match (requests.count(Instant::now()), joined.get()) {
                     (Request::End, Some(joined)) => joined.end(signal),

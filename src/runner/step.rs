@@ -17,7 +17,7 @@ use crate::parallel::{
     DistributedOptimizer, Forward, GradientSync, MicroBatch, ModuleHandle, Passage, StepTerms, Walk,
 };
 use crate::plugin::{Loss, LossValue, Weight};
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, at_step, span};
 use crate::rpc::Batch;
 use crate::topology::Rank;
 
@@ -251,6 +251,7 @@ impl Stepper {
         let stepping = self.optimizer.step(&context, &last, terms);
         if let Some(next) = next.filter(|next| next.batches.len() == 1 && goes_ahead) {
             let forwards = forwards(self.seed, self.rank, [number + 1, 0], after + 1, modules.len());
+            at_step(number + 2);
             let begun = Begun::start(
                 number + 1,
                 self.autograd.context(),
@@ -258,6 +259,7 @@ impl Stepper {
                 forwards,
                 &next.batches[0],
             );
+            at_step(number + 1);
             self.ahead = Some(begun?);
         }
         drop(held_back);

@@ -90,10 +90,14 @@ fn events(to: &mut impl Write, parts: &[TracePart]) -> io::Result<()> {
         }
         for span in &recording.spans {
             let at = span.start_us + behind_us;
-            write(json!({
+            let mut event = json!({
                 "ph": "X", "name": span.activity, "cat": span.activity, "pid": rank.0, "tid": span.thread,
                 "ts": round(at), "dur": round(span.took_us),
-            }))?;
+            });
+            if let Some(step) = span.step {
+                event["args"] = json!({"step": step});
+            }
+            write(event)?;
         }
     }
     writeln!(to, "\n],\"displayTimeUnit\":\"ms\"}}")
@@ -144,12 +148,20 @@ fn behind_coordinator(mesh: &Mesh) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
     use crate::profile::{Activity, Recorded};
 
     #[test]
     fn spans_stand_on_the_coordinators_clock() {
-        let span = |start_us| Recorded { activity: Activity::Forward, thread: 0, start_us, took_us: 2.5 };
+        let span = |start_us| Recorded {
+            activity: Activity::Forward,
+            thread: 0,
+            start_us,
+            took_us: 2.5,
+            step: NonZeroU64::new(7),
+        };
         let part = |rank, behind_us| TracePart {
             rank: Rank(rank),
             name: "trainer".into(),
@@ -169,9 +181,10 @@ mod tests {
                     event["pid"].as_u64().unwrap(),
                     event["name"].as_str().unwrap(),
                     event["ts"].as_f64().unwrap(),
+                    event["args"]["step"].as_u64(),
                 )
             })
             .collect();
-        assert_eq!(spans, [(0, "forward", 10.0), (1, "forward", 5.88)]);
+        assert_eq!(spans, [(0, "forward", 10.0, Some(7)), (1, "forward", 5.88, Some(7))]);
     }
 }

@@ -33,6 +33,7 @@ use crate::parallel::{
     Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
 };
 use crate::plugin::{DatasetState, Host, Loss, PluginError};
+use crate::profile::at_step;
 use crate::rpc::{Json, Mesh};
 
 /// What a trainer needs of its rank.
@@ -161,6 +162,7 @@ impl Trainer<'_> {
         let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
+            at_step(batch.step + 1);
             next = batches.next().transpose()?;
             let ends_epoch = schedule.is_end(Period::Epochs(1), batch.step + 1);
             self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
@@ -177,6 +179,7 @@ impl Trainer<'_> {
                 true => BadJob(error).into(),
                 false => error,
             })?;
+            at_step(0);
             course.stepped(&batch, samples.count, lr * lr_factor, (stepped, logged), self.reporter)?;
             if ends_epoch {
                 stepper.optimizer.flush()?;
@@ -280,6 +283,7 @@ impl Trainer<'_> {
         let first = resumed.trainers.first().context("the checkpoint is of no trainer")?;
         let own = resumed.trainers.get(self.position() as usize).unwrap_or(first);
         stepper.optimizer.go_on_from(course.step, own.loss_scale);
+        self.autograd.go_on_from(course.step);
         course.go_on_from(first.best.clone().filter(|_| self.position() == 0));
         validations.go_on_from(&first.judged)
     }

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use super::best_model::BestModel;
 use super::checkpoint::{Announced, Keeper, Writer};
 use super::driver::{self, TrainRequests};
+use super::flight::{FlightWriter, Flights, SharedWriter};
 use super::measured::Worked;
 use super::metrics::Summary;
 use super::preflight::{self, Facts, Preflight};
@@ -68,6 +69,7 @@ struct Kept {
     recorder: Arc<RunRecorder>,
     best: Arc<BestModel>,
     checkpoints: Arc<Keeper>,
+    flights: Arc<Flights>,
 }
 
 impl<'a> TrainingRank<'a> {
@@ -103,7 +105,9 @@ impl<'a> TrainingRank<'a> {
             best.register(methods);
             let checkpoints = Keeper::new(job, training, (job_text, folder.path()), resumed, &autograd);
             checkpoints.register(methods);
-            Ok::<_, anyhow::Error>(Kept { folder, recorder, best, checkpoints })
+            let flights = Flights::open(folder.path());
+            flights.register(methods);
+            Ok::<_, anyhow::Error>(Kept { folder, recorder, best, checkpoints, flights })
         };
         let kept = kept_in.map(keep).transpose()?;
         let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
@@ -155,12 +159,15 @@ impl<'a> TrainingRank<'a> {
     /// When anything of it fails, here or on a rank that this one calls.
     pub fn run(
         &self,
-        mesh: &Mesh,
-        groups: &Groups,
+        (mesh, groups, flight): (&Mesh, &Groups, &SharedWriter),
         root: &Path,
         reporter: &mut Reporter,
         started: Instant,
     ) -> Result<Option<Summary>> {
+        let role = &self.job.role_of(self.rank).name;
+        if let Ok(writer) = FlightWriter::register(mesh, role) {
+            let _ = flight.set(writer);
+        }
         self.modules.join_replicas(mesh, groups)?;
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);
@@ -173,7 +180,6 @@ impl<'a> TrainingRank<'a> {
         if self.training.log.profile {
             profile::start();
         }
-        let role = &self.job.role_of(self.rank).name;
         let telling = |every| Telling::start(mesh, role, self.devices[0], every);
         let telling = self.training.log.usage_every.map(telling).transpose()?;
         // A trainer compares when it has opened its data, and waits for it.
@@ -219,7 +225,9 @@ impl<'a> TrainingRank<'a> {
         let unsaved = self.kept.as_ref().and_then(|kept| kept.checkpoints.settle());
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
-        self.kept.as_ref().map(|kept| self.keep(mesh, kept, unsaved)).transpose()
+        let summary = self.kept.as_ref().map(|kept| self.keep(mesh, kept, unsaved)).transpose()?;
+        self.kept.as_ref().inspect(|kept| kept.flights.close());
+        Ok(summary)
     }
 
     /// The calls of others do the work; this thread shows how it goes until the trainers are done.

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -114,6 +115,8 @@ struct Arrivals {
   std::vector<at::Tensor> parameters;
   std::shared_ptr<OpenReducer> reducer;
   std::vector<std::atomic<bool>> seen;
+  // When the last gradient came, by the steady clock.
+  std::atomic<std::chrono::steady_clock::time_point> last{};
   std::mutex mutex;
   // Guarded by `mutex`; null between runs.
   std::shared_ptr<const Run> run;
@@ -169,6 +172,7 @@ struct Arrivals {
 
 inline variable_list OnArrival::operator()(const variable_list& gradients) {
   arrivals->seen[parameter] = true;
+  arrivals->last.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
   if (const auto run = arrivals->current()) {
     arrivals->take(*run, parameter, gradients.at(0));
   }

@@ -90,6 +90,13 @@ char* shim_reducer_grad(
   return error;
 }
 
+char* shim_reducer_since_last(const ReducerBox* reducer, int64_t* nanoseconds) {
+  return guarded([&] {
+    const auto since = std::chrono::steady_clock::now() - reducer->collected->last.load(std::memory_order_relaxed);
+    *nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+  });
+}
+
 char* shim_reducer_zero_grad(const ReducerBox* reducer) {
   return guarded([&] {
     at::NoGradGuard no_grad;

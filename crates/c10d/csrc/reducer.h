@@ -68,6 +68,8 @@ char* shim_reducer_grad(
     bool* broken,
     at::Tensor** results);
 
+// Nanoseconds since the last gradient of a parameter came: behind a backward, how long it has waited for averages alone.
+char* shim_reducer_since_last(const ReducerBox* reducer, int64_t* nanoseconds);
 // Writes zeros to every parameter's `.grad`, where it lies.
 char* shim_reducer_zero_grad(const ReducerBox* reducer);
 

@@ -304,6 +304,11 @@ impl Reducer {
         Ok(unsafe { shim::check(returned) }?)
     }
 
+    /// The ranks that it averages over.
+    pub fn group(&self) -> &ProcessGroup {
+        &self.group
+    }
+
     fn usable(&self, operation: &'static str) -> Result<()> {
         let Some(why) = &self.broken else { return Ok(()) };
         Err(Error::Misuse {

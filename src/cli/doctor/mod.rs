@@ -1,6 +1,7 @@
-//! `pstrain doctor`: what this machine has of what jobs need, what is wrong, and how to mend it.
+//! `pstrain doctor`: what this machine has of what jobs need, what is wrong, and how to mend it; of a run, see [`run`].
 
 mod machine;
+pub mod run;
 mod torch;
 
 use std::fmt;

@@ -17,6 +17,7 @@ use crate::optimizers::{Optimization, Optimizer};
 use crate::parallel::calls::optimizer::MeasuredStep;
 use crate::parallel::calls::range::{self, Marks, Push, Pushed, Update};
 use crate::parallel::{Applied, Gradients, LocalParameters, StepTerms, WAIT_FOR_TRAINERS, mean, norm};
+use crate::profile::exchange;
 use crate::rpc::{Call, Json, PendingReply, RRef};
 use crate::topology::Rank;
 
@@ -214,6 +215,7 @@ impl Exchange {
     /// # Errors
     /// When a server cannot apply the gradients, or what came is not an update.
     pub(in crate::parallel) fn settle(&mut self, pushing: Pushing) -> Result<Applied> {
+        let _exchange = exchange();
         let mut applied = Applied::default();
         let mut updates = Vec::new();
         for answer in pushing.0 {
@@ -242,6 +244,7 @@ impl Exchange {
     /// # Errors
     /// When a call fails, or what came is not an update.
     pub(in crate::parallel) fn refresh(&mut self) -> Result<()> {
+        let _exchange = exchange();
         let updates = self.call_all(|range| range::Pull { range, have: None })?;
         self.take(updates, Filter::None)
     }
@@ -289,6 +292,7 @@ impl Exchange {
         weight: Option<f64>,
         call: impl Fn(RRef, u64, Marks, Vec<Tensor>) -> C,
     ) -> Result<Vec<PendingReply<C::Reply>>> {
+        let _exchange = exchange();
         let mut sent = Vec::new();
         for server in &mut self.servers {
             let (marks, encoded) = server

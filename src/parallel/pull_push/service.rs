@@ -15,6 +15,7 @@ use crate::parallel::calls::range::{
 };
 use crate::parallel::registry::Registry;
 use crate::parallel::state::Stateful;
+use crate::profile::{Activity, running};
 use crate::rpc::{Json, Methods};
 use crate::topology::Rank;
 
@@ -87,7 +88,10 @@ async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {
     let Push { range, version, weight, lr_factor, marks: Marks(marks), parts } = push;
     let given = given(weight, lr_factor, marks, parts)?;
-    let (applied, update) = range.local::<ServerRange>().await?.push(scope.from, version, given).await?;
+    let range = range.local::<ServerRange>().await?;
+    let push = range.push(scope.from, version, given);
+    // Pushes do not say of which step they are.
+    let (applied, update) = running(Activity::Step, 0, push).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 
@@ -105,7 +109,8 @@ fn given(
 async fn measure(scope: Scope, measure: Measure) -> Result<MeasuredStep> {
     let Measure { range, step, weight, lr_factor, marks: Marks(marks), parts } = measure;
     let given = given(weight, lr_factor, marks, parts)?;
-    let squares = range.local::<ServerRange>().await?.measure(scope.from, step, given).await?;
+    let range = range.local::<ServerRange>().await?;
+    let squares = running(Activity::Step, step, range.measure(scope.from, step, given)).await?;
     Ok(MeasuredStep { squares: vec![squares], not_finite: None })
 }
 
@@ -113,7 +118,8 @@ async fn push_measured(scope: Scope, push: PushMeasured) -> Result<Pushed> {
     let PushMeasured { range, version, step, factor } = push;
     let factor = StepTerms::checked(0.0, 1.0, factor)?.factor;
     let range = range.local::<ServerRange>().await?;
-    let (applied, update) = range.push_measured(scope.from, version, step, factor).await?;
+    let push = range.push_measured(scope.from, version, step, factor);
+    let (applied, update) = running(Activity::Step, step, push).await?;
     Ok(Pushed { staleness: applied.staleness, update })
 }
 

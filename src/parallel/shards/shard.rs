@@ -22,7 +22,7 @@ use crate::parallel::registry::{Counters, OptimizerChoice};
 use crate::parallel::state::{Entry, Extent, OwnerState, Restored, RowChoice, RowShare, Stateful};
 use crate::parallel::updates::{Updated, Updates};
 use crate::parallel::{Applied, Measured, StepTerms};
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, at_step, running, span};
 use crate::topology::Rank;
 
 /// One rank's part of a sharded module, for the whole world.
@@ -122,6 +122,7 @@ impl Shard {
     ) -> Result<Tensor> {
         let ids = self.ids(ids)?;
         self.updates.turn(trainer, after).await?;
+        at_step(context.id().number);
         let _span = span(Activity::Forward);
         let (version, copied) = self.updates.read(trainer, |table| table.look_up(&ids));
         let (of, rows) = copied.with_context(|| in_module(&self.module))?;
@@ -194,12 +195,14 @@ impl Shard {
         trainer: Rank,
         terms: Option<StepTerms>,
     ) -> Result<Applied> {
-        let _span = span(Activity::Step);
-        let (used, given, not_finite) = self.contribution(context, terms)?;
-        let applied =
-            self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
-        self.counters.add(&applied);
-        Ok(Applied { not_finite, ..applied })
+        let work = async {
+            let (used, given, not_finite) = self.contribution(context, terms)?;
+            let applied =
+                self.updates.step(trainer, used, given).await.with_context(|| in_module(&self.module))?;
+            self.counters.add(&applied);
+            Ok(Applied { not_finite, ..applied })
+        };
+        running(Activity::Step, context.id().number, work).await
     }
 
     /// As [`HostedModule::measure`](crate::parallel::HostedModule::measure).
@@ -213,11 +216,13 @@ impl Shard {
         step: u64,
         terms: Option<StepTerms>,
     ) -> Result<Measured> {
-        let _span = span(Activity::Step);
-        let (_, given, not_finite) = self.contribution(context, terms)?;
-        let squares = self.updates.measure(trainer, step, given).await;
-        let squares = squares.with_context(|| in_module(&self.module))?;
-        Ok(Measured { squares: vec![squares], not_finite })
+        let work = async {
+            let (_, given, not_finite) = self.contribution(context, terms)?;
+            let squares = self.updates.measure(trainer, step, given).await;
+            let squares = squares.with_context(|| in_module(&self.module))?;
+            Ok(Measured { squares: vec![squares], not_finite })
+        };
+        running(Activity::Step, context.id().number, work).await
     }
 
     /// As [`HostedModule::step_measured`](crate::parallel::HostedModule::step_measured).

@@ -190,6 +190,11 @@ impl Mesh {
         self.0.shared.set_doing(what);
     }
 
+    /// What it has said last that it does.
+    pub fn what_it_does(&self) -> String {
+        self.0.shared.doing()
+    }
+
     /// From now on this rank may wait for others without a call: in a collective of a process group. Then it is not to blame
     /// for standing still while others move.
     pub fn joins_group(&self) {

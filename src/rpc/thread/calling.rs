@@ -15,6 +15,7 @@ use super::link::Link;
 use super::net::Net;
 use super::serving::{HeldBy, Request};
 use super::state::calls::Waiting;
+use crate::recorder::{Begins, Kind, RECORDER};
 use crate::rpc::mesh::command::{Call, Reply};
 use crate::rpc::message::failure::read_failure;
 use crate::rpc::message::partial::PartialMessage;
@@ -84,7 +85,9 @@ impl Net {
             let _ = reply.send(Err(self.shared.end_error(to, &method)));
             return None;
         }
-        let number = self.calls.add(Waiting { to, method, reply, permit, since });
+        let begins = Begins { what: method.clone(), with: Some(to.0), ..Begins::default() };
+        let recorded = RECORDER.begin(Kind::Call, begins, since);
+        let number = self.calls.add(Waiting { to, method, reply, permit, since, recorded });
         self.shared.progress.beat();
         // Ending, and the reason not out yet: it will be told with the others.
         (!self.membership.is_over()).then_some(number)
@@ -100,10 +103,11 @@ impl Net {
 
     pub(super) fn answer(&self, number: u64, answer: Answer) {
         // Not there any more: the mesh has ended, and it has been answered with the reason.
-        let Some(Waiting { to, method, reply, permit, .. }) = self.calls.take(number) else {
+        let Some(Waiting { to, method, reply, permit, recorded, .. }) = self.calls.take(number) else {
             return;
         };
         drop(permit);
+        RECORDER.end(recorded, answer.is_ok());
         self.shared.progress.beat();
         let _ = reply.send(answer.map_err(|error| error.at(to, &method)));
         self.calls.was_answered();

@@ -10,6 +10,7 @@ use super::barrier::{GONE, SHUTDOWN};
 use super::link::Link;
 use super::net::Net;
 use super::state::membership::Phase;
+use crate::recorder::RECORDER;
 use crate::rpc::message::ending::write_ending;
 use crate::rpc::types::end::{Cause, End, LostRank};
 use crate::rpc::types::error::{CallError, CallErrorKind};
@@ -153,6 +154,10 @@ impl Net {
 
     async fn close(&self, end: End) {
         self.service.close();
+        // What waits now is answered with the end, and is not to look as if it had not waited (FR-2).
+        if let End::Lost(_) = end {
+            RECORDER.freeze();
+        }
         self.shared.end.send_replace(Some(end));
         let error = |rank, method: &str| self.shared.end_error(rank, method);
         for waiting in self.calls.take_all() {

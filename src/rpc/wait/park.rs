@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use super::spin;
-use crate::profile::{Activity, span};
+use crate::profile;
 
 thread_local! {
     /// Whether this thread serves calls: were it to block on one, the answer might wait for this very thread.
@@ -67,7 +67,7 @@ pub(crate) fn park_on<F: Future>(future: F, limit: Option<Duration>) -> Option<F
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(output);
         }
-        _wait.get_or_insert_with(|| span(Activity::Wait));
+        _wait.get_or_insert_with(profile::waiting);
         spin::begin_wait();
         spin::spin_until(|| unpark.woken.load(Ordering::Acquire));
         while !unpark.woken.load(Ordering::Acquire) {

@@ -5,6 +5,7 @@ pub(super) mod bench;
 pub(super) mod checkpoint;
 pub(super) mod collectives_demo;
 pub(super) mod driver;
+pub(super) mod flight;
 pub(super) mod preflight;
 pub(super) mod record;
 pub(super) mod trace;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver as Pipe;
@@ -15,9 +15,9 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::Children;
 use super::lines::Lines;
 use super::verdict::{self, Context, End, worst};
+use super::{Children, only_user_1};
 use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
 use crate::runner::progress::{Board, MARK, Update};
 
@@ -50,7 +50,7 @@ impl Supervisor {
 
     /// Returns the worst of the ranks' exit codes when all have ended. Shows on `board` what they write and report.
     ///
-    /// SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the ranks. When a rank fails, the others have
+    /// SIGUSR1 is passed on. SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the ranks. When a rank fails, the others have
     /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
     /// so they have after a signal, and the time that they take to save: `saves`.
     ///
@@ -75,6 +75,8 @@ impl Supervisor {
 struct HandledSignals {
     child: Signals,
     stop: Stop,
+    /// SIGUSR1: the ranks write their flight records.
+    ask: Signals,
 }
 
 struct Stop {
@@ -91,7 +93,10 @@ impl HandledSignals {
             // Under nohup the job outlives its terminal.
             hangup: if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) },
         };
-        Ok(HandledSignals { child: signal(SignalKind::child())?, stop })
+        let ask = signal(SignalKind::user_defined1())?;
+        // From the moment of the fork it has waited for this handler.
+        only_user_1().thread_unblock()?;
+        Ok(HandledSignals { child: signal(SignalKind::child())?, stop, ask })
     }
 }
 
@@ -155,7 +160,7 @@ impl Watch<'_> {
     }
 
     async fn run(&mut self, mut events: mpsc::Receiver<Event>, signals: HandledSignals) {
-        let HandledSignals { mut child, mut stop } = signals;
+        let HandledSignals { mut child, mut stop, mut ask } = signals;
         let mut silent = false;
         let mut drained_by = None;
         loop {
@@ -176,6 +181,7 @@ impl Watch<'_> {
                 },
                 _ = child.recv() => {}
                 signal = stop.recv() => self.interrupt(signal),
+                _ = ask.recv() => self.ask(),
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
             }
         }
@@ -238,6 +244,13 @@ impl Watch<'_> {
         let within = self.saves.unwrap_or_default() + self.grace;
         self.deadline = Some(Deadline::after(within, "the interrupt"));
         self.signal(signal);
+    }
+
+    /// The ranks alone: what they have started would end of it.
+    fn ask(&self) {
+        for child in self.children.list.iter().filter(|child| !child.reaped) {
+            let _ = kill(child.pid, Signal::SIGUSR1);
+        }
     }
 
     fn time_is_up(&mut self) {

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use super::epoch_order::EpochOrder;
 use super::schedule::{Planned, Schedule};
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, at_step, span};
+use crate::recorder::{Begins, Kind, RECORDER};
 
 /// Iterates over the batches of a schedule. `T` is what a fetch gives, `E` how it fails.
 pub struct Prefetcher<T, E> {
@@ -111,6 +112,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetcher<T, E> {
             let steps = (first_step + lane as u64..schedule.total_steps()).step_by(lanes);
             let timed = move |planned: &Planned| {
                 *lock(&under_way) = Some(Instant::now());
+                at_step(planned.step + 1);
                 let _span = span(Activity::Data);
                 let fetched = fetch(planned);
                 *lock(&under_way) = None;
@@ -169,7 +171,13 @@ impl<T, E> Iterator for Prefetcher<T, E> {
         let asked = Instant::now();
         let fetched = {
             let _span = span(Activity::Wait);
-            lane.take(self.limit)
+            let begins = Begins {
+                what: "batch".into(),
+                with: Some(epoch + 1),
+                number: Some(step + 1),
+                ..Begins::default()
+            };
+            RECORDER.during(Kind::Batch, begins, || lane.take(self.limit))
         };
         let waited = asked.elapsed();
         self.next_step += 1;

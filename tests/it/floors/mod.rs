@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest floor to the highest; those on one floor do not import one another.
 const FLOORS: [&[&str]; 12] = [
-    &["topology", "cache", "files", "profile", "human"],
+    &["topology", "cache", "files", "profile", "recorder", "human"],
     &["config"],
     &["layers"],
     &["metrics"],

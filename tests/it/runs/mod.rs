@@ -18,6 +18,7 @@ mod pipeline;
 mod placements;
 mod replicas;
 mod seen_once;
+mod standstill;
 mod starting;
 mod torchscript;
 mod version;

@@ -68,6 +68,7 @@ unsafe extern "C" {
         reducer: Reducer, outputs: Many, seeds: Many, n_outputs: usize, inputs: Many, n_inputs: usize,
         retain_graph: bool, synchronise: bool, broken: *mut bool, results: *mut *mut AtTensor,
     ) -> Message;
+    pub fn shim_reducer_since_last(reducer: *const ReducerBox, nanoseconds: *mut i64) -> Message;
     pub fn shim_reducer_zero_grad(reducer: *const ReducerBox) -> Message;
     pub fn shim_reducer_statistic(reducer: *const ReducerBox, key: *const c_char, value: *mut i64) -> Message;
     pub fn shim_reducer_buckets(

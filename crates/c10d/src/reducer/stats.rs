@@ -19,6 +19,19 @@ pub struct ReducerStats {
 }
 
 impl Reducer {
+    /// How long ago the last gradient of a parameter came. Asked right behind a backward: how long that has waited for averages
+    /// when all of its gradients were there. Zero where that is not known.
+    pub fn since_last_gradient(&self) -> Duration {
+        let mut nanoseconds = 0;
+        // SAFETY: a reducer that is alive.
+        let returned = unsafe { ffi::shim_reducer_since_last(self.ptr.as_ptr(), &mut nanoseconds) };
+        // SAFETY: just returned by a guarded function.
+        match unsafe { shim::check(returned) } {
+            Ok(()) => Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0)),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
     /// The sizes of the buckets, in the order in which they are sent.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+use crate::recorder::Token;
 use crate::rpc::mesh::command::Reply;
 use crate::rpc::types::permit::Permit;
 use crate::topology::Rank;
@@ -26,6 +27,7 @@ pub(in crate::rpc::thread) struct Waiting {
     /// None: it is not a call, and shutting down does not wait for it.
     pub permit: Option<Permit>,
     pub since: Instant,
+    pub recorded: Token,
 }
 
 impl Calls {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::recorder::{Begins, Kind, RECORDER, Token};
 use crate::topology::Rank;
 
 #[derive(Default)]
@@ -27,11 +28,13 @@ pub(in crate::rpc::thread) struct ServedCall {
 pub(in crate::rpc::thread) struct BeingServed<'a> {
     among: &'a Served,
     number: u64,
+    recorded: Token,
 }
 
 impl Drop for BeingServed<'_> {
     fn drop(&mut self) {
         self.among.calls.borrow_mut().remove(&self.number);
+        RECORDER.end(self.recorded, true);
     }
 }
 
@@ -40,9 +43,13 @@ impl Served {
     pub fn begin(&self, from: Rank, method: &'static str) -> (BeingServed<'_>, Arc<AtomicBool>) {
         let number = self.next.replace(self.next.get() + 1);
         let computes = Arc::new(AtomicBool::new(false));
-        let call = ServedCall { from, method, since: Instant::now(), computes: computes.clone() };
+        let since = Instant::now();
+        let noted = Some(computes.clone());
+        let begins = Begins { what: method.into(), with: Some(from.0), computes: noted, ..Begins::default() };
+        let recorded = RECORDER.begin(Kind::Served, begins, since);
+        let call = ServedCall { from, method, since, computes: computes.clone() };
         self.calls.borrow_mut().insert(number, call);
-        (BeingServed { among: self, number }, computes)
+        (BeingServed { among: self, number, recorded }, computes)
     }
 
     /// The one that computes for longest.

@@ -1,0 +1,122 @@
+//! The ranks of a run as they are found on this machine: asked for their flight records, and their processes looked at.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+
+use super::standstill::{Found, Process};
+use crate::runner::flight::{
+    FLIGHT, MOST_OF_RECORD, PROCESSES, RankFlight, RankProcess, record_of, stat_fields, this_machine,
+};
+use crate::topology::Rank;
+
+/// How long ranks may take to write their records.
+const PATIENCE: Duration = Duration::from_millis(1_200);
+
+/// Between two looks at whether they have.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What was found, and what a person has to do for the rest.
+pub struct Looked {
+    pub ranks: Vec<Found>,
+    /// Room on the disk of the run folder.
+    pub free_bytes: Option<u64>,
+    /// Ranks on other machines, whose records are not here.
+    pub elsewhere: Vec<RankProcess>,
+}
+
+/// Looks at the ranks of the run in `folder`; has those of this machine write what they did last.
+pub fn look(folder: &Path, world_size: usize) -> Looked {
+    let processes = processes(folder, world_size);
+    let here = this_machine();
+    let on_this_machine: Vec<&RankProcess> = processes.iter().filter(|of| of.machine == here).collect();
+    let before: Vec<Option<u64>> = on_this_machine.iter().map(|of| written(folder, of.rank)).collect();
+    let states: Vec<State> = on_this_machine.iter().map(|of| State::of(of)).collect();
+    for (of, state) in on_this_machine.iter().zip(&states) {
+        // One that is stopped would write when it goes on, for nobody.
+        if matches!(state, State::Is(state) if !is_stopped(*state)) {
+            let _ = kill(Pid::from_raw(of.pid), Signal::SIGUSR1);
+        }
+    }
+    let asked = Instant::now();
+    let has_answered = |at: usize| {
+        let is_asked = matches!(&states[at], State::Is(state) if !is_stopped(*state));
+        !is_asked || written(folder, on_this_machine[at].rank) != before[at]
+    };
+    while asked.elapsed() < PATIENCE && !(0..on_this_machine.len()).all(has_answered) {
+        thread::sleep(LOOK);
+    }
+    let mut ranks: Vec<Found> = Vec::new();
+    for of in &processes {
+        let process = match on_this_machine.iter().position(|here| here.rank == of.rank) {
+            None => Process::Elsewhere,
+            Some(at) => match (&states[at], State::of(of)) {
+                (State::Gone, _) | (_, State::Gone) => Process::Gone,
+                (State::Is(state), _) if is_stopped(*state) => Process::Stopped,
+                (_, State::Is(state)) if !has_answered(at) => Process::Silent { state },
+                _ => Process::Runs,
+            },
+        };
+        ranks.push(Found { rank: of.rank, role: of.role.clone(), process, flight: record(folder, of.rank) });
+    }
+    let elsewhere = processes.into_iter().filter(|of| of.machine != here).collect();
+    let room = statvfs(folder).ok().map(|disk| disk.blocks_available() * disk.fragment_size());
+    Looked { ranks, free_bytes: room, elsewhere }
+}
+
+fn is_stopped(state: char) -> bool {
+    matches!(state, 'T' | 't')
+}
+
+/// The last that each rank has said of itself.
+fn processes(folder: &Path, world_size: usize) -> Vec<RankProcess> {
+    let text = bounded(&folder.join(FLIGHT).join(PROCESSES)).unwrap_or_default();
+    let lines = String::from_utf8_lossy(&text).into_owned();
+    let mut found: Vec<RankProcess> =
+        lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    found.retain(|of| of.rank.index() < world_size);
+    found.reverse();
+    found.sort_by_key(|of| of.rank);
+    found.dedup_by_key(|of| of.rank);
+    found
+}
+
+enum State {
+    /// As proc(5) has it.
+    Is(char),
+    Gone,
+}
+
+impl State {
+    fn of(process: &RankProcess) -> State {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap_or_default();
+        let fields = stat_fields(&stat).unwrap_or_default();
+        let is_the_same = fields.get(19).and_then(|ticks| ticks.parse().ok()) == Some(process.started);
+        match fields.first().and_then(|state| state.chars().next()) {
+            Some(state) if is_the_same && !matches!(state, 'Z' | 'X') => State::Is(state),
+            _ => State::Gone,
+        }
+    }
+}
+
+/// When a record was written.
+fn written(folder: &Path, rank: Rank) -> Option<u64> {
+    record(folder, rank).map(|record| record.written_ms)
+}
+
+fn record(folder: &Path, rank: Rank) -> Option<RankFlight> {
+    let bytes = bounded(&folder.join(FLIGHT).join(record_of(rank)))?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+fn bounded(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path).ok()?.take(MOST_OF_RECORD).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
