@@ -28,6 +28,7 @@ mod run;
 mod runs;
 mod spawn;
 mod stdout;
+mod sweep;
 mod using;
 mod version;
 
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args, look, started),
         Command::Spawn(args) => spawn::spawn(args, look, started),
+        Command::Sweep(args) => sweep::sweep(&args),
         Command::Eval(args) => using::eval(args, look, started),
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),

@@ -19,7 +19,7 @@ pub mod fetch;
 mod gpu;
 mod ids;
 pub mod inputs;
-mod interrupts;
+pub mod interrupts;
 pub mod launch;
 pub mod libtorch;
 pub mod limits;
