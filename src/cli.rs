@@ -32,6 +32,7 @@ mod run;
 mod runs;
 mod spawn;
 mod stdout;
+mod sweep;
 mod using;
 mod version;
 mod watching;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args, look, started),
         Command::Spawn(args) => spawn::spawn(args, look, started),
         Command::Launch(command) => launch::command(command, look),
+        Command::Sweep(args) => sweep::sweep(&args),
         Command::Eval(args) => using::eval(args, look, started),
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),

@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::launch::LaunchCommand;
+use super::sweep::args::SweepArgs;
 use crate::job::Operation;
 use crate::plugin::author::{Kind as PluginKind, Lang};
 use crate::plugin::check::Sketch;
@@ -84,6 +85,19 @@ Exit codes: 0 done; 1 the job failed; 2 bad usage or job file; 3 a rank was lost
     /// Write what a scheduler wants to run a job on several machines, or hand it in
     #[command(subcommand)]
     Launch(LaunchCommand),
+    /// Run a job many times, with many values of some of its keys, and tell which are best
+    #[command(after_help = "\
+Examples:
+  pstrain sweep job.toml --grid optimizer.lr=0.1,0.01,0.001 --grid train.batch_size=32,64 --jobs 2
+  pstrain sweep job.toml --random 20 optimizer.lr=1e-4..0.1:log train.batch_size=16..128 --jobs 4
+  pstrain sweep job.toml --random 27 optimizer.lr=1e-4..0.1:log --set eval.every_epochs=1 --halving eval.accuracy
+  pstrain sweep job.toml --grid optimizer.lr=0.1,0.01 --dir runs/lr --resume
+
+Runs go to folders of their own in --dir; sweep.json there has what has become of each. Ctrl-C ends those under way, with a
+checkpoint where the job saves any, and the table is printed all the same.
+
+Exit codes: 0 done; 1 a run failed, the others went on; 2 bad usage or job file; 130 interrupted; 143 stopped by SIGTERM")]
+    Sweep(SweepArgs),
     /// Measure the model of a run on its test data
     #[command(after_help = "\
 The ranks of the job hold the model, as they did when it was trained, all of them on this machine.
@@ -324,6 +338,9 @@ pub struct SpawnArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub restarts: RestartArgs,
+    /// Ends in order when this process, which has started it, is gone
+    #[arg(long, value_name = "PID", hide = true)]
+    pub with_parent: Option<i32>,
 }
 
 /// What becomes of a job that has lost a rank.

@@ -8,8 +8,15 @@ use crate::job::{Job, Place};
 use crate::runner::checkpoint;
 
 /// What another attempt is told anew, with the number of values of each.
-const TOLD: [(&str, usize); 5] =
-    [("--resume", 1), ("--restarts", 1), ("--attempt", 1), ("--run-dir", 1), ("--overwrite", 0)];
+const TOLD: [(&str, usize); 6] = [
+    ("--resume", 1),
+    ("--restarts", 1),
+    ("--attempt", 1),
+    ("--run-dir", 1),
+    ("--overwrite", 0),
+    // What it says is in force already, and is nobody's who goes on later.
+    ("--with-parent", 1),
+];
 
 /// This process's arguments but for what another attempt is told anew.
 pub fn arguments() -> Vec<OsString> {

@@ -73,8 +73,40 @@ fn read(
     validate(JobText { name: &name, text: &text }, env, args, more, (job::load, as_it_is))
 }
 
+/// The job at `path`, or the built-in one, once with each of `variants` on top of `args`. What is wrong with several of them is
+/// told once.
+pub fn load_each(
+    path: Option<&Path>,
+    args: &JobArgs,
+    variants: &[Vec<Override>],
+) -> Result<Vec<Resolved>, Failure> {
+    let given = path.map(text).transpose()?;
+    let file = given.as_ref().map_or(BUILTIN, |(name, text)| JobText { name, text });
+    let env = job::environment_of_all_ranks();
+    let (mut loaded, mut wrong) = (Vec::new(), Vec::new());
+    for variant in variants {
+        let (mut overrides, unreadable) = settings(&args.set);
+        overrides.extend(options(args).into_iter().chain(variant.iter().cloned()));
+        let sources = Sources { file, env: env.clone(), overrides: &overrides };
+        let errors = match prove(&sources, unreadable, (job::load, as_it_is))? {
+            Ok(resolved) => {
+                let missing = inputs::missing(&resolved.job, None);
+                loaded.push(resolved);
+                missing
+            }
+            Err(errors) => errors,
+        };
+        for error in errors {
+            if !wrong.contains(&error) {
+                wrong.push(error);
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(loaded) } else { Err(JobErrors::new(file.name, wrong).into()) }
+}
+
 /// The name of a job file in messages, and what is in it.
-fn text(path: &Path) -> Result<(String, String), Failure> {
+pub fn text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!(
@@ -98,21 +130,30 @@ fn validate(
     more: &[Override],
     (load, adjust): (Load, impl FnOnce(&mut Job) -> Result<(), Failure>),
 ) -> Result<Resolved, Failure> {
-    let (mut overrides, mut wrong) = settings(&args.set);
+    let (mut overrides, wrong) = settings(&args.set);
     overrides.extend(options(args).into_iter().chain(more.iter().cloned()));
-    let loaded = load(&Sources { file, env, overrides: &overrides });
-    match loaded {
+    let proven = prove(&Sources { file, env, overrides: &overrides }, wrong, (load, adjust))?;
+    proven.map_err(|wrong| JobErrors::new(file.name, wrong).into())
+}
+
+/// `wrong`: what is known to be wrong already.
+fn prove(
+    sources: &Sources<'_>,
+    mut wrong: Vec<JobError>,
+    (load, adjust): (Load, impl FnOnce(&mut Job) -> Result<(), Failure>),
+) -> Result<Result<Resolved, Vec<JobError>>, Failure> {
+    match load(sources) {
         Ok(mut resolved) => {
             adjust(&mut resolved.job)?;
             wrong.extend(model_files::open_checkpoints(&mut resolved.job, resolved.rank));
             wrong.extend(model_files::problems(&resolved.job, resolved.rank));
             if wrong.is_empty() {
-                return Ok(resolved);
+                return Ok(Ok(resolved));
             }
         }
         Err(more) => wrong.extend(more.errors),
     }
-    Err(JobErrors::new(file.name, wrong).into())
+    Ok(Err(wrong))
 }
 
 /// What `--set` gives, and what of it is not a setting.

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{self, Pid};
 
 use super::args::{STARTER_FILE, SpawnArgs};
 use super::exit::{DONE, FAILED, Failure, LOST};
@@ -21,6 +24,9 @@ use crate::runner::{agreement, checkpoint, libtorch, limits};
 use crate::topology::Rank;
 
 pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8, Failure> {
+    if let Some(parent) = args.with_parent {
+        end_with(Pid::from_raw(parent))?;
+    }
     let resolved = job::load(args.job.as_deref(), &args.values)?;
     libtorch::ensure().map_err(Failure::usage)?;
     limits::check(&resolved.job, None).map_err(Failure::usage)?;
@@ -47,6 +53,16 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     let training = resolved.job.training();
     let has_saved = training.is_some_and(|training| has_saved(&checkpoint::within(training, folder.path())));
     Err(restarts::begin_again(&args.restarts, folder.path(), has_saved))
+}
+
+/// Has this process asked to end in order when `parent` is gone.
+fn end_with(parent: Pid) -> Result<(), Failure> {
+    prctl::set_pdeathsig(Signal::SIGTERM).context("prctl")?;
+    // It may have died before that.
+    match unistd::getppid() == parent {
+        true => Ok(()),
+        false => Err(anyhow::anyhow!("process {parent}, which has started this one, is gone").into()),
+    }
 }
 
 /// Has the run checkpoints? Of what cannot be read, whoever goes on says more.

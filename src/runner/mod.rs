@@ -20,7 +20,7 @@ pub mod flight;
 mod gpu;
 mod ids;
 pub mod inputs;
-mod interrupts;
+pub mod interrupts;
 pub mod launch;
 pub mod libtorch;
 pub mod limits;

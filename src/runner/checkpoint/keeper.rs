@@ -451,7 +451,11 @@ impl Keeper {
 
 /// Where the checkpoints of a run are.
 pub fn within(training: &Training, run: &Path) -> Place {
-    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
+    placed(training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone()), run)
+}
+
+/// The same, by what the job says of it (`checkpoint.to`).
+pub fn placed(to: Option<Place>, run: &Path) -> Place {
     match to.unwrap_or_else(|| Place::Folder(run.join("checkpoints"))) {
         // Other ranks may have another current folder.
         Place::Folder(within) => Place::Folder(std::path::absolute(&within).unwrap_or(within)),

@@ -29,7 +29,7 @@ mod writing;
 
 pub use best::Criterion;
 pub use differences::{Difference, differences};
-pub use keeper::{Keeper, within};
+pub use keeper::{Keeper, placed, within};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};
