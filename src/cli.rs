@@ -69,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Predict(args) => using::predict(args, look, started),
         Command::Check(args) => job::check(&args),
         Command::Dashboard(args) => dashboard::dashboard(&args),
+        Command::Follow(args) => dashboard::follow(&args, look),
         Command::Report(args) => dashboard::report(&args),
         Command::Doctor { inside: true, .. } => doctor::look_inside(),
         Command::Doctor { run: Some(run), json, .. } => doctor::run::doctor(&run, json),

@@ -54,6 +54,7 @@ impl Activity {
             Activity::Forward => "forward",
             Activity::Loss => "loss",
             Activity::Backward => "backward",
+            Activity::Exchange => "exchange",
             Activity::Step => "step",
             Activity::Wait => "wait",
         }

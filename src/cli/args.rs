@@ -165,6 +165,9 @@ Examples:
 
 From another machine: `ssh -L 8080:127.0.0.1:8080 HOST`. At an address that others reach, the page is for those who have PSTRAIN_TOKEN.")]
     Dashboard(DashboardArgs),
+    /// Serve a run and tell others of it, until stdin ends
+    #[command(hide = true)]
+    Follow(FollowArgs),
     /// Write the page of a run, or of several beside one another, as one file
     #[command(after_help = "\
 Examples:
@@ -203,8 +206,14 @@ Examples:
 model.py has a class for each module of the job, and `Model` for all of them, in plain PyTorch.
 Its `load(folder)` gives the model with its weights.")]
     Export(ExportArgs),
-    /// Tell a run to TensorBoard, an OpenTelemetry collector or MLflow, as its job says, or print it as Prometheus reads it
-    #[command(hide = true)]
+    /// Tell a run to TensorBoard, an OpenTelemetry collector or MLflow, or print it as Prometheus reads it
+    #[command(after_help = "\
+Examples:
+  pstrain feed runs/digits_ps-20261123-101500 --set log.tensorboard=tensorboard
+  pstrain feed runs/digits_ps-20261123-101500 --set log.mlflow=http://localhost:5000
+  pstrain feed runs/digits_ps-20261123-101500 --prometheus
+
+A run whose job names them tells them while it goes on.")]
     Feed(FeedArgs),
     /// List the runs in a folder: their state, steps, validations, checkpoints
     #[command(after_help = "\
@@ -297,9 +306,15 @@ pub struct DashboardArgs {
     /// Where to serve it; beyond this machine only to those who have PSTRAIN_TOKEN
     #[arg(long, value_name = "ADDR", default_value = HERE)]
     pub at: SocketAddr,
-    /// Ends when stdin does.
-    #[arg(long, hide = true)]
-    pub until_end: bool,
+}
+
+#[derive(Args)]
+pub struct FollowArgs {
+    /// The run folder
+    pub run: PathBuf,
+    /// Where to serve it, if it is to be served
+    #[arg(long, value_name = "ADDR")]
+    pub at: Option<SocketAddr>,
 }
 
 #[derive(Args)]

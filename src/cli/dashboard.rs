@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::args::{DashboardArgs, ReportArgs};
+use super::args::{DashboardArgs, FollowArgs, ReportArgs};
 use super::exit::{DONE, Failure};
 use super::run::given_token;
-use super::stdout;
+use super::{logs, stdout};
 use crate::files;
 use crate::runner::run_folder::{self, RunFolder};
 use crate::watch::follow;
@@ -23,34 +23,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
     let folder = a_run(&args.run)?;
-    let access = Access::at(args.at.ip(), given_token()).map_err(Failure::usage)?;
-    let asks_for_token = matches!(access, Access::Token(_));
-    let (show, shown) = tokio::sync::watch::channel(Arc::new(Shown::default()));
-    let at = serve::start(args.at, access, shown).map_err(|error| {
-        Failure::usage(format_args!("{error:#}\n  hint: --at 127.0.0.1:0 takes a port that is free"))
-    })?;
-    let (end, ended) = mpsc::channel();
-    if args.until_end {
-        stdout::line(address(at, asks_for_token))?;
-        // It ends when whoever has started this does.
-        let wait = move || (io::stdin().read_to_end(&mut Vec::new()), drop(end));
-        thread::Builder::new().name("end".into()).spawn(wait).context("cannot start a thread")?;
-        follow::follow(folder, &show, &ended)?;
-        // Who looks is told of the end.
-        thread::sleep(LOOK_EVERY);
-        return Ok(DONE);
-    }
-    stdout::line(format_args!("{}\n(Ctrl-C ends it)", address(at, asks_for_token)))?;
+    let (show, address) = serve(args.at)?;
+    stdout::line(format_args!("{address}\n(Ctrl-C ends it)"))?;
     if RunFolder::is_under_way(folder) {
         let watched = folder.to_owned();
-        let wait = move || {
+        let ended = when(move || {
             while RunFolder::is_under_way(&watched) {
                 thread::sleep(LOOK_EVERY);
             }
-            drop(end);
-        };
-        thread::Builder::new().name("end".into()).spawn(wait).context("cannot start a thread")?;
-        follow::follow(folder, &show, &ended)?;
+        })?;
+        follow::follow(folder, Some(&show), &ended)?;
     } else {
         show.send_replace(Arc::new(follow::show_ended(folder)?));
     }
@@ -59,11 +41,50 @@ pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Where it is to be seen, with no secret in it.
-fn address(at: SocketAddr, asks_for_token: bool) -> String {
-    let token =
-        if asks_for_token { "?token=PSTRAIN_TOKEN, with the token in the place of its name" } else { "" };
-    format!("http://{at}/{token}")
+/// For whoever has started this, and ends it by the end of stdin: its first line says where the run is served, if it is.
+pub fn follow(args: &FollowArgs, look: logs::Wanted) -> Result<u8, Failure> {
+    look.start_logs(None);
+    let folder = a_run(&args.run)?;
+    let served = args.at.map(serve).transpose()?;
+    stdout::line(served.as_ref().map_or("following", |(_, address)| address))?;
+    let ended = when(|| {
+        // Whatever comes, and an error, too, is its end.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+    })?;
+    follow::follow(folder, served.as_ref().map(|(show, _)| show), &ended)?;
+    if served.is_some() {
+        // Who looks is told of the end.
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(DONE)
+}
+
+type Show = tokio::sync::watch::Sender<Arc<Shown>>;
+
+/// Serves what is shown, and says where.
+fn serve(at: SocketAddr) -> Result<(Show, String), Failure> {
+    let access = Access::at(at.ip(), given_token()).map_err(Failure::usage)?;
+    // With no secret in it.
+    let token = match &access {
+        Access::Token(_) => "?token=... with PSTRAIN_TOKEN",
+        Access::Here => "",
+    };
+    let (show, shown) = tokio::sync::watch::channel(Arc::new(Shown::default()));
+    let at = serve::start(at, access, shown).map_err(|error| {
+        Failure::usage(format_args!("{error:#}\n  hint: 127.0.0.1:0 takes a port that is free"))
+    })?;
+    Ok((show, format!("http://{at}/{token}")))
+}
+
+/// What hears of it when `wait` returns.
+fn when(wait: impl FnOnce() + Send + 'static) -> Result<mpsc::Receiver<()>, Failure> {
+    let (end, ended) = mpsc::channel();
+    let wait = move || {
+        wait();
+        drop(end);
+    };
+    thread::Builder::new().name("end".into()).spawn(wait).context("cannot start a thread")?;
+    Ok(ended)
 }
 
 pub fn report(args: &ReportArgs) -> Result<u8, Failure> {

@@ -38,7 +38,7 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
         say_what_is_trained(&resolved.job.name);
     }
     let world = World { resolved: &resolved, kept_in, keeps_folder: true, look, started };
-    let watching = Watching::start(args.output.dashboard, folder.path())?;
+    let watching = Watching::start(&resolved.job, args.output.dashboard, folder.path())?;
     let launcher = std::process::id();
     let ended =
         in_world(world, listen, |report| print_report(report, Some(&folder), &resolved, args.output.json));

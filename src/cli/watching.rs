@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::exit::Failure;
+use super::exit::{Failure, USAGE};
+use crate::job::Job;
 use crate::watch::report;
 
 /// A follower has this long to show the end of a run.
@@ -24,27 +25,33 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Serves the run in `folder` at `dashboard`, if that is wanted, and says where.
+    /// Has a process follow the run of `job` in `folder`, where it is to be served at `dashboard` or told to others, and says where it
+    /// is served.
     ///
     /// # Errors
     /// When it cannot be served there.
-    pub fn start(dashboard: Option<SocketAddr>, folder: &Path) -> Result<Watching, Failure> {
-        let Some(at) = dashboard else { return Ok(Watching { follower: None }) };
+    pub fn start(job: &Job, dashboard: Option<SocketAddr>, folder: &Path) -> Result<Watching, Failure> {
+        let is_told = job.training().is_some_and(|training| training.log.exports.any());
+        if dashboard.is_none() && !is_told {
+            return Ok(Watching { follower: None });
+        }
         let program = std::env::current_exe().context("this program is not to be found any more")?;
         let mut command = Command::new(program);
-        command.arg("dashboard").arg(folder).args(["--at", &at.to_string(), "--until-end"]);
-        // Its own group: Ctrl-C is for the training, whose end it still has to show.
+        command.arg("follow").arg(folder);
+        command.args(dashboard.iter().flat_map(|at| ["--at".to_owned(), at.to_string()]));
+        // Its own group: Ctrl-C is for the training, whose end it still has to tell.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("the dashboard does not start")?;
+        let mut child = command.spawn().context("nobody can follow the run")?;
         let mut line = String::new();
         let told = BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line);
-        let address = line.trim();
-        if told.is_err() || address.is_empty() {
+        if told.is_err() || line.is_empty() {
             // It has said why.
             let _ = child.wait();
-            return Err(Failure { code: super::exit::USAGE, message: None });
+            return Err(Failure { code: USAGE, message: None });
         }
-        eprintln!("dashboard: {address}");
+        if dashboard.is_some() {
+            eprintln!("dashboard: {}", line.trim_end());
+        }
         Ok(Watching { follower: Some(child) })
     }
 

@@ -1,5 +1,5 @@
-//! A process that follows a run for as long as it goes on, and serves its page. It is not the training: whatever becomes of it,
-//! that goes on.
+//! A process that follows a run for as long as it goes on: it serves the run's page, and tells those whom the job names. It is
+//! not the training: whatever becomes of it, that goes on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,45 +9,53 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use tokio::sync::watch;
 
+use super::export::{self, Exporter, prometheus};
 use super::page::Page;
 use super::report::Run;
 use super::run::Watched;
 use super::serve::Shown;
 use super::timeline::Timeline;
 use super::view::{Setup, View};
+use crate::runner::records::MetricsLine;
 
 /// How often the files are looked at.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The page is made anew when this part of the time has passed since it took so long: making it costs at most a fiftieth of a
-/// processor, of however many ranks.
+/// The page is made anew when so many times as long has passed as making it took: that costs at most a fiftieth of a processor, of
+/// however many ranks.
 const PAUSES: u32 = 50;
 
 /// The fastest that a person looks at.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows the run in `folder`, and shows it, until `ended` says that no more will come.
+/// Follows the run in `folder` until `ended` says that no more will come. `shown`: where its page is served, if it is.
 ///
 /// # Errors
 /// When a file of the run cannot be read.
-pub fn follow(folder: &Path, shown: &watch::Sender<Arc<Shown>>, ended: &Receiver<()>) -> Result<()> {
+pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &Receiver<()>) -> Result<()> {
     let setup = Setup::read(folder);
+    let mut exporters = Exporters::of(&setup, folder);
     let mut run = Watched::new(folder, setup.world_size());
     let mut due = Instant::now();
     loop {
         let is_last = ended.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
-        let mut has_news = is_last;
-        run.read_on(|_| has_news = true)
-            .with_context(|| format!("cannot read the run in `{}`", folder.display()))?;
-        if is_last {
-            shown.send_replace(Arc::new(show(&run, &setup, Timeline::read(folder).ok().flatten(), true)));
-            return Ok(());
-        }
+        let mut has_news = false;
+        let read = run.read_on(|line| {
+            has_news = true;
+            exporters.tell(line);
+        });
+        read.with_context(|| format!("cannot read the run in `{}`", folder.display()))?;
         let begun = Instant::now();
-        // Who is not looked at need not be drawn; whoever comes is shown what there is.
-        if begun >= due && (has_news || shown.borrow().page.is_empty()) {
-            shown.send_replace(Arc::new(show(&run, &setup, None, false)));
+        if let Some(shown) = shown
+            && (is_last || begun >= due && (has_news || shown.borrow().page.is_empty()))
+        {
+            let timeline = if is_last { Timeline::read(folder).ok().flatten() } else { None };
+            shown.send_replace(Arc::new(show(&run, &setup, timeline, is_last)));
             due = begun + SHORTEST_PAUSE.max(begun.elapsed() * PAUSES);
+        }
+        if is_last {
+            exporters.finish(&run);
+            return Ok(());
         }
     }
 }
@@ -62,10 +70,32 @@ pub fn show_ended(folder: &Path) -> Result<Shown> {
 }
 
 fn show(run: &Watched, setup: &Setup, timeline: Option<Timeline>, is_last: bool) -> Shown {
-    let page = Page {
-        live: !is_last,
-        runs: vec![View::of(run, setup, timeline.as_ref(), !is_last)],
-        differing: Vec::new(),
-    };
-    Shown { page: page.json(), metrics: String::new(), is_last }
+    let view = View::of(run, setup, timeline.as_ref(), !is_last);
+    let page = Page { live: !is_last, runs: vec![view], differing: Vec::new() };
+    Shown { page: page.json(), metrics: prometheus::text(run), is_last }
+}
+
+/// Those who are told of the run. One that fails is of no more use, which is said once.
+struct Exporters(Vec<Box<dyn Exporter>>);
+
+impl Exporters {
+    fn of(setup: &Setup, folder: &Path) -> Exporters {
+        let all = setup.job().map_or_else(|| Ok(Vec::new()), |job| export::of_job(job, folder));
+        Exporters(all.unwrap_or_else(|error| {
+            tracing::warn!("the run is told to nobody: {error:#}");
+            Vec::new()
+        }))
+    }
+
+    fn tell(&mut self, line: &MetricsLine) {
+        self.0.retain_mut(|exporter| is_told(exporter.name(), exporter.line(line)));
+    }
+
+    fn finish(mut self, run: &Watched) {
+        self.0.retain_mut(|exporter| is_told(exporter.name(), exporter.finish(run)));
+    }
+}
+
+fn is_told(name: &str, told: Result<()>) -> bool {
+    told.inspect_err(|error| tracing::warn!("{name} is not told of the run any more: {error:#}")).is_ok()
 }

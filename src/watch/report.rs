@@ -9,7 +9,7 @@ use super::run::Watched;
 use super::timeline::Timeline;
 use super::view::{Setup, View};
 use crate::files;
-use crate::runner::run_folder::{REPORT, RunFolder};
+use crate::runner::run_folder::REPORT;
 
 /// A run as it is now.
 pub struct Run {
@@ -28,7 +28,8 @@ impl Run {
         let cannot_read = || format!("cannot read the run in `{}`", folder.display());
         watched.read_on(|_| ()).with_context(cannot_read)?;
         let timeline = Timeline::read(folder).with_context(cannot_read)?;
-        Ok(Run { setup, watched, timeline, under_way: RunFolder::is_under_way(folder) })
+        let under_way = watched.is_under_way();
+        Ok(Run { setup, watched, timeline, under_way })
     }
 
     fn view(&self) -> View<'_> {

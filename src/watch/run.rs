@@ -12,7 +12,7 @@ use crate::runner::metrics::Summary;
 use crate::runner::records::{
     EpochRecord, EvalRecord, GpuUse, MessageRecord, MetricsLine, RankRecord, StepRecord,
 };
-use crate::runner::run_folder;
+use crate::runner::run_folder::{self, RunFolder};
 use crate::topology::Rank;
 
 /// Points of all trainers' series of one figure together, and the fewest of one.
@@ -83,6 +83,11 @@ impl Watched {
 
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Has a process the folder?
+    pub fn is_under_way(&self) -> bool {
+        RunFolder::is_under_way(&self.folder)
     }
 
     /// Takes what has come since the last call, and shows `each` line of it.

@@ -28,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::export::prometheus;
 use super::page;
 
 /// Connections at a time.
@@ -115,7 +116,7 @@ pub fn start(at: SocketAddr, access: Access, shown: watch::Receiver<Arc<Shown>>)
             .route(
                 "/metrics",
                 get(|State(shown): Shows| async move {
-                    typed("text/plain; version=0.0.4", &shown.borrow().metrics)
+                    typed(prometheus::CONTENT_TYPE, &shown.borrow().metrics)
                 }),
             )
             .route(

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::run::{RankUse, Trainer, Watched};
 use super::series::Series;
 use super::timeline::Timeline;
-use crate::job::{self, JobText, Plan, Resolved, Sources, plan};
+use crate::job::{self, Job, JobText, Plan, Sources, plan};
 use crate::profile::Activity;
 use crate::runner::metrics::Summary;
 use crate::runner::records::{EpochRecord, EvalRecord, MessageRecord};
@@ -20,9 +20,10 @@ use crate::topology::Rank;
 pub struct Setup {
     /// As the run's folder has it.
     text: String,
-    /// None: the job is not one that trains, or of another version of this program.
+    /// None: it is of another version of this program.
+    job: Option<Job>,
+    /// Of a job that trains.
     plan: Option<Plan>,
-    world_size: usize,
 }
 
 impl Setup {
@@ -31,18 +32,17 @@ impl Setup {
         let text = fs::read_to_string(folder.join(run_folder::JOB)).unwrap_or_default();
         let sources =
             Sources { file: JobText { name: run_folder::JOB, text: &text }, env: Vec::new(), overrides: &[] };
-        let resolved = job::load_to_use(&sources).ok();
-        let planned =
-            |Resolved { job, .. }: &Resolved| Some(plan(job, job.training()?, &BTreeMap::new(), None));
-        Setup {
-            plan: resolved.as_ref().and_then(planned),
-            world_size: resolved.map_or(MOST_RANKS, |resolved| resolved.job.cluster.world_size.0 as usize),
-            text,
-        }
+        let job = job::load_to_use(&sources).ok().map(|resolved| resolved.job);
+        let planned = |job: &Job| Some(plan(job, job.training()?, &BTreeMap::new(), None));
+        Setup { plan: job.as_ref().and_then(planned), job, text }
+    }
+
+    pub fn job(&self) -> Option<&Job> {
+        self.job.as_ref()
     }
 
     pub fn world_size(&self) -> usize {
-        self.world_size
+        self.job.as_ref().map_or(MOST_RANKS, |job| job.cluster.world_size.0 as usize)
     }
 
     /// The keys of the job with their values, as a person writes them.
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_keys_of_a_job_stand_by_their_paths() {
-        let setup = Setup { text: "seed = 1\n[optimizer]\nlr = 0.1\n".into(), plan: None, world_size: 1 };
+        let setup = Setup { text: "seed = 1\n[optimizer]\nlr = 0.1\n".into(), job: None, plan: None };
         let keys: Vec<_> = setup.keys().into_iter().collect();
         assert_eq!(keys, [("optimizer.lr".into(), "0.1".into()), ("seed".to_owned(), "1".to_owned())]);
     }

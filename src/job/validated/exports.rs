@@ -14,6 +14,14 @@ pub struct Exports {
     pub mlflow: Option<Mlflow>,
 }
 
+impl Exports {
+    /// Is the run told to anybody?
+    pub fn any(&self) -> bool {
+        let Exports { tensorboard, otlp, mlflow } = self;
+        tensorboard.is_some() || otlp.is_some() || mlflow.is_some()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mlflow {
     pub server: Address,
