@@ -29,6 +29,7 @@ mod runs;
 mod spawn;
 mod stdout;
 mod sweep;
+mod top;
 mod using;
 mod version;
 
@@ -70,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::export(&args),
         Command::Runs { folder, json } => runs::runs(folder.as_deref(), json),
         Command::Checkpoint(command) => checkpoints::command(command),
+        Command::Top { run } => top::top(run.as_deref(), look),
         Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),

@@ -25,12 +25,13 @@ const FLOORS: [&[&str]; 12] = [
 ];
 
 /// Where a library may be named, as the start of a path below `src/`.
-const ROOMS: [(&str, &[&str]); 6] = [
+const ROOMS: [(&str, &[&str]); 7] = [
     ("capnp", &["rpc/"]),
     ("capnp_rpc", &["rpc/"]),
     ("wasmtime", &["plugin/"]),
     ("wasmtime_wasi", &["plugin/"]),
     ("indicatif", &["runner/progress/bars.rs"]),
+    ("ratatui", &["watch/top/"]),
     ("object_store", &["runner/checkpoint/store/s3/"]),
 ];
 

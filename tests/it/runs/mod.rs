@@ -18,6 +18,8 @@ mod placements;
 mod replicas;
 mod seen_once;
 mod starting;
+mod sweep;
+mod top;
 mod torchscript;
 mod version;
 mod weights_of_checkpoints;
