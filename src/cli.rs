@@ -33,6 +33,7 @@ mod runs;
 mod spawn;
 mod stdout;
 mod sweep;
+mod top;
 mod using;
 mod version;
 mod watching;
@@ -82,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Feed(args) => feed::feed(&args),
         Command::Runs { folder, json } => runs::runs(folder.as_deref(), json),
         Command::Checkpoint(command) => checkpoints::command(command),
+        Command::Top { run } => top::top(run.as_deref(), look),
         Command::Schema { reference } => job::schema(reference),
         Command::Plugin(command) => plugin::command(command, look),
         Command::Bench(command) => bench::command(command, look),

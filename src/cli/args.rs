@@ -227,6 +227,18 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Watch a run in this terminal: loss, validations, ranks and what their time goes into
+    #[command(after_help = "\
+Examples:
+  pstrain top runs/digits_ps-20261120-213305
+  pstrain top                                    the newest run in runs/
+  pstrain top runs/digits_ps-20261120-213305 | cat    as it is now, as text
+
+Keys: q quits, tab and the arrows go from pane to pane, ? tells the others. The run does not notice that it is watched.")]
+    Top {
+        /// The folder of a run, under way or ended [default: the newest in runs]
+        run: Option<PathBuf>,
+    },
     /// List, check and export the checkpoints of a run
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),

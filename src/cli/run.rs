@@ -46,7 +46,8 @@ pub fn run(args: RunArgs, look: logs::Wanted, started: Instant) -> Result<u8, Fa
     let Some(kept_in) = keeps.map_or(Some(None), |keeps| keeps.map(Some)) else { return Ok(DONE) };
     let folder = kept_in.as_ref().map(|kept| kept.folder.clone());
     let watched = folder.as_ref().filter(|_| job.training().is_some());
-    let watching = watched.map(|folder| Watching::start(job, args.output.dashboard, folder.path())).transpose()?;
+    let watching =
+        watched.map(|folder| Watching::start(job, args.output.dashboard, folder.path())).transpose()?;
     let agent = Agent::from_environment(|name| std::env::var(name).ok());
     // Kept until the end: the last to leave a file deletes it.
     let mut meeting =

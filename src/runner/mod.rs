@@ -25,7 +25,7 @@ pub mod launch;
 pub mod libtorch;
 pub mod limits;
 pub mod loader;
-mod measured;
+pub mod measured;
 mod merged_rows;
 pub mod messages;
 pub mod metrics;

@@ -106,27 +106,26 @@ pub fn start(at: SocketAddr, access: Access, shown: watch::Receiver<Arc<Shown>>)
     listening.set_nonblocking(true)?;
     let address = listening.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let routes =
-        Router::new()
-            .route("/", get(|State(shown): Shows| async move { Html(page::html(&shown.borrow().page)) }))
-            .route(
-                "/run.json",
-                get(|State(shown): Shows| async move { typed("application/json", &shown.borrow().page) }),
-            )
-            .route(
-                "/metrics",
-                get(|State(shown): Shows| async move {
-                    typed(prometheus::CONTENT_TYPE, &shown.borrow().metrics)
-                }),
-            )
-            .route(
-                "/events",
-                get(|State(shown): Shows| async move {
-                    Sse::new(events(shown)).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
-                }),
-            )
-            .layer(middleware::from_fn_with_state(access, let_in))
-            .with_state(shown);
+    let routes = Router::new()
+        .route("/", get(|State(shown): Shows| async move { Html(page::html(&shown.borrow().page)) }))
+        .route(
+            "/run.json",
+            get(|State(shown): Shows| async move { typed("application/json", &shown.borrow().page) }),
+        )
+        .route(
+            "/metrics",
+            get(
+                |State(shown): Shows| async move { typed(prometheus::CONTENT_TYPE, &shown.borrow().metrics) },
+            ),
+        )
+        .route(
+            "/events",
+            get(|State(shown): Shows| async move {
+                Sse::new(events(shown)).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+            }),
+        )
+        .layer(middleware::from_fn_with_state(access, let_in))
+        .with_state(shown);
     let serve = move || {
         runtime.block_on(async {
             let listener = TcpListener::from_std(listening)?;

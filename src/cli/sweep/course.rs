@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::record::{Folder, Record};
 use super::table::{best, what_became};
 use super::trial::{Judging, Launch, OUTPUT, Outcome, State, Trial};
-use crate::human::{printable, seconds, thousands};
+use crate::human::{counted, printable, seconds, thousands};
 use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
 
 /// How often the folders of runs are looked at.
@@ -70,7 +70,10 @@ impl<'a> Course<'a> {
                 _ => self.trials[run].finished_before(&self.by),
             };
             match ended {
-                Some(ended) => self.trials[run].outcome = ended,
+                Some(ended) => {
+                    self.trials[run].outcome = ended;
+                    self.trials[run].let_go();
+                }
                 // It repeats what came behind its last checkpoint.
                 None => self.trials[run].forget(),
             }
@@ -189,7 +192,8 @@ impl<'a> Course<'a> {
         let (Some(halving), Some(rungs)) = (&self.halving, &self.plan.halving) else { return };
         for (run, trial) in self.trials.iter_mut().enumerate().filter(|(_, trial)| trial.is_running()) {
             if let Some(Hopeless { step, figure, better }) = halving.hopeless(run) {
-                trial.stop(format!("{} is behind {better} others", told(&rungs.figure, Some(step), figure)));
+                let others = counted(better as u64, "other");
+                trial.stop(format!("{} is behind {others}", told(&rungs.figure, Some(step), figure)));
             }
         }
     }

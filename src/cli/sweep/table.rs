@@ -103,3 +103,32 @@ impl fmt::Display for Table<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Mode;
+
+    #[test]
+    fn the_best_come_first_then_who_was_stopped_latest_then_who_has_no_figure() {
+        let outcome =
+            |state, figure: Option<f64>, step| Outcome { state, figure, step, ..Outcome::waiting() };
+        let mut outcomes = vec![
+            outcome(State::Waiting, None, 0),
+            outcome(State::Failed, Some(0.99), 5),
+            outcome(State::Stopped, Some(0.8), 10),
+            outcome(State::Stopped, Some(0.7), 30),
+            outcome(State::Stopped, Some(0.75), 30),
+            outcome(State::Finished, None, 90),
+            outcome(State::Finished, Some(0.6), 90),
+            outcome(State::FinishedWithWarnings, Some(0.9), 90),
+        ];
+        let figure = Figure::Eval { name: "accuracy".into(), mode: Mode::Max };
+        outcomes.sort_by(|one, other| order(one, other, &figure));
+        let figures: Vec<Option<f64>> = outcomes.iter().map(|outcome| outcome.figure).collect();
+        let expected = [Some(0.9), Some(0.6), None, Some(0.75), Some(0.7), Some(0.8), Some(0.99), None];
+        assert_eq!(figures, expected);
+        outcomes.sort_by(|one, other| order(one, other, &Figure::Loss));
+        assert_eq!(outcomes[0].figure, Some(0.6), "of a loss less is better");
+    }
+}

@@ -20,6 +20,7 @@ use crate::human::{cut, one_line};
 use crate::metrics::Watched as Decides;
 use crate::runner::checkpoint;
 use crate::runner::metrics::Summary;
+use crate::runner::run_folder::METRICS;
 use crate::watch::run::Watched;
 
 /// What a run writes to its terminal.
@@ -119,8 +120,13 @@ impl Trial {
 
     /// What was read of its folder: it will be read again.
     pub fn forget(&mut self) {
-        self.watched = Watched::new(&self.folder, self.planned.world_size);
+        self.let_go();
         (self.shown, self.judged) = (Progress::default(), Progress::default());
+    }
+
+    /// Of a run that is over only the outcome is needed, and not a megabyte of its curves.
+    pub fn let_go(&mut self) {
+        self.watched = Watched::new(&self.folder, self.planned.world_size);
     }
 
     pub fn is_running(&self) -> bool {
@@ -148,10 +154,13 @@ impl Trial {
             command.args(["--set", &format!("checkpoint.to={}", toml::Value::from(to))]);
         }
         command.arg("--run-dir").arg(&self.folder);
-        // Where nothing is saved, what an earlier attempt has left would stand before what comes now.
         match self.has_saved() {
             true => command.args(["--resume", "auto"]),
-            false => command.arg("--overwrite"),
+            false => {
+                // Now, and not when the run begins: whoever looks before that would go on reading it.
+                let _ = fs::remove_file(self.folder.join(METRICS));
+                command.arg("--overwrite")
+            }
         };
         command.args(["--with-parent", &std::process::id().to_string()]);
         command.env("OMP_NUM_THREADS", launch.threads.to_string());
@@ -244,6 +253,7 @@ impl Trial {
         };
         let seconds = began.elapsed().as_secs_f64();
         self.outcome = Outcome { state, exit_code: code, seconds, why, ..self.come_to(by) };
+        self.let_go();
         Ok(())
     }
 

@@ -58,7 +58,10 @@ fn address(item: &Item<'_>, text: &str) -> Option<Address> {
 fn named(t: &Table<'_>, name: String) -> Option<String> {
     let item = t.item(&MLFLOW_EXPERIMENT)?;
     if t.item(&MLFLOW).is_none() {
-        item.wrong("names an experiment of no server", "leave it out, or write mlflow = \"http://HOST:5000\"");
+        item.wrong(
+            "names an experiment of no server",
+            "leave it out, or write mlflow = \"http://HOST:5000\"",
+        );
         return None;
     }
     if name.trim().is_empty() || name.len() > LONGEST_NAME {

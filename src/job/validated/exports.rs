@@ -69,7 +69,10 @@ impl Address {
         // An IPv6 address has colons, too, and stands in brackets.
         let port = host.rsplit_once(']').map_or(host, |(_, behind)| behind).split_once(':');
         if port.is_some_and(|(_, port)| port.parse::<u16>().map_or(true, |port| port == 0)) {
-            return no("has no port from 1 to 65535", "write http://HOST:PORT, for example http://localhost:4318");
+            return no(
+                "has no port from 1 to 65535",
+                "write http://HOST:PORT, for example http://localhost:4318",
+            );
         }
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) || rest.contains(['?', '#']) {
             return no("has more than a host, a port and a path", "write http://HOST:PORT");
@@ -110,7 +113,9 @@ mod tests {
     #[test]
     fn addresses_are_of_servers_that_speak_http() {
         let shown = |text: &str| Address::parse(text).unwrap().to_string();
-        for text in ["http://localhost:4318", "https://otlp.example.com/otlp", "http://[::1]:5000", "http://10.0.0.1"] {
+        for text in
+            ["http://localhost:4318", "https://otlp.example.com/otlp", "http://[::1]:5000", "http://10.0.0.1"]
+        {
             assert_eq!(shown(text), text);
         }
         assert_eq!(shown("http://host:5000//"), "http://host:5000");
@@ -126,7 +131,9 @@ mod tests {
         for text in ["http://", "http://:80", "http:///path", "http://ho st", "http://hö:1"] {
             assert_eq!(problem(text), "names no host", "{text}");
         }
-        for text in ["http://host:", "http://host:0", "http://host:65536", "http://host:4318x", "http://[::1]:a"] {
+        for text in
+            ["http://host:", "http://host:0", "http://host:65536", "http://host:4318x", "http://[::1]:a"]
+        {
             assert_eq!(problem(text), "has no port from 1 to 65535", "{text}");
         }
         for text in ["http://host/a b", "http://host/?a=1", "http://host/#a", "http://host/\n"] {
@@ -138,7 +145,9 @@ mod tests {
     #[test]
     fn this_machine_is_known_by_its_names() {
         let is_here = |text: &str| Address::parse(text).unwrap().is_here();
-        assert!(is_here("http://localhost:4318") && is_here("http://127.0.0.1") && is_here("https://[::1]:1/a"));
+        assert!(
+            is_here("http://localhost:4318") && is_here("http://127.0.0.1") && is_here("https://[::1]:1/a")
+        );
         assert!(!is_here("http://localhost.example.com") && !is_here("http://10.0.0.1:4318"));
     }
 }

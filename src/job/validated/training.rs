@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    Checkpoints, Consistency, Data, Exports, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits, PluginRef,
-    PullPush, Replicas, Source, Task,
+    Checkpoints, Consistency, Data, Exports, Field, MadeOf, ModuleSpec, Pipeline, Placement, PluginLimits,
+    PluginRef, PullPush, Replicas, Source, Task,
 };
 use crate::layers::Signal;
 use crate::metrics::{MetricSpec, Watched};

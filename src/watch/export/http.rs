@@ -120,7 +120,8 @@ fn roots(file: &str) -> Result<RootCerts> {
         _ => Ok(None),
     });
     let items = items.collect::<Result<Vec<Option<Certificate<'static>>>, ureq::Error>>();
-    let certificates: Vec<_> = items.context("it is no file of certificates")?.into_iter().flatten().collect();
+    let certificates: Vec<_> =
+        items.context("it is no file of certificates")?.into_iter().flatten().collect();
     ensure!(!certificates.is_empty(), "it has no certificate\n  hint: name a file in the form of PEM");
     Ok(RootCerts::new_with_certs(&certificates))
 }
@@ -149,6 +150,8 @@ mod tests {
             roots(file.to_str().unwrap()).unwrap_err().to_string()
         };
         assert!(told("").starts_with("it has no certificate"));
-        assert!(told("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").starts_with("it is no file"));
+        assert!(
+            told("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").starts_with("it is no file")
+        );
     }
 }

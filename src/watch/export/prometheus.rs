@@ -23,7 +23,12 @@ pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
 pub fn text(run: &Watched) -> String {
     let job = JobFile::read(run.folder());
     let mut page = Page::new(&job.name);
-    page.gauge("running", "Whether a process has the run: 1 or 0", &[], f64::from(u8::from(run.is_under_way())));
+    page.gauge(
+        "running",
+        "Whether a process has the run: 1 or 0",
+        &[],
+        f64::from(u8::from(run.is_under_way())),
+    );
     let trainers = run.trainers.iter().filter_map(|(rank, trainer)| Some((rank, trainer.last.as_ref()?)));
     for (rank, last) in trainers {
         page.trainer(*rank, &job.trainers, last);
@@ -112,7 +117,12 @@ impl Page {
         if let Some(gpu) = used.last.gpu {
             let busy = gpu.busy_pct / 100.0;
             self.gauge("gpu_utilization_ratio", "How busy a rank's device is, 0 to 1", &labels, busy);
-            self.gauge("gpu_memory_bytes", "Memory of its device that a rank uses", &labels, gpu.bytes as f64);
+            self.gauge(
+                "gpu_memory_bytes",
+                "Memory of its device that a rank uses",
+                &labels,
+                gpu.bytes as f64,
+            );
         }
         for (activity, seconds) in &used.seconds {
             let labels = [labels[0], labels[1], ("activity", activity.name())];
@@ -145,7 +155,8 @@ impl JobFile {
     fn read(folder: &Path) -> JobFile {
         let text = fs::read_to_string(folder.join(run_folder::JOB)).unwrap_or_default();
         let table: toml::Table = text.parse().unwrap_or_default();
-        let said = |value: Option<&toml::Value>| value.and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+        let said =
+            |value: Option<&toml::Value>| value.and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let train = table.get("train").and_then(|train| train.get("role"));
         JobFile { name: said(table.get("name")), trainers: said(train) }
     }
@@ -164,8 +175,10 @@ mod tests {
             r#"{"kind":"rank","rank":1,"role":"trainer","time_s":4.0,"passed_s":2.0,"resident_bytes":2097152,"cpu_pct":100.0,"seconds":{"forward":0.25}}"#,
             r#"{"kind":"eval","step":7,"epoch":2,"rank":1,"samples":10,"targets":10,"loss":0.75,"accuracy":0.5,"time_s":3.0}"#,
         ];
-        fs::write(folder.path().join(run_folder::METRICS), lines.map(|line| format!("{line}\n")).concat()).unwrap();
-        fs::write(folder.path().join(run_folder::JOB), "name = \"digits\"\n[train]\nrole = \"trainer\"\n").unwrap();
+        fs::write(folder.path().join(run_folder::METRICS), lines.map(|line| format!("{line}\n")).concat())
+            .unwrap();
+        fs::write(folder.path().join(run_folder::JOB), "name = \"digits\"\n[train]\nrole = \"trainer\"\n")
+            .unwrap();
         let mut run = Watched::new(folder.path(), 2);
         run.read_on(|_| ()).unwrap();
         insta::assert_snapshot!(text(&run));

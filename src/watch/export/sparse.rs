@@ -64,7 +64,8 @@ mod tests {
         }
         // Every thirteenth.
         assert_eq!(told.len(), 2 * 77);
-        let rest: Vec<_> = sparse.rest().into_iter().map(|(record, _)| (record.step, record.rank.0)).collect();
+        let rest: Vec<_> =
+            sparse.rest().into_iter().map(|(record, _)| (record.step, record.rank.0)).collect();
         assert_eq!(rest, [(1001, 1), (1001, 2)]);
         assert!(sparse.rest().is_empty());
     }

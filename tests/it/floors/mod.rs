@@ -25,13 +25,15 @@ const FLOORS: [&[&str]; 12] = [
 ];
 
 /// Where a library may be named, as the start of a path below `src/`.
-const ROOMS: [(&str, &[&str]); 10] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("capnp", &["rpc/"]),
     ("capnp_rpc", &["rpc/"]),
     ("wasmtime", &["plugin/"]),
     ("wasmtime_wasi", &["plugin/"]),
     ("indicatif", &["runner/progress/bars.rs"]),
+    ("ratatui", &["watch/top/"]),
     ("object_store", &["runner/checkpoint/store/s3/"]),
+    ("axum", &["watch/serve.rs"]),
     ("crc32c", &["watch/export/tensorboard/"]),
     ("opentelemetry_proto", &["watch/export/otlp/"]),
     ("prometheus_client", &["watch/export/prometheus.rs"]),

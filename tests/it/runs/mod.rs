@@ -20,6 +20,8 @@ mod replicas;
 mod seen_once;
 mod standstill;
 mod starting;
+mod sweep;
+mod top;
 mod torchscript;
 mod version;
 mod watching;

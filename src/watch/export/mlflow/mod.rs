@@ -98,7 +98,8 @@ impl Mlflow {
     pub fn new(to: &job::Mlflow, job: &Job, folder: &Path, clock: Clock) -> Result<Mlflow> {
         let experiment = to.experiment.clone().unwrap_or_else(|| job.name.clone());
         let whole = folder.canonicalize().unwrap_or_else(|_| folder.into());
-        let name = whole.file_name().map_or_else(|| job.name.clone(), |name| name.to_string_lossy().into_owned());
+        let name =
+            whole.file_name().map_or_else(|| job.name.clone(), |name| name.to_string_lossy().into_owned());
         let tags = [
             ("mlflow.source.name", "pstrain".to_owned()),
             ("mlflow.source.type", "JOB".to_owned()),
@@ -133,7 +134,8 @@ impl Mlflow {
             value => json!(if value > 0.0 { "Infinity" } else { "-Infinity" }),
         };
         let timestamp = millis(at);
-        self.metrics.push(json!({"key": params::key(key), "value": value, "timestamp": timestamp, "step": step}));
+        self.metrics
+            .push(json!({"key": params::key(key), "value": value, "timestamp": timestamp, "step": step}));
     }
 
     fn step(&mut self, record: &StepRecord, at: f64) {
@@ -170,7 +172,8 @@ impl Mlflow {
             self.update(Status::Running, None).map_err(|failure| match failure {
                 Failure::Refused { status: 404, why } => {
                     let at = self.told.at().display();
-                    let hint = format!("{why}\n  hint: was the run removed there? Without `{at}` it is told anew");
+                    let hint =
+                        format!("{why}\n  hint: was the run removed there? Without `{at}` it is told anew");
                     Failure::Refused { status: 404, why: anyhow!(hint) }
                 }
                 failure => failure,

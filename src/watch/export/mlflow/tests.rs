@@ -53,7 +53,12 @@ fn a_run_with_its_keys_and_figures_is_told_and_ends() {
     let asked = server.asked();
     assert_eq!(
         paths(&asked)[..4],
-        ["experiments/get-by-name?experiment_name=a%20b", "experiments/create", "runs/create", "runs/log-batch"]
+        [
+            "experiments/get-by-name?experiment_name=a%20b",
+            "experiments/create",
+            "runs/create",
+            "runs/log-batch"
+        ]
     );
     assert_eq!(asked[1].json()["name"], "a b");
     assert_eq!(asked[2].json()["experiment_id"], "7");
@@ -69,12 +74,17 @@ fn a_run_with_its_keys_and_figures_is_told_and_ends() {
         ("eval/loss", 10, "0.625"),
         ("system/rank0/resident_memory_megabytes", 0, "1.048576"),
     ] {
-        let has = |(k, s, v): &(String, u64, String)| k == key && v == value && (*s == step || k.starts_with("system"));
+        let has = |(k, s, v): &(String, u64, String)| {
+            k == key && v == value && (*s == step || k.starts_with("system"))
+        };
         assert!(metrics.iter().any(has), "{key} of step {step} in {metrics:?}");
     }
     // There is no summary.
     let last = asked.last().unwrap();
-    assert_eq!((last.json()["status"].clone(), last.json()["run_id"].clone()), (json!("FAILED"), json!("run0")));
+    assert_eq!(
+        (last.json()["status"].clone(), last.json()["run_id"].clone()),
+        (json!("FAILED"), json!("run0"))
+    );
     assert!(last.json()["end_time"].as_u64().unwrap() > 1_000_000_000_000);
 }
 

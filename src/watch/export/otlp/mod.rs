@@ -18,7 +18,9 @@ use anyhow::{Context as _, Result, bail};
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -116,8 +118,11 @@ impl Otlp {
             let rest = spans.split_off(spans.len().min(MOST_AT_ONCE));
             let spans = mem::replace(&mut spans, rest);
             let of_scope = ScopeSpans { scope: Some(Otlp::scope()), spans, ..ScopeSpans::default() };
-            let of_resource =
-                ResourceSpans { resource: resource(), scope_spans: vec![of_scope], ..ResourceSpans::default() };
+            let of_resource = ResourceSpans {
+                resource: resource(),
+                scope_spans: vec![of_scope],
+                ..ResourceSpans::default()
+            };
             let request = ExportTraceServiceRequest { resource_spans: vec![of_resource] };
             self.requests.push(("v1/traces", request.encode_to_vec()));
         }
@@ -215,7 +220,8 @@ fn parse_headers(text: &str) -> Result<Vec<(String, String)>> {
             bail!("{HEADERS} has a part without a `=`\n  hint: write name=value,name=value");
         };
         let (name, value) = (name.trim().to_ascii_lowercase(), decoded(value.trim())?);
-        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        {
             bail!("{HEADERS} has a name that no header has\n  hint: write name=value,name=value");
         }
         headers.push((name, value));

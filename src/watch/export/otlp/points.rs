@@ -112,7 +112,11 @@ impl Points {
             value: Some(Value::AsDouble(value)),
             ..NumberDataPoint::default()
         };
-        self.metrics.entry(name).or_insert_with(|| Kind { unit, is_sum, points: Vec::new() }).points.push(point);
+        self.metrics
+            .entry(name)
+            .or_insert_with(|| Kind { unit, is_sum, points: Vec::new() })
+            .points
+            .push(point);
     }
 
     /// What waits, in parts of about `most` points.

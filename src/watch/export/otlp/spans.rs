@@ -95,7 +95,8 @@ impl Spans {
                 let mut attributes = of_rank(record.rank, &self.roles);
                 attributes.push(integer("pstrain.step", record.step));
                 let figures = record.result.numbers();
-                attributes.extend(figures.map(|(name, value)| number(&format!("pstrain.eval.{name}"), value)));
+                attributes
+                    .extend(figures.map(|(name, value)| number(&format!("pstrain.eval.{name}"), value)));
                 self.add("validation".into(), when.from, when.to, attributes);
             }
             MetricsLine::Eval(_) | MetricsLine::Rank(_) | MetricsLine::Message(_) => {}

@@ -49,7 +49,9 @@ fn metrics(asked: &[Asked]) -> BTreeMap<String, (Vec<f64>, BTreeMap<String, Stri
             let entry: &mut (Vec<f64>, _, bool) =
                 found.entry(metric.name.clone()).or_insert_with(|| (Vec::new(), BTreeMap::new(), is_sum));
             for point in points {
-                let Some(number_data_point::Value::AsDouble(value)) = point.value else { panic!("{point:?}") };
+                let Some(number_data_point::Value::AsDouble(value)) = point.value else {
+                    panic!("{point:?}")
+                };
                 assert!(point.time_unix_nano > 0 && (!is_sum || point.start_time_unix_nano > 0));
                 entry.0.push(value);
                 entry.1 = attributes(&point.attributes);
@@ -62,7 +64,8 @@ fn metrics(asked: &[Asked]) -> BTreeMap<String, (Vec<f64>, BTreeMap<String, Stri
 fn spans(asked: &[Asked]) -> Vec<Span> {
     let traces = asked.iter().filter(|asked| asked.path == "/v1/traces");
     let requests = traces.map(|asked| ExportTraceServiceRequest::decode(asked.body.as_slice()).unwrap());
-    let scopes = requests.flat_map(|request| request.resource_spans).flat_map(|resource| resource.scope_spans);
+    let scopes =
+        requests.flat_map(|request| request.resource_spans).flat_map(|resource| resource.scope_spans);
     scopes.flat_map(|scope| scope.spans).collect()
 }
 
@@ -76,10 +79,16 @@ fn figures_are_points_with_their_rank_and_sums_grow() {
     let (loss, of, is_sum) = &metrics["pstrain.train.loss"];
     assert!(loss[0] == 0.5 && loss[1].is_nan() && loss.len() == 2 && !is_sum, "{loss:?}");
     assert_eq!((of["pstrain.rank"].as_str(), of["pstrain.role"].as_str()), ("1", "trainer"));
-    assert_eq!((metrics["pstrain.train.steps"].0.as_slice(), metrics["pstrain.train.steps"].2), (&[5.0, 10.0][..], true));
+    assert_eq!(
+        (metrics["pstrain.train.steps"].0.as_slice(), metrics["pstrain.train.steps"].2),
+        (&[5.0, 10.0][..], true)
+    );
     assert_eq!(metrics["pstrain.memory.usage"].0, [1_048_576.0, 2_097_152.0]);
     // Half a core for 2 s, then a whole one for 4 s.
-    assert_eq!((metrics["pstrain.cpu.time"].0.as_slice(), metrics["pstrain.cpu.time"].2), (&[1.0, 5.0][..], true));
+    assert_eq!(
+        (metrics["pstrain.cpu.time"].0.as_slice(), metrics["pstrain.cpu.time"].2),
+        (&[1.0, 5.0][..], true)
+    );
     let (forward, of, _) = &metrics["pstrain.activity.time"];
     assert_eq!((forward.as_slice(), of["pstrain.activity"].as_str()), (&[0.5, 0.75][..], "forward"));
     assert_eq!(metrics["pstrain.eval.accuracy"].0, [0.5]);

@@ -92,7 +92,8 @@ fn lines_come_in_their_order_and_the_end_behind_them() {
     (1..=5000).for_each(|number| outbox.line(&line(number)).unwrap());
     outbox.finish(&no_run()).unwrap();
     let notes: Vec<String> = noted.into_iter().collect();
-    let taken = (1..=5000).map(|number| if number <= 2 { format!("{number} known") } else { number.to_string() });
+    let taken =
+        (1..=5000).map(|number| if number <= 2 { format!("{number} known") } else { number.to_string() });
     let expected: Vec<String> = taken.chain(["end".into(), "saved 5000".into()]).collect();
     assert!(notes == expected, "{:?} ... {:?}", &notes[..4], &notes[notes.len() - 4..]);
 }

@@ -149,7 +149,8 @@ impl Exporter for TensorBoard {
                 self.goes_back(record.rank, record.step, at, is_new);
                 if is_new {
                     let figures = record.figures(MOST_FIGURES);
-                    let figures: Vec<_> = figures.map(|(name, value)| (format!("train/{name}"), value)).collect();
+                    let figures: Vec<_> =
+                        figures.map(|(name, value)| (format!("train/{name}"), value)).collect();
                     self.step(record.rank, record.step, at, &figures);
                 }
             }
@@ -162,7 +163,8 @@ impl Exporter for TensorBoard {
                 self.step(record.rank, record.step, at, &figures);
             }
             MetricsLine::Rank(record) if is_new => self.used(record, at),
-            MetricsLine::Epoch(_) | MetricsLine::Eval(_) | MetricsLine::Rank(_) | MetricsLine::Message(_) => {}
+            MetricsLine::Epoch(_) | MetricsLine::Eval(_) | MetricsLine::Rank(_) | MetricsLine::Message(_) => {
+            }
         }
         let waiting: usize = self.runs.values().map(Vec::len).sum();
         if waiting > MOST_WAITING || (waiting > 0 && self.written.elapsed() >= EVERY) {

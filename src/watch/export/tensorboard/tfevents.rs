@@ -49,7 +49,8 @@ pub struct SessionLog {
 
 impl Event {
     pub fn scalars(wall_time: f64, step: i64, figures: &[(String, f64)]) -> Event {
-        let value = |(tag, value): &(String, f64)| Value { tag: tag.clone(), simple_value: Some(*value as f32) };
+        let value =
+            |(tag, value): &(String, f64)| Value { tag: tag.clone(), simple_value: Some(*value as f32) };
         let summary = Summary { value: figures.iter().map(value).collect() };
         Event { wall_time, step, what: Some(What::Summary(summary)) }
     }

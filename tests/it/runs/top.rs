@@ -1,0 +1,41 @@
+//! `pstrain top`, where its output is no terminal: a run as text.
+
+use crate::program::*;
+
+#[test]
+fn a_run_is_told_as_text_where_there_is_no_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = ["train.steps=30", "eval.every_steps=10"];
+    assert_code(&finish(&mut spawn(folder.path(), None, &settings)), 0);
+    let output = finish(pstrain(folder.path()).args(["top", "RUN"]).env("COLUMNS", "80"));
+    assert_code(&output, 0);
+    let text = stdout(&output);
+    let summary = summary(folder.path());
+    assert!(text.starts_with("digits_ps | finished | "), "{text}");
+    let accuracy = summary["eval"]["accuracy"].as_f64().unwrap() * 100.0;
+    let validation = text.lines().find(|line| line.starts_with("validation")).unwrap();
+    assert!(
+        validation.contains(&format!("accuracy {accuracy:.2} %")) && validation.ends_with("at step 30"),
+        "{validation}"
+    );
+    let link = &summary["measured"]["links"][0];
+    let named = format!("{} to {}", link["from"].as_str().unwrap(), link["to"].as_str().unwrap());
+    for wanted in ["0 server", "1 trainer", "2 trainer", "3 trainer", named.as_str()] {
+        assert!(text.contains(wanted), "{wanted} is not in\n{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn what_is_no_run_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = |run: &[&str]| {
+        let output = finish(pstrain(folder.path()).arg("top").args(run));
+        assert_code(&output, 2);
+        stderr(&output)
+    };
+    insta::assert_snapshot!(
+        [wrong(&[]), wrong(&["nowhere"]), wrong(&["."]), wrong(&["127.0.0.1:8080"])].join(""),
+        @""
+    );
+}
