@@ -14,8 +14,8 @@ use super::exit::{Failure, USAGE};
 use crate::job::Job;
 use crate::watch::report;
 
-/// A follower has this long to show the end of a run.
-const LAST_LOOK: Duration = Duration::from_secs(10);
+/// A follower has this long to show the end of a run, and to tell it to others.
+const LAST_LOOK: Duration = Duration::from_secs(30);
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
