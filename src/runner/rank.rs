@@ -109,14 +109,19 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
 /// Letters that the system has for the name of a process (`TASK_COMM_LEN` in prctl(2), without the zero).
 const NAME_LETTERS: usize = 15;
 
-/// What `ps` and `top` show of this process: `trainer2 pstrain`, as far as there is room.
+/// What `ps` and `top` show of this process: `trainer2:pstrain`, as far as there is room. Without a blank: Slurm's
+/// proctrack/linuxproc, among others, reads /proc/PID/stat word by word, and would not find the process to signal it.
 fn name_process(role: &str, rank: Rank) {
-    let number = rank.to_string();
-    let role: String = role.chars().take(NAME_LETTERS - number.len()).collect();
-    if let Ok(name) = CString::new(format!("{role}{number} pstrain")) {
+    if let Ok(name) = CString::new(process_name(role, rank)) {
         // It is for people only.
         let _ = prctl::set_name(&name);
     }
+}
+
+fn process_name(role: &str, rank: Rank) -> String {
+    let number = rank.to_string();
+    let role: String = role.chars().take(NAME_LETTERS - number.len()).collect();
+    format!("{role}{number}:pstrain")
 }
 
 /// How long this rank's work may go on after a rank was lost. Whatever waits for that one has been notified.
@@ -286,5 +291,17 @@ fn mesh_config(start: &mut RankStart) -> MeshConfig {
         progress: profile::beats,
         transports: transports(cluster.payload),
         ..MeshConfig::new(start.rank, cluster.world_size, start.master.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_process_is_one_word_that_the_system_keeps() {
+        assert_eq!(process_name("trainer", Rank(2)), "trainer2:pstrain");
+        let kept = &process_name("embedding-server", Rank(100))[..NAME_LETTERS];
+        assert_eq!(kept, "embedding-se100");
     }
 }

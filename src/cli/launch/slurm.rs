@@ -29,6 +29,13 @@ pub fn launch(args: &SlurmArgs) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
+/// What becomes of Slurm's warning.
+const WARNED: &str = r#"# Slurm tells this shell alone that time is running out; the ranks are told by SIGTERM, on which they save and end. Not by way of
+# srun: it takes that for the end of all.
+time_is_up=
+trap 'time_is_up=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+"#;
+
 /// The lines for sbatch itself.
 fn directives(args: &SlurmArgs, planned: &Planned, folder: &Path) -> Result<Vec<String>, Failure> {
     let name = planned.name.as_deref().unwrap_or(&planned.job.name);
@@ -160,11 +167,7 @@ export PSTRAIN_TOKEN=${{PSTRAIN_TOKEN:-$({program} token)}}
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT={port}
 
-# Slurm tells this shell alone that time is running out; the ranks are told by SIGTERM, on which they save and end. Not by way of
-# srun: it would have them killed.
-time_is_up=
-trap 'time_is_up=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
-# When the job is cancelled or queued again, the ranks have heard of it themselves: this shell only waits for them.
+{warned}# When the job is cancelled or queued again, the ranks have heard of it themselves: this shell only waits for them.
 trap : TERM
 
 srun --kill-on-bad-exit=0 {run} \
@@ -175,6 +178,7 @@ while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 wait "$step"
 code=$?
 "#,
+        warned = if planned.saves() { WARNED } else { "" },
         program = words::line([&program])
     );
     let again = "scontrol requeue \"$SLURM_JOB_ID\"";

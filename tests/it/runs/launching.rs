@@ -154,7 +154,8 @@ fn submit_hands_the_script_to_sbatch_and_tells_how_that_ended() {
 fn submit_makes_the_secret_by_a_pipe_and_only_where_there_is_none() {
     let folder = folder();
     let words = "kubernetes job.toml --nodes 2 --image i --claim c --namespace ml --submit";
-    let kubectl = "echo \"$@\" >> calls; case \"$*\" in *get*) cat there;; *) cat >> \"got-$3\";; esac";
+    let kubectl =
+        "printf '%s\\n' \"$*\" >> calls; case \"$*\" in *get*) cat there;; *) cat >> \"got-$3\";; esac";
     for (there, calls) in [("", 3), ("secret/digits-ps-token", 2)] {
         fs::write(folder.path().join("there"), there).unwrap();
         let mut command = launch(folder.path(), words);
