@@ -48,7 +48,9 @@ fn late_data_ask_for_as_many_threads_as_would_do() {
         "{advice:?}"
     );
     // Threads that are not busy do not become faster by being more.
-    late.ranks.iter_mut().for_each(|rank| drop(rank.seconds.insert(Data, 1.0)));
+    for rank in &mut late.ranks {
+        rank.seconds.insert(Data, 1.0);
+    }
     assert!(data_is_late(&late).unwrap().change.starts_with("data.prefetch"));
     late.data_wait_pct = 4.0;
     assert_eq!(data_is_late(&late), None);
