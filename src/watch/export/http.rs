@@ -10,7 +10,7 @@ use crate::human;
 use crate::job::Address;
 
 /// Of a whole request.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(10);
 const CONNECTING: Duration = Duration::from_secs(3);
 
 /// Bytes of an answer that are read.

@@ -77,10 +77,10 @@ const BOUNDS: Bounds = Bounds {
     gathering: Duration::from_secs(1),
     for_a_place: Duration::from_secs(3),
     away: Duration::from_secs(120),
-    away_at_the_end: Duration::from_secs(4),
+    away_at_the_end: Duration::from_secs(10),
     pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(16),
-    for_the_end: Duration::from_secs(15),
+    for_the_end: Duration::from_secs(20),
     saving: Duration::from_secs(5),
 };
 
