@@ -27,6 +27,7 @@ mod resume;
 mod run;
 mod runs;
 mod spawn;
+mod stderr;
 mod stdout;
 mod using;
 mod version;

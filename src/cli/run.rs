@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
-use super::{going_on, job, logs, stdout};
+use super::{going_on, job, logs, stderr, stdout};
 use crate::job::{Checkpoints, Cluster, Init, Place, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
@@ -121,7 +121,7 @@ pub fn keep_in(
 ) -> Result<Option<KeptIn>, Failure> {
     let Beginning { checkpoint, run, finished } = resume::beginning(resolved, output)?;
     if let Some(run) = finished {
-        eprintln!("the run in `{}` is finished: there is nothing to go on with", run.display());
+        stderr::line(format_args!("the run in `{}` is finished: there is nothing to go on with", run.display()));
         return Ok(None);
     }
     if checkpoint.is_none() {

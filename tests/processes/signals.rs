@@ -51,7 +51,7 @@ const CHANGES: [(&str, &str); 5] = [
 ];
 
 /// What a run may leave.
-const FILES: [&str; 4] = ["job.toml", "metrics.jsonl", "model.safetensors", "summary.json"];
+const FILES: [&str; 5] = [".run.lock", "job.toml", "metrics.jsonl", "model.safetensors", "summary.json"];
 
 fn random(below: u64) -> u64 {
     RandomState::new().build_hasher().finish() % below

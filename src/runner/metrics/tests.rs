@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::metrics::RESERVED;
+use crate::metrics::{RESERVED, Value};
+use crate::runner::records::{EpochRecord, MetricsLine, StepRecord};
 
 const STEP: Duration = Duration::from_millis(100);
 
