@@ -31,6 +31,7 @@ mod resume;
 mod run;
 mod runs;
 mod spawn;
+mod stderr;
 mod stdout;
 mod sweep;
 mod top;

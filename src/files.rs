@@ -136,6 +136,15 @@ pub fn append_to(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Makes a file that is not there yet (WF-2), which has its name while it is written: in a folder that is still another's.
+///
+/// # Errors
+/// `AlreadyExists`; the system's.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    let mode = 0o666 & width(above(path))?;
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+}
+
 fn above(path: &Path) -> &Path {
     path.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."))
 }
@@ -224,8 +233,9 @@ mod tests {
             let run = own.join("runs/one");
             write(&run, "model", b"").unwrap();
             append_to(&run.join("metrics")).unwrap();
+            create_new(&run.join("shard")).unwrap();
             assert_eq!([mode(&own.join("runs")), mode(&run)], [folder; 2]);
-            assert_eq!([mode(&run.join("model")), mode(&run.join("metrics"))], [file; 2]);
+            assert_eq!(["model", "metrics", "shard"].map(|name| mode(&run.join(name))), [file; 3]);
         }
     }
 

@@ -9,12 +9,13 @@ use serde::Serialize;
 
 use super::args::{CheckpointCommand, CheckpointExportArgs};
 use super::exit::{DONE, FAILED, Failure};
-use super::stdout;
+use super::{stderr, stdout};
 use crate::files::WholeFile;
 use crate::human::{bytes, counted, thousands};
 use crate::job::{JobText, Place, Sources, load};
 use crate::runner::checkpoint::{self, Checkpoint, Criterion};
 use crate::runner::saved_model::Numbers;
+use crate::runner::run_folder::WhichModel;
 use crate::runner::{libtorch, run_folder};
 
 pub fn command(command: CheckpointCommand) -> Result<u8, Failure> {
@@ -165,7 +166,7 @@ fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
         match opened.and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
             Ok(checkpoint) => Some(checkpoint),
             Err(error) => {
-                eprintln!("warning: a checkpoint is left out: {error:#}");
+                stderr::line(format_args!("warning: a checkpoint is left out: {error:#}"));
                 unread = Some(error);
                 None
             }
@@ -183,11 +184,14 @@ fn export(args: &CheckpointExportArgs) -> Result<u8, Failure> {
     let name =
         name.ok_or_else(|| Failure::usage(format_args!("`{}` is not the name of a file", out.display())))?;
     let file = WholeFile::create(folder, name).with_context(cannot_write)?;
-    checkpoint.export(numbers, file.file(), out)?;
+    let odd = checkpoint.export(numbers, file.file(), out)?;
     file.finish().with_context(cannot_write)?;
     let step = thousands(checkpoint.step());
     stdout::line(format_args!("wrote {}: the model after step {step}", out.display()))?;
-    Ok(DONE)
+    let which = if *ema { WhichModel::Average } else { WhichModel::Last };
+    let Some(warning) = which.not_finite(&odd) else { return Ok(DONE) };
+    stderr::line(format_args!("warning: {warning}"));
+    Ok(FAILED)
 }
 
 /// The checkpoints that a path means: one, or those of a run, the oldest first.

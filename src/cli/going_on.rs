@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::exit::{DONE, Failure};
+use super::stderr;
 use crate::job::{Job, Place};
 use crate::runner::checkpoint;
 
@@ -61,7 +62,7 @@ fn shown(place: Place) -> Place {
 /// Says it, where a run has ended early.
 pub fn say(code: u8, job: &Job, run: &Path) {
     if let Some(line) = line(job, run).filter(|_| code != DONE) {
-        eprintln!("{line}");
+        stderr::line(line);
     }
 }
 

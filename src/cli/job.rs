@@ -11,8 +11,7 @@ use anyhow::Context as _;
 
 use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
-use super::stdout;
-use crate::human::printable;
+use super::{stderr, stdout};
 use crate::job::{
     self, Cluster, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Source,
     Sources, Training, Work,
@@ -269,7 +268,7 @@ fn script_sizes(
         return Ok(BTreeMap::new());
     }
     if let Some(error) = no_libtorch {
-        eprintln!("warning: {}", printable(&error.to_string()));
+        stderr::line(format_args!("warning: {error}"));
         return Ok(BTreeMap::new());
     }
     let name = args.job.display().to_string();

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::args::OutputArgs;
 use super::exit::Failure;
+use super::stderr;
 use crate::human::counted;
 use crate::job::{Consistency, Place, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
@@ -65,11 +66,11 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
         .find(|run| checkpoint::within(training, run))
         .map_err(|error| Failure::usage(format_args!("{error:#}")))?;
     for error in broken {
-        eprintln!("warning: a newer checkpoint is left out: {error:#}");
+        stderr::line(format_args!("warning: a newer checkpoint is left out: {error:#}"));
     }
     let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
-    eprintln!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place());
+    stderr::line(format_args!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place()));
     // Closed: whoever forks has nothing open.
     Ok(Beginning { checkpoint: Some(checkpoint.place().clone()), run, finished: None })
 }
@@ -77,7 +78,7 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
 /// Says what is another than it was.
 fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) -> anyhow::Result<()> {
     for difference in differences(&checkpoint.job_text()?, &resolved.toml)? {
-        eprintln!("  {difference}");
+        stderr::line(format_args!("  {difference}"));
     }
     let (before, now) = (checkpoint.trainers()?.len(), training.train.trainers.ranks.len());
     let trainers = counted(before as u64, "trainer");

@@ -10,7 +10,7 @@ use super::args::{OutputArgs, RunArgs};
 use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
 use super::watching::Watching;
-use super::{going_on, job, logs, stdout};
+use super::{going_on, job, logs, stderr, stdout};
 use crate::job::{Checkpoints, Cluster, Init, Place, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
@@ -131,7 +131,7 @@ pub fn keep_in(
 ) -> Result<Option<KeptIn>, Failure> {
     let Beginning { checkpoint, run, finished } = resume::beginning(resolved, output)?;
     if let Some(run) = finished {
-        eprintln!("the run in `{}` is finished: there is nothing to go on with", run.display());
+        stderr::line(format_args!("the run in `{}` is finished: there is nothing to go on with", run.display()));
         return Ok(None);
     }
     if checkpoint.is_none() {

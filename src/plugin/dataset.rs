@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tch::{Kind, Tensor};
 
@@ -120,6 +121,14 @@ impl Dataset {
         batch.map_err(|missing| self.instance.error("batch", PluginErrorKind::BadData, missing))
     }
 
+    pub(super) fn name(&self) -> &str {
+        self.component.name()
+    }
+
+    pub(super) fn time_limit(&self) -> Duration {
+        self.limits.time
+    }
+
     /// Memory of the instance now, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.instance.memory_bytes()
@@ -222,7 +231,7 @@ fn validate(info: Info, batch_bytes: u64) -> Result<DatasetInfo, String> {
             let limit = human::bytes(batch_bytes);
             let shape = &field.shape;
             return Err(format!(
-                "a sample of field `{name}` has the shape {shape:?}; the limit of a batch is {limit}"
+                "a sample of field `{name}` has the shape {shape:?}; the limit of a batch is {limit} (`plugins.batch_mb`)"
             ));
         }
         validated.push(Field { name, dtype, shape: field.shape.iter().map(|&dim| dim as i64).collect() });

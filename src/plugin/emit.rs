@@ -83,7 +83,7 @@ impl Batch {
         self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(|| {
             let limit = human::bytes(self.limit_bytes);
             format!(
-                "field `{name}` with its {} makes the batch larger than its limit, {limit}",
+                "field `{name}` with its {} makes the batch larger than its limit, {limit} (`plugins.batch_mb`)",
                 human::bytes(bytes)
             )
         })?;

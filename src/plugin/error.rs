@@ -26,6 +26,8 @@ pub enum PluginErrorKind {
     NotAPlugin,
     /// The call took longer than it may.
     TimedOut { limit: Duration },
+    /// The call has not come back, and nothing could stop it: it waits for a file.
+    NotBack { limit: Duration },
     /// The instance wanted more memory than it may have.
     OutOfMemory { limit_bytes: u64 },
     /// The guest panicked, aborted, or ran into a trap.
@@ -68,6 +70,9 @@ impl fmt::Display for PluginError {
             }
             PluginErrorKind::TimedOut { limit } => {
                 write!(f, "plug-in `{name}`: `{what}` was stopped after {limit:?}, its limit{place}")?
+            }
+            PluginErrorKind::NotBack { limit } => {
+                write!(f, "plug-in `{name}` has not come back from `{what}` within {limit:?}")?
             }
             PluginErrorKind::OutOfMemory { limit_bytes } => {
                 let limit = human::bytes(limit_bytes);

@@ -1,12 +1,12 @@
 //! The engine that all plug-ins of a process share: compiler, compile cache, clock for deadlines, imports.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ownership::private_folder;
 use wasmtime::component::{HasSelf, Linker};
@@ -124,7 +124,7 @@ impl Host {
     fn load_within(&self, name: &str, bytes: &[u8], apart: Option<&Apart>) -> Result<Component, PluginError> {
         let cache_dir = self.cache_dir.as_deref();
         // The ranks of a machine start at the same time: one compiles, the others find the result in the cache.
-        let turn = cache_dir.and_then(|dir| take_turn(dir, name, bytes).ok());
+        let turn = cache_dir.and_then(|dir| take_turn(dir, name, bytes, TURN).ok());
         if let Some(apart) = apart {
             let noted = cache_dir.map(|dir| dir.join("compiles").join(component::digest(bytes)));
             if !noted.as_ref().is_some_and(|file| file.exists()) {
@@ -204,8 +204,12 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, PluginError> {
     std::fs::read(path).map_err(|error| failed(format!("cannot read the file: {error}")))
 }
 
-/// Waits while another process compiles the same bytes; the system ends that wait if that process dies.
-fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File> {
+/// How long another process is waited for that compiles the same bytes: longer than that takes.
+const TURN: Duration = Duration::from_secs(60);
+
+/// Waits while another process compiles the same bytes; the system ends that wait if that process dies, and `limit` if it is
+/// stopped.
+fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8], limit: Duration) -> std::io::Result<File> {
     let mut hash = DefaultHasher::new();
     bytes.hash(&mut hash);
     let turns = cache_dir.join("turns");
@@ -215,8 +219,18 @@ fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<File
         tracing::info!(plugin = name, "compiling for the first time; the result is kept in {cache_dir:?}");
     }
     let turn = File::create(file)?;
-    turn.lock()?;
-    Ok(turn)
+    let until = Instant::now() + limit;
+    loop {
+        match turn.try_lock() {
+            Ok(()) => return Ok(turn),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => {
+                tracing::warn!(plugin = name, "another process has been compiling it for {limit:?}: not waited for");
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(TICK),
+        }
+    }
 }
 
 /// A folder for compiled code, which is run as it is: nobody else may write it.
@@ -234,6 +248,18 @@ fn compile_cache(dir: Option<&Path>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_keeps_its_turn_is_waited_for_only_so_long() {
+        let cache = tempfile::tempdir().unwrap();
+        let brief = Duration::from_millis(20);
+        let kept = take_turn(cache.path(), "x", b"bytes", brief).unwrap();
+        let waited = take_turn(cache.path(), "x", b"bytes", brief).unwrap_err();
+        assert_eq!(waited.kind(), std::io::ErrorKind::TimedOut);
+        take_turn(cache.path(), "y", b"others", brief).unwrap();
+        drop(kept);
+        take_turn(cache.path(), "x", b"bytes", brief).unwrap();
+    }
 
     #[test]
     fn a_limit_is_never_cut_short_by_rounding() {

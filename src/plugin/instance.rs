@@ -132,6 +132,11 @@ impl<G> Instance<G> {
         PluginError::new(&self.name, what, kind, message)
     }
 
+    /// Handles that it may have at one time.
+    pub fn max_files(&self) -> usize {
+        self.max_files
+    }
+
     /// Size of its memories together, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.store.data().limiter.used_bytes as u64

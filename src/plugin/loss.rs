@@ -185,10 +185,11 @@ fn lend(
 ) -> Result<Vec<Resource<Tensor>>, PluginError> {
     let table = &mut instance.store.data_mut().table;
     let lent: Result<Vec<_>, _> = tensors.iter().map(|tensor| table.push(tensor.shallow_clone())).collect();
-    lent.map_err(|error| {
-        let message =
-            format!("no room for the inputs' handles: {error}; it keeps tensors that it does not drop");
-        instance.error(what, PluginErrorKind::BadOperation, message)
+    lent.map_err(|_| {
+        let (inputs, limit) = (tensors.len(), instance.max_files());
+        let message = format!("there is no room for {inputs} more handles, those of its inputs; the limit is {limit}");
+        let hint = "drop tensors that are not used any more; if it needs more at one time, raise `plugins.max_files`";
+        instance.error(what, PluginErrorKind::BadOperation, message).with_hint(hint)
     })
 }
 

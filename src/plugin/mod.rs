@@ -13,7 +13,8 @@
 //! - W-2: a guest that trapped is never entered again; the next call gets a fresh instance, or, of a metric, which has
 //!   counted, an error.
 //! - W-3: each call into a guest ends: its code at the epoch deadline, its sleeps by [`clock`]. Reading a file is
-//!   not bounded: a pipe or a dead network drive in the data folder can hold it up. `runner` gives up waiting then.
+//!   not bounded: a pipe or a dead network drive in the data folder can hold it up. Whoever calls gives up waiting then
+//!   ([`in_time`], and the prefetch threads of `runner`).
 //! - W-4: a guest sees the files of its data folder, read-only, and nothing else of the machine.
 //! - W-5: what a guest makes the host do is counted before it is done: operations on tensors with their backward
 //!   ([`tensors`]), memories and tables, lines of the log; and a file is compiled by a process with limits ([`apart`]).
@@ -34,6 +35,7 @@ mod emit;
 mod error;
 mod explain;
 mod host;
+mod in_time;
 mod instance;
 mod logged;
 mod loss;
@@ -49,5 +51,6 @@ pub use dataset::{Dataset, DatasetInfo, DatasetState, Field, MOST_STATE, Purpose
 pub use dtype::{is_floating, kind_name};
 pub use error::{PluginError, PluginErrorKind};
 pub use host::{Host, read_file};
+pub use in_time::HOSTS_OWN;
 pub use loss::{Loss, LossValue, Weight};
 pub use metric::{Figures, Metric};

@@ -18,6 +18,9 @@ use crate::job::Training;
 use crate::metrics::Watched;
 use crate::rpc::{CallError, Methods};
 
+/// Tells which tensors are no numbers.
+type Writing = JoinHandle<Result<Vec<String>>>;
+
 /// The coordinator's.
 pub struct BestModel {
     training: Training,
@@ -25,7 +28,7 @@ pub struct BestModel {
     recorder: Arc<RunRecorder>,
     folder: RunFolder,
     /// The file that is being written.
-    writing: Mutex<Option<JoinHandle<Result<()>>>>,
+    writing: Mutex<Option<Writing>>,
 }
 
 impl BestModel {
@@ -65,15 +68,17 @@ impl BestModel {
                 Ok(states) => states,
                 Err(error) => {
                     let _ = taken.send(Err(CallError::failed(format_args!("{error:#}"))));
-                    return Ok(());
+                    return Ok(Vec::new());
                 }
             };
             // Whoever asked may be gone: that is found elsewhere.
             let _ = taken.send(Ok(()));
+            let mut odd = Vec::new();
             best.folder.write_with(run_folder::MODEL_BEST, |file, path| {
-                states.write(&best.training, best.numbers(), file, path).map(drop)
+                odd = states.write(&best.training, best.numbers(), file, path)?;
+                anyhow::Ok(())
             })?;
-            Ok(())
+            Ok(odd)
         };
         let started = thread::Builder::new().name("best model".into()).spawn(run);
         let started =
@@ -89,20 +94,20 @@ impl BestModel {
         if averages { Numbers::Averages } else { Numbers::Weights }
     }
 
-    /// Waits until the last one is written.
+    /// Waits until the last one is written. Tells which of its tensors are no numbers.
     ///
     /// # Errors
     /// One could not be.
-    pub fn finish(&self) -> Result<()> {
+    pub fn finish(&self) -> Result<Vec<String>> {
         let writing = self.lock().take();
-        writing.map_or(Ok(()), join).context("the model of the best validation")
+        writing.map_or(Ok(Vec::new()), join).context("the model of the best validation")
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<Result<()>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Writing>> {
         self.writing.lock().expect("nobody panics keeping a model")
     }
 }
 
-fn join(writing: JoinHandle<Result<()>>) -> Result<()> {
+fn join(writing: Writing) -> Result<Vec<String>> {
     writing.join().map_err(|_| anyhow!("the thread that writes it panicked"))?
 }

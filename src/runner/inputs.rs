@@ -189,9 +189,9 @@ pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
         }
     }
     for (what, split) in [("`data.train`", train), (TEST, test)] {
-        let Some(mut split) = split.filter(|_| has_libtorch) else { continue };
+        let Some(split) = split.filter(|_| has_libtorch) else { continue };
         let metrics = if what == TEST { metrics.as_mut_slice() } else { &mut [] };
-        match try_loss(training, &mut split, &mut loss, metrics) {
+        match try_loss(training, split, &mut loss, metrics) {
             Ok(figures) => problems.extend(untold(training, &figures)),
             Err(error) => problems.push(wrong(what, error)),
         }
@@ -237,7 +237,7 @@ const TEST: &str = "`data.test`";
 /// names of the figures that `metrics` tell of them, as far as it comes to that.
 fn try_loss(
     training: &Training,
-    split: &mut Split,
+    split: Split,
     loss: &mut Loss,
     metrics: &mut [Measured],
 ) -> Result<Vec<String>> {
@@ -245,7 +245,7 @@ fn try_loss(
     const MORE: u64 = 64;
     let most = MORE.min(training.train.batch_size).max(FEW);
     let indices: Vec<u64> = (0..split.samples().min(most)).collect();
-    let samples = split.batch(&indices)?;
+    let samples = split.batch_in_time(&indices)?;
     ids::fit(training, &samples)?;
     let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(Vec::new()) };
     let zeros = |source: &Source| -> Result<Option<Tensor>> {

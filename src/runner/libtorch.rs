@@ -13,6 +13,7 @@ use std::{env, fs, io, process};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use sha2::{Digest as _, Sha256};
+use wasm_toolchain::child::{ANSWER_LIMIT, output_within};
 
 use crate::human::hex;
 use crate::{cache, files};
@@ -41,6 +42,11 @@ pub enum NoLibtorch {
          environment, or name the folder of torch or of libtorch_cpu.so in {FOLDER_KEY}", seen(.0)
     )]
     NotFound(Vec<Candidate>),
+    #[error(
+        "libtorch {version} of `{}` is in this process, and this program is made for {VERSION}\n  \
+         hint: does {PRELOAD_KEY} name it? This program finds {VERSION} by itself", folder.display()
+    )]
+    OtherLoaded { version: String, folder: PathBuf },
     #[error("libtorch {VERSION} in `{}` did not load\n  hint: `ldd {}/libtorch_cpu.so` tells which library it misses", .0.display(), .0.display())]
     NotLoaded(PathBuf),
     #[error(
@@ -94,8 +100,8 @@ fn seen(candidates: &[Candidate]) -> String {
 /// # Errors
 /// When no folder holds libtorch of the right version, or it does not load.
 pub fn ensure() -> Result<(), NoLibtorch> {
-    if loaded_from().is_some() {
-        return Ok(());
+    if let Some(folder) = loaded_from() {
+        return fits(&folder);
     }
     let is_right = |candidate: &Candidate| candidate.found == Found::Version(VERSION.into());
     let mut candidates: Vec<Candidate> = folders().into_iter().map(look_into).collect();
@@ -174,6 +180,19 @@ pub fn loaded_from() -> Option<PathBuf> {
     Path::new(path).parent().map(Path::to_owned)
 }
 
+/// The version of the libtorch in this process, if it is known.
+pub fn loaded_version() -> Option<String> {
+    version_of(&loaded_from()?)
+}
+
+/// Whether what somebody else has loaded from `folder` is what this program is made for; what says nothing of itself may be.
+fn fits(folder: &Path) -> Result<(), NoLibtorch> {
+    match version_of(folder).filter(|version| version != VERSION) {
+        Some(version) => Err(NoLibtorch::OtherLoaded { version, folder: folder.into() }),
+        None => Ok(()),
+    }
+}
+
 /// Where libtorch may be, the most telling first.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
@@ -211,7 +230,7 @@ fn python_environment(root: &Path) -> Vec<PathBuf> {
 
 /// Where `import torch` would find it, without importing it: that takes seconds.
 fn python_torch() -> Option<PathBuf> {
-    let output = isolated_python().output().ok()?;
+    let output = output_within(isolated_python(), ANSWER_LIMIT).ok()??;
     let root = String::from_utf8(output.stdout).ok()?;
     (!root.trim().is_empty()).then(|| Path::new(root.trim()).join("lib"))
 }
@@ -287,6 +306,16 @@ mod tests {
     fn a_wheels_version_is_read_without_its_suffix() {
         let root = folder_with("__version__ = '2.11.0+cu130'\n");
         assert_eq!(look_into(root.path().join("lib")).found, Found::Version("2.11.0".into()));
+    }
+
+    #[test]
+    fn what_is_loaded_is_asked_for_its_version() {
+        // The programs of tests are started with libtorch.
+        assert_eq!(loaded_version().as_deref(), Some(VERSION));
+        let other = folder_with("__version__ = '2.9.1+cpu'\n");
+        let error = fits(&other.path().join("lib")).unwrap_err().to_string();
+        assert!(error.starts_with("libtorch 2.9.1 of `") && error.contains("is made for 2.11.0"), "{error}");
+        fits(&folder_with("__version__ = '2.11.0+cu130'\n").path().join("lib")).unwrap();
     }
 
     #[test]

@@ -39,7 +39,9 @@ impl Facts {
     pub fn of_rank(training: &Training, rank: Rank) -> Result<Facts> {
         let mut facts = Facts::default();
         facts.say("versions of pstrain", env!("CARGO_PKG_VERSION").into());
-        facts.say("versions of libtorch", libtorch::VERSION.into());
+        // What is in the process, not what was built with.
+        let loaded = libtorch::loaded_version();
+        facts.say("versions of libtorch", loaded.unwrap_or_else(|| "unknown".into()));
         for module in training.modules.iter().filter(|module| starts_from_file(module, training, rank)) {
             let Some(Weights { path, scattered }) = &module.weights else { continue };
             let of_checkpoint = scattered.as_ref().map(|scattered| scattered.sha256().to_owned());

@@ -5,15 +5,18 @@
 //! port and tells it there. A file holds the same store. The mesh then works as ever, token and all: the store tells
 //! an address and nothing else.
 
+use std::fs::{OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _};
 use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use c10d::{Store, TcpOptions};
-use nix::unistd::gethostname;
+use nix::unistd::{Uid, gethostname};
+use ownership::Untrusted;
 
 use super::inputs::BadJob;
 use crate::job::{Cluster, Init};
@@ -53,6 +56,7 @@ pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> R
     let store = match (&cluster.init, agent) {
         (Init::File(path), _) => {
             look_at(path).map_err(BadJob)?;
+            wait_for_lock(path, cluster.join_timeout)?;
             let store = Store::file(path, cluster.world_size.0)?;
             (store.prefix("pstrain")?, format!("the file `{}`", path.display()))
         }
@@ -83,14 +87,18 @@ pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> R
 /// A file that ranks meet in has a few short entries.
 const MOST_BYTES: u64 = 1 << 20;
 
+/// Who can read a file can lock it.
+const FOR_ITS_USER: u32 = 0o600;
+
 /// Another rank may be writing an entry.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Whether ranks can meet in the file at `path`: c10d would read anything else for minutes.
+/// Whether ranks can meet in the file at `path`, which is made if it is missing: c10d would read anything else for minutes. Nor may
+/// it be somebody else's, who could send the ranks elsewhere, or lock it: c10d waits for a lock without end.
 ///
 /// # Errors
-/// It is something else.
+/// It is something else, or somebody else could have made it or can write it.
 fn look_at(path: &Path) -> Result<()> {
     let refused = |what: String| {
         Err(anyhow!(
@@ -99,8 +107,32 @@ fn look_at(path: &Path) -> Result<()> {
             path.display()
         ))
     };
+    for look in 1.. {
+        let mut new = OpenOptions::new();
+        let is_new = match new.write(true).create_new(true).mode(FOR_ITS_USER).open(path) {
+            Err(there) if there.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return refused(error.to_string()),
+            Ok(_) => true,
+        };
+        // Once it is there: in a folder that all may write to another user could make one at any moment.
+        let untrusted = match ownership::check_code(path) {
+            Ok(_) => break,
+            // The last of an earlier run's ranks has deleted it.
+            Err(Untrusted::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound && look < LOOKS => continue,
+            Err(untrusted) => untrusted,
+        };
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+        return Err(anyhow!(
+            "`cluster.init`: the file that ranks meet in could be somebody else's: {untrusted}\n  hint: name one in a folder of \
+             yours; {}",
+            untrusted.hint()
+        ));
+    }
     let found = match fs::metadata(path) {
         Ok(found) => found,
+        // The last of an earlier run's ranks has deleted it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return refused(error.to_string()),
     };
@@ -119,7 +151,35 @@ fn look_at(path: &Path) -> Result<()> {
             Ok(_) => thread::sleep(BETWEEN_LOOKS),
         }
     }
+    if found.mode() & 0o077 != 0 && found.uid() == Uid::effective().as_raw() {
+        // Who can read it could lock it.
+        if let Err(error) = fs::set_permissions(path, Permissions::from_mode(FOR_ITS_USER)) {
+            return refused(error.to_string());
+        }
+    }
     Ok(())
+}
+
+/// Waits until c10d, which would wait without end, can have the lock.
+///
+/// # Errors
+/// Somebody keeps it.
+fn wait_for_lock(path: &Path, limit: Duration) -> Result<()> {
+    let until = Instant::now() + limit;
+    // Without one c10d makes it.
+    let Ok(file) = fs::File::open(path) else { return Ok(()) };
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(BETWEEN_LOOKS),
+            Err(TryLockError::WouldBlock) => bail!(
+                "`cluster.init`: a process keeps the file `{}` locked, in which the ranks are to meet, for longer than {limit:?} \
+                 (`cluster.join_timeout_ms`)\n  hint: is one of an earlier run stopped? `lslocks` names it",
+                path.display()
+            ),
+            // It is let go of with the file. What has no locks is c10d's to tell.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(()),
+        }
+    }
 }
 
 /// Whether these bytes are what c10d's FileStore writes: the length of each key and of each value, and then it.
@@ -172,6 +232,46 @@ mod tests {
         }
         let error = look_at(folder.path()).expect_err("a folder").to_string();
         assert!(error.contains("it is not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_others_could_have_made_is_refused_and_one_of_ours_is_for_us_alone() {
+        let mode = |path: &Path| fs::metadata(path).expect("a file").mode() & 0o777;
+        let with_mode =
+            |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meet");
+        look_at(&path).expect("not there yet");
+        assert_eq!(mode(&path), 0o600);
+        with_mode(&path, 0o644);
+        look_at(&path).expect("ours");
+        assert_eq!(mode(&path), 0o600);
+        let refused = |path: &Path| look_at(path).expect_err("somebody else's").to_string();
+        with_mode(&path, 0o666);
+        assert!(refused(&path).contains("meet` can be written by everybody"), "{}", refused(&path));
+        with_mode(&path, 0o600);
+        with_mode(folder.path(), 0o777);
+        assert!(refused(&path).contains("can be written by everybody"), "{}", refused(&path));
+        // As in /tmp: nobody can take another one's file away there.
+        with_mode(folder.path(), 0o1777);
+        look_at(&path).expect("ours");
+        if Uid::effective().is_root() {
+            std::os::unix::fs::chown(&path, Some(4242), None).expect("root");
+            assert!(refused(&path).contains("meet` belongs to the user"), "{}", refused(&path));
+        }
+    }
+
+    #[test]
+    fn a_lock_that_somebody_keeps_is_waited_for_only_so_long() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meet");
+        look_at(&path).expect("not there yet");
+        let kept = fs::File::open(&path).expect("a file");
+        kept.lock().expect("its lock");
+        let error = wait_for_lock(&path, Duration::from_millis(20)).expect_err("kept").to_string();
+        assert!(error.contains("keeps the file"), "{error}");
+        drop(kept);
+        wait_for_lock(&path, Duration::from_millis(20)).expect("free");
     }
 
     #[test]

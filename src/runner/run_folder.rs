@@ -11,9 +11,13 @@
 //! - F-3 A folder that was not asked for by path is always a new one.
 //! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
 //!   for. Of two that begin at once one has it.
-//! - F-5 A folder in which a run is under way is no other's.
+//! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so ([`lock`]).
 
-use std::fs::{self, File, TryLockError};
+mod lock;
+
+pub use self::lock::LOCK;
+
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -21,8 +25,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use self::lock::lock;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
+use crate::human::counted;
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
@@ -75,6 +81,23 @@ impl WhichModel {
             WhichModel::Best => MODEL_BEST,
             WhichModel::Average => MODEL_EMA,
         }
+    }
+
+    /// What to say of it where tensors are not made of numbers.
+    pub fn not_finite(self, tensors: &[String]) -> Option<String> {
+        let what = match self {
+            WhichModel::Last => "the saved model",
+            WhichModel::Best => "the model of the best validation",
+            WhichModel::Average => "the saved average of the model",
+        };
+        let (first, more) = tensors.split_first()?;
+        let others = match more.len() {
+            0 => String::new(),
+            others => format!(" and {}", counted(others as u64, "other")),
+        };
+        Some(format!(
+            "{what} has numbers that are not finite, in {first}{others}: nothing can be predicted with it"
+        ))
     }
 
     /// What helps where a run has none.
@@ -139,7 +162,7 @@ impl RunFolder {
 
     /// Has a process the folder?
     pub fn is_under_way(path: &Path) -> bool {
-        File::open(path).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        lock::is_locked(path)
     }
 
     pub fn path(&self) -> &Path {
@@ -193,18 +216,16 @@ impl RunFolder {
 
     /// F-4
     fn create_at(explicit: &Explicit<'_>) -> Result<RunFolder> {
-        let Explicit { path, overwrite, reads } = *explicit;
+        let path = explicit.path;
         let what = || format!("cannot make the run folder `{}`", path.display());
         files::make_folders(path).with_context(what)?;
+        if !lock::is_locked(path) {
+            // One that is refused stays as it is, without a lock of ours in it.
+            explicit.may_remove(&files_of_a_run(path).with_context(what)?)?;
+        }
         let lock = lock(path)?;
         let old = files_of_a_run(path).with_context(what)?;
-        if let Some(read) = reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
-            return Err(FolderInUse::Reads { folder: path.into(), file: read.clone() }.into());
-        }
-        if !overwrite && !old.is_empty() {
-            let files = old.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
-            return Err(FolderInUse::HoldsRun { folder: path.into(), files: files.collect() }.into());
-        }
+        explicit.may_remove(&old)?;
         for file in old {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
@@ -241,6 +262,21 @@ pub struct Explicit<'a> {
     pub reads: &'a [PathBuf],
 }
 
+impl Explicit<'_> {
+    /// F-4: whether this run may take the place of the one that has left these files.
+    fn may_remove(&self, old: &[PathBuf]) -> Result<(), FolderInUse> {
+        let folder = self.path.to_owned();
+        if let Some(read) = self.reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
+            return Err(FolderInUse::Reads { folder, file: read.clone() });
+        }
+        if !self.overwrite && !old.is_empty() {
+            let files = old.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
+            return Err(FolderInUse::HoldsRun { folder, files: files.collect() });
+        }
+        Ok(())
+    }
+}
+
 /// Why a run may not use a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderInUse {
@@ -258,17 +294,6 @@ pub enum FolderInUse {
         file.display(), folder.display()
     )]
     Reads { folder: PathBuf, file: PathBuf },
-}
-
-/// Keeps others from the folder for as long as the file is open, here or in processes that were forked from this one (F-5).
-fn lock(path: &Path) -> Result<Option<Arc<File>>> {
-    let folder = File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;
-    match folder.try_lock() {
-        Ok(()) => Ok(Some(Arc::new(folder))),
-        Err(TryLockError::WouldBlock) => Err(FolderInUse::UnderWay { folder: path.into() }.into()),
-        // Not every file system has locks.
-        Err(TryLockError::Error(_)) => Ok(None),
-    }
 }
 
 /// `metrics.jsonl`, open for appending (F-2).

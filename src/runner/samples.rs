@@ -1,17 +1,14 @@
 //! Batches of a split of the job's data, as steps take them.
 
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tch::Tensor;
 
 use super::loader::{Planned, Prefetcher, Schedule};
 use super::prepare::Prepare;
-use crate::job::{PluginLimits, Training};
-use crate::plugin::{Component, Dataset, DatasetInfo, DatasetState, Host, Purpose};
+use crate::job::Training;
+use crate::plugin::{Component, Dataset, DatasetInfo, DatasetState, HOSTS_OWN, Host, Purpose};
 
 /// One batch as a step takes it.
 #[derive(Debug)]
@@ -97,7 +94,7 @@ impl Split {
             bail!("the data folder `{}` is not there", root.display());
         }
         let component = host.load_ref(&job.data.plugin)?;
-        let first = open_in_time(&component, config, root, job.plugin_limits, state)?;
+        let first = Dataset::open_in_time(&component, config, root, job.plugin_limits, state)?;
         let prepare = Prepare::new(job, first.info())?;
         Ok(Split { component, config: config.clone(), first, prepare, purpose })
     }
@@ -110,12 +107,21 @@ impl Split {
         self.first.info().samples
     }
 
-    /// One batch, at once.
+    /// One batch, at once. Waits as long as the data's files do.
     ///
     /// # Errors
     /// When the plug-in fails.
     pub fn batch(&mut self, indices: &[u64]) -> Result<Samples> {
         self.prepare.samples(&self.first.batch(indices, self.purpose)?)
+    }
+
+    /// One batch, within the plug-in's time, which is all that is taken of the split.
+    ///
+    /// # Errors
+    /// When the plug-in fails, or does not come back.
+    pub fn batch_in_time(self, indices: &[u64]) -> Result<Samples> {
+        let (_, batch) = self.first.batch_in_time(indices, self.purpose)?;
+        self.prepare.samples(&batch)
     }
 
     /// Starts fetching. Each thread has an instance of the plug-in of its own.
@@ -131,8 +137,8 @@ impl Split {
         let state = self.first.info().state.clone();
         let mut datasets = vec![self.first];
         while datasets.len() < job.data.threads {
-            let opened = open_in_time(&self.component, &self.config, root, job.plugin_limits, state.clone())?;
-            datasets.push(opened);
+            let (component, limits) = (&self.component, job.plugin_limits);
+            datasets.push(Dataset::open_in_time(component, &self.config, root, limits, state.clone())?);
         }
         let fetcher = |mut dataset: Dataset| {
             let (prepare, first) = (self.prepare.clone(), self.purpose);
@@ -145,38 +151,5 @@ impl Split {
         let name = format!("plug-in `{}`", self.component.name());
         Prefetcher::start(schedule, fetchers, job.data.prefetch, name, job.plugin_limits.time + HOSTS_OWN)
             .context("cannot start the threads that read data")
-    }
-}
-
-/// Beyond a plug-in's limit: the host's own work on what it gave.
-const HOSTS_OWN: Duration = Duration::from_secs(5);
-
-/// As `Dataset::open`, which ends in time unless it reads a file that never answers. On a thread of its own, which is left
-/// behind then.
-fn open_in_time(
-    component: &Component,
-    config: &serde_json::Value,
-    root: &Path,
-    limits: PluginLimits,
-    state: Option<DatasetState>,
-) -> Result<Dataset> {
-    let limit = limits.open_time + HOSTS_OWN;
-    let (give, take) = sync_channel(1);
-    let (plugin, config, root) = (component.clone(), config.clone(), root.to_owned());
-    let open = move || {
-        let _ = give.send(Dataset::open(&plugin, &config, &root, limits, state));
-    };
-    thread::Builder::new()
-        .name("open".into())
-        .spawn(open)
-        .context("cannot start a thread to open the data")?;
-    match take.recv_timeout(limit) {
-        Ok(opened) => Ok(opened?),
-        Err(RecvTimeoutError::Disconnected) => bail!("the thread that opens the data panicked"),
-        Err(RecvTimeoutError::Timeout) => bail!(
-            "plug-in `{}` has not come back from `open` within {limit:?}\n  \
-             hint: is there a pipe or a dead network drive in the data folder? `plugins.open_time_ms` is for slow ones",
-            component.name()
-        ),
     }
 }

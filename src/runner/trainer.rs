@@ -27,7 +27,7 @@ use super::validation::{
 };
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{Consistency, ModuleSpec, Place, Placement, Task, Training};
+use crate::job::{Consistency, ModuleSpec, Place, Placement, PluginRef, Task, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
     Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
@@ -119,6 +119,12 @@ impl Trainer<'_> {
     /// The training loop.
     fn train(&mut self, given: Option<&References>) -> Result<Trained> {
         self.doing("opening the data");
+        // Should it hold the job up, it is named.
+        let plugin = match &self.job.data.plugin {
+            PluginRef::Builtin(name) => name.clone(),
+            PluginRef::File(path) => path.display().to_string(),
+        };
+        self.mesh.doing(&format!("opening the data with plug-in `{plugin}`"));
         let host = Host::apart(&self.job.plugin_limits)?;
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())

@@ -16,7 +16,7 @@ use super::measured::Worked;
 use super::metrics::Summary;
 use super::preflight::{self, Facts, Preflight};
 use super::progress::{Reporter, Update};
-use super::run_folder::{self, RunFolder};
+use super::run_folder::{self, RunFolder, WhichModel};
 use super::run_recorder::{self, RunRecorder};
 use super::saved_model::{Numbers, States};
 use super::spool::Spool;
@@ -283,15 +283,16 @@ impl<'a> TrainingRank<'a> {
         }
         mesh.doing("writing the run folder");
         let states = States::take(self.training, &self.autograd, recorder.take_states(&self.autograd))?;
-        let (mut spool, mut odd) = (Spool::new(folder), Vec::new());
-        spool.write(run_folder::MODEL, |file, path| {
-            odd = states.write(self.training, Numbers::Weights, file, path)?;
-            Ok(())
-        })?;
-        if self.training.ema.is_some() {
-            spool.write(run_folder::MODEL_EMA, |file, path| {
-                states.write(self.training, Numbers::Averages, file, path).map(drop)
+        let mut spool = Spool::new(folder);
+        let averages = self.training.ema.as_ref().map(|_| (Numbers::Averages, WhichModel::Average));
+        let mut not_finite = Vec::new();
+        for (numbers, which) in [(Numbers::Weights, WhichModel::Last)].into_iter().chain(averages) {
+            let mut odd = Vec::new();
+            spool.write(which.file(), |file, path| {
+                odd = states.write(self.training, numbers, file, path)?;
+                Ok(())
             })?;
+            not_finite.extend(which.not_finite(&odd));
         }
         drop(states);
         if let Some(state) = recorder.take_data_state() {
@@ -304,9 +305,12 @@ impl<'a> TrainingRank<'a> {
             spool.warnings.push(format!("{error:#}"));
         }
         let mut summary = recorder.summary(self.job, self.training);
-        summary.warnings.extend(best.finish().err().map(|error| format!("{error:#}")));
+        match best.finish() {
+            Ok(odd) => not_finite.extend(WhichModel::Best.not_finite(&odd)),
+            Err(error) => summary.warnings.push(format!("{error:#}")),
+        }
         summary.warnings.extend(unsaved);
-        summary.warnings.extend(not_finite(&odd));
+        summary.warnings.append(&mut not_finite);
         summary.warnings.append(&mut spool.warnings);
         let text = serde_json::to_string_pretty(&summary).context("the summary is not JSON")?;
         spool.write(run_folder::SUMMARY, |mut file, _| Ok(writeln!(file, "{text}")?))?;
@@ -354,15 +358,3 @@ fn trainers_beside(mesh: &Mesh, trainers: &[Rank], rank: Rank) -> usize {
 }
 
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-
-/// What to say of a model that is not made of numbers.
-fn not_finite(tensors: &[String]) -> Option<String> {
-    let (first, more) = tensors.split_first()?;
-    let others = match more.len() {
-        0 => String::new(),
-        others => format!(" and {}", counted(others as u64, "other")),
-    };
-    Some(format!(
-        "the saved model has numbers that are not finite, in {first}{others}: nothing can be predicted with it"
-    ))
-}

@@ -2,20 +2,23 @@
 //! forked from one that has no threads, and nothing that looking leaves behind is to be in them.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::fcntl::OFlag;
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, pipe2};
 use serde::{Deserialize, Serialize};
 
 use super::inputs;
 use super::launch::fork_alone;
+use super::try_script::read_within;
 use crate::job::{JobError, Training};
+use crate::plugin::HOSTS_OWN;
 
 /// A [`JobError`] on its way.
 #[derive(Serialize, Deserialize)]
@@ -24,13 +27,10 @@ struct Told {
     hint: Option<String>,
 }
 
-/// More than all errors of a job.
-const MOST: u64 = 1 << 20;
-
 /// What [`inputs::look`] finds wrong, with libtorch, in another process. This one may have no thread but its own.
 ///
 /// # Errors
-/// When there can be no such process, or it ends without a word.
+/// When there can be no such process, or it ends without a word, or not.
 pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
     let (from_child, to_parent) = pipe2(OFlag::O_CLOEXEC).context("a pipe")?;
     match fork_alone().context("a process to look at the data")? {
@@ -47,10 +47,17 @@ pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
         }
         ForkResult::Parent { child } => {
             drop(to_parent);
-            let mut told = Vec::new();
-            let read = File::from(from_child).take(MOST).read_to_end(&mut told);
+            let limit = patience(training);
+            let told = read_within(File::from(from_child), limit);
+            let Some(told) = told else {
+                // It may be stopped, or wait for a disk: it is told to end, and not waited for.
+                let _ = kill(child, Signal::SIGKILL);
+                bail!(
+                    "the process that looks at the data has not come back within {limit:?}\n  \
+                     hint: is it stopped, or does it read a dead network drive? `plugins.open_time_ms` is for slow ones"
+                );
+            };
             let ended = waitpid(child, None).context("the process that looks at the data")?;
-            read.context("what the process that looks at the data tells")?;
             let Ok(told) = serde_json::from_slice::<Vec<Told>>(&told) else {
                 bail!("the process that looks at the data {}", ending(ended));
             };
@@ -58,6 +65,14 @@ pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
             Ok(told.into_iter().map(error).collect())
         }
     }
+}
+
+/// Beyond all limits of the plug-ins that the process calls: what it waits for has one of its own.
+fn patience(training: &Training) -> Duration {
+    let limits = &training.plugin_limits;
+    let plugins = 3 + training.eval.metrics.len() as u32;
+    let each = limits.compile_time + limits.open_time + limits.time * 3 + 2 * HOSTS_OWN;
+    each * plugins + Duration::from_secs(60)
 }
 
 fn ending(ended: WaitStatus) -> String {

@@ -135,7 +135,7 @@ fn lower(resource: Resource, most: u64) -> nix::Result<()> {
 }
 
 /// All that comes until the other end is closed. None: that was too late.
-fn read_within(mut pipe: File, limit: Duration) -> Option<Vec<u8>> {
+pub(super) fn read_within(mut pipe: File, limit: Duration) -> Option<Vec<u8>> {
     const MOST: usize = 1 << 20;
     let deadline = Instant::now() + limit;
     let (mut told, mut chunk) = (Vec::new(), [0; 4096]);

@@ -17,9 +17,9 @@ BODIES = {
     new = torch.from_file("planted.txt", True, 6, dtype=0, layout=None, device=None, pin_memory=None)
     used = torch.add(written, new)
 """,
-    # Asks for 64 GB, and writes to them.
+    # Asks for 6.4 GB, which many a machine has, and writes to them.
     "swells": """\
-    used = torch.ones([1000000, 16000], dtype=6, layout=None, device=None, pin_memory=None)
+    used = torch.ones([1000000, 1600], dtype=6, layout=None, device=None, pin_memory=None)
 """,
     # Steers whatever terminal there is, and fails with an escape sequence.
     "shouts": """\

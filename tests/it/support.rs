@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::Location;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -63,6 +64,31 @@ pub fn peak_kib(process: impl std::fmt::Display) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches(" kB").parse().ok()
+}
+
+/// Names the test that is run alone.
+const ALONE: &str = "TEST_ALONE";
+
+/// Has the test of this path, which asks, run in a process of its own, where memory is its own. Whether this is that process.
+#[track_caller]
+pub fn is_alone(test: &str) -> bool {
+    const LIMIT: Duration = Duration::from_secs(1800);
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", test, "--nocapture"]).env(ALONE, test).stdin(Stdio::null());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    let ended = later(move || child.wait_with_output().expect("a child"));
+    let Ok(output) = ended.recv_timeout(LIMIT) else {
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        panic!("no end within {LIMIT:?}");
+    };
+    let [said, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    println!("{said}{told}");
+    assert!(output.status.success() && said.contains("1 passed"), "{test} failed alone: {}", output.status);
+    false
 }
 
 /// How often to try what only counts over many repetitions: `part`, and `all` where the whole is asked for.

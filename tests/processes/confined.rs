@@ -1,4 +1,4 @@
-//! TorchScript that is only checked: what of the machine the process that tries it can reach.
+//! What wants namespaces of its own: what of the machine the process can reach that tries TorchScript; a disk that is too small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,12 @@ use std::process::{Command, Stdio};
 use nix::unistd::Pid;
 
 use crate::signals::children;
-use crate::support::eventually;
+use crate::support::{eventually, later, within};
 
-pub const TESTS: &[(&str, fn())] = tests![a_script_that_is_checked_has_no_network_and_no_file_to_write,];
+pub const TESTS: &[(&str, fn())] = tests![
+    a_script_that_is_checked_has_no_network_and_no_file_to_write,
+    a_run_folder_without_room_for_the_model_is_refused_before_training,
+];
 
 /// Whether this system gives namespaces, as others see it.
 pub fn is_possible() -> bool {
@@ -54,6 +57,23 @@ fn a_script_that_is_checked_has_no_network_and_no_file_to_write() {
     let can_be_written =
         |mount: &&str| !mount.split(' ').nth(5).unwrap().split(',').any(|option| option == "ro");
     assert_eq!(mounts.lines().find(can_be_written), None, "{mounts}");
+}
+
+fn a_run_folder_without_room_for_the_model_is_refused_before_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut unshare = Command::new("unshare");
+    if !nix::unistd::geteuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=64k none . && exec \"$0\" \"$@\""]);
+    unshare.args([env!("CARGO_BIN_EXE_pstrain"), "spawn", "--master-port", "0"]);
+    // What is mounted is seen by those who go there anew.
+    let run = folder.path().join("RUN");
+    unshare.arg("--run-dir").arg(&run).current_dir(folder.path());
+    let output = within(later(move || unshare.env_remove("LD_PRELOAD").output().unwrap()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("RUN` has room for ") && said.contains(", and the model takes "), "{said}");
 }
 
 /// Ends with the test, and takes the process that tries the script along.

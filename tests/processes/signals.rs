@@ -51,7 +51,8 @@ const CHANGES: [(&str, &str); 5] = [
 ];
 
 /// What a run may leave.
-const FILES: [&str; 5] = ["flight", "job.toml", "metrics.jsonl", "model.safetensors", "summary.json"];
+const FILES: [&str; 7] =
+    [".run.lock", "flight", "job.toml", "metrics.jsonl", "model.safetensors", "report.html", "summary.json"];
 
 fn random(below: u64) -> u64 {
     RandomState::new().build_hasher().finish() % below

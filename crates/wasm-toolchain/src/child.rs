@@ -67,9 +67,12 @@ pub fn output_within(mut command: Command, limit: Duration) -> std::io::Result<O
     })
 }
 
-/// What a program that was to answer a question printed; `None` if it is missing or refused.
-pub fn answer(mut command: Command) -> Option<String> {
-    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+/// For a program that is to answer a question, as which version it is: on a slow disk too.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a program that was to answer a question printed; `None` if it is missing, refused, or did not answer in time.
+pub fn answer(command: Command) -> Option<String> {
+    let output = output_within(command, ANSWER_LIMIT).ok()??;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }

@@ -10,6 +10,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Pid, Uid};
 
+use wasm_toolchain::child::{ANSWER_LIMIT, output_within};
+
 use super::Finding;
 use crate::cache;
 use crate::human::{bytes, counted, thousands};
@@ -132,8 +134,10 @@ fn cache_folder() -> Finding {
 
 fn rust_plugins() -> Finding {
     const WHAT: &str = "plug-ins in Rust";
-    match wasm_toolchain::Toolchain::here(Path::new(".")) {
-        Ok(toolchain) => Finding::fine(WHAT, toolchain.describe(Path::new("."))),
+    // In the current folder a `rust-toolchain.toml` of somebody else would choose which compiler is run.
+    let nowhere = Path::new("/");
+    match wasm_toolchain::Toolchain::here(nowhere) {
+        Ok(toolchain) => Finding::fine(WHAT, toolchain.describe(nowhere)),
         Err(missing) => {
             Finding::missing(WHAT, format!("cannot be built here: {}", missing.what), missing.hint)
         }
@@ -145,8 +149,10 @@ fn python_plugins() -> Finding {
     let script = "import sys, venv, ensurepip
 assert sys.version_info >= (3, 10)
 print(sys.version.split()[0])";
-    let told = Command::new("python3").args(["-I", "-c", script]).current_dir("/").output();
-    let version = told.ok().filter(|told| told.status.success()).map(|told| told.stdout);
+    let mut python = Command::new("python3");
+    python.args(["-I", "-c", script]).current_dir("/");
+    let told = output_within(python, ANSWER_LIMIT).ok().flatten();
+    let version = told.filter(|told| told.status.success()).map(|told| told.stdout);
     match version.and_then(|version| String::from_utf8(version).ok()) {
         Some(version) => Finding::fine(WHAT, format!("python3 {}", version.trim())),
         None => Finding::missing(

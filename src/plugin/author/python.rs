@@ -2,7 +2,7 @@
 
 use super::{AuthorError, Kind, Wasm};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use wasm_toolchain::child;
 
@@ -103,17 +103,17 @@ impl Tool {
 
 /// Puts the package into `fresh`/packages, by the pip that there is or by one in a virtual environment.
 fn install(python: &Path, fresh: &Path) -> Result<(), AuthorError> {
-    let mut has_pip = child::clean(python);
+    let mut has_pip = isolated(python);
     has_pip.args(["-m", "pip", "--version"]);
     let with_pip = if child::answer(has_pip).is_some() {
         python.to_owned()
     } else {
-        let mut venv = child::clean(python);
+        let mut venv = isolated(python);
         venv.args(["-m", "venv"]).arg(fresh.join("venv"));
         run(venv, "making a virtual environment for componentize-py", NO_PIP)?;
         fresh.join("venv/bin/python")
     };
-    let mut pip = child::clean(with_pip);
+    let mut pip = isolated(&with_pip);
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]);
     pip.arg("--target").arg(fresh.join("packages")).arg(format!("componentize-py=={COMPONENTIZE_PY}"));
     run(
@@ -123,7 +123,15 @@ fn install(python: &Path, fresh: &Path) -> Result<(), AuthorError> {
     )
 }
 
-fn run(command: std::process::Command, doing: &str, hint: &'static str) -> Result<(), AuthorError> {
+/// A Python that takes its modules from where it is installed: by `-m` it would look for them in the current folder first, and
+/// who can write there would choose what is run.
+fn isolated(python: &Path) -> Command {
+    let mut python = child::clean(python);
+    python.arg("-I").current_dir("/");
+    python
+}
+
+fn run(command: Command, doing: &str, hint: &'static str) -> Result<(), AuthorError> {
     let output = child::output_within(command, INSTALL_LIMIT)
         .map_err(|error| AuthorError::not_started("python3", &error))?;
     match output {
@@ -141,4 +149,24 @@ fn cache() -> Result<PathBuf, AuthorError> {
         what: format!("there is no place for componentize-py: {no_cache}"),
         hint: no_cache.hint(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pip_that_somebody_has_put_into_the_current_folder_is_not_run() {
+        let root = tempfile::tempdir().unwrap();
+        for module in ["pip", "venv"] {
+            std::fs::create_dir(root.path().join(module)).unwrap();
+            std::fs::write(root.path().join(module).join("__main__.py"), "print('somebody else')").unwrap();
+            let mut python = isolated(Path::new("python3"));
+            assert_eq!(python.get_current_dir(), Some(Path::new("/")));
+            // As in a shell whose user is in that folder, and has it on the path.
+            python.current_dir(root.path()).env("PYTHONPATH", root.path());
+            let output = python.args(["-m", module, "--help"]).output().unwrap();
+            assert!(!String::from_utf8_lossy(&output.stdout).contains("somebody else"), "{module}");
+        }
+    }
 }

@@ -7,11 +7,12 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 use tch::Tensor;
 
-use super::{Request, measure, ms};
+use super::{MEASURED_FOR, Request, measure, ms};
 use crate::plugin::component::Component;
 use crate::plugin::dataset::{Dataset, Purpose};
 use crate::plugin::dtype::kind_name;
 use crate::plugin::error::PluginError;
+use crate::plugin::in_time::{HOSTS_OWN, Waited, in_time};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct DatasetReport {
@@ -39,7 +40,25 @@ pub struct FieldReport {
     pub shape: Vec<i64>,
 }
 
+/// How often it is opened, and how often asked for a batch beside the measured ones, of which one may begin too late.
+const OPENED: u32 = 2;
+const ASKED: u32 = 4 + 1;
+
+/// Ends, also where a file of the data never answers.
 pub fn check(component: &Component, request: &Request) -> Result<DatasetReport, PluginError> {
+    let limits = request.limits;
+    let limit = limits.open_time * OPENED + limits.time * ASKED + MEASURED_FOR + HOSTS_OWN;
+    let waited = Waited { plugin: component.name(), call: "check", key: "plugins.open_time_ms", limit };
+    let (component, config, root) = (component.clone(), request.config.clone(), request.root.to_owned());
+    let batch_size = request.batch_size;
+    in_time(waited, move || {
+        let (outputs, targets) = (Vec::new(), Vec::new());
+        let request = Request { config: &config, root: &root, limits, batch_size, outputs, targets };
+        look(&component, &request)
+    })?
+}
+
+fn look(component: &Component, request: &Request) -> Result<DatasetReport, PluginError> {
     let begun = Instant::now();
     let mut dataset = Dataset::open(component, request.config, request.root, request.limits, None)?;
     let open_ms = ms(begun.elapsed());

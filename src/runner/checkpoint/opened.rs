@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
+use c10d::finite::NotFinite;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -13,8 +14,9 @@ use super::part::Part;
 use super::state::{self, Figures, Successor, TrainerState};
 use super::store::{self, MANIFEST, Store};
 use super::tensors::{self, Layer};
-use super::{given, whole};
-use crate::human::hex;
+use super::whole::{self, Odd};
+use super::given;
+use crate::human::{cut, hex};
 use crate::job::weights::Scattered;
 use crate::job::{Place, Training};
 use crate::parallel::ModuleState;
@@ -46,6 +48,13 @@ pub struct Other {
     pub file: String,
     pub bytes: u64,
     pub sha256: String,
+}
+
+impl Manifest {
+    fn file_names(&self) -> impl Iterator<Item = &str> {
+        let parts = self.parts.iter().flat_map(|part| &part.files).map(|file| file.file.as_str());
+        parts.chain(self.others.iter().map(|other| other.file.as_str()))
+    }
 }
 
 /// A checkpoint that others build on. A run that has gone on from an earlier one may have come to the same step again.
@@ -102,13 +111,21 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Writes its model to one file, which will be at `path`.
+    /// Writes its model to one file, which will be at `path`. Tells which tensors are no numbers: those with NaN, and those with
+    /// infinities unless they are TorchScript's, which masks with them.
     ///
     /// # Errors
     /// A file cannot be read or written; something of the model is missing.
-    pub fn export(&self, numbers: Numbers, file: &File, path: &Path) -> Result<()> {
+    pub fn export(&self, numbers: Numbers, file: &File, path: &Path) -> Result<Vec<String>> {
         let base = self.base.as_ref().map(|base| base.layer());
-        whole::write(self.layer(), base, numbers, file, path)
+        let odd = whole::write(self.layer(), base, numbers, file, path)?;
+        let job = self.job_text().ok().and_then(|job| job.parse::<toml::Table>().ok());
+        let is_script = |module: &str| {
+            let module = job.as_ref().and_then(|job| job.get("modules")?.get(module));
+            module.is_some_and(|module| module.get("torchscript").is_some())
+        };
+        let odd = odd.into_iter().filter(|odd| odd.what == NotFinite::Nan || !is_script(&odd.module));
+        Ok(odd.map(|Odd { name, what, .. }| format!("`{name}` ({what})")).collect())
     }
 
     /// Where each tensor of its model is, which has to be in a folder. Needs no libtorch.
@@ -133,7 +150,8 @@ impl Checkpoint {
     pub fn size(&self) -> (u64, u64) {
         let parts = self.manifest.parts.iter().flat_map(|part| &part.files).map(|file| file.bytes);
         let all = parts.chain(self.manifest.others.iter().map(|file| file.bytes));
-        all.fold((0, 0), |(files, bytes), next| (files + 1, bytes + next))
+        // Numbers of somebody else's manifest may have no sum.
+        all.fold((0, 0), |(files, bytes), next| (files + 1, bytes.saturating_add(next)))
     }
 
     pub fn world_size(&self) -> u32 {
@@ -215,7 +233,21 @@ fn manifest(place: &Place, text: &str) -> Result<Manifest> {
         "`{place}` is a checkpoint of version {version}, and this program reads those up to {VERSION}\n  \
          hint: go on with the version of pstrain that wrote it"
     );
-    serde_json::from_str(text).with_context(unread)
+    let manifest: Manifest = serde_json::from_str(text).with_context(unread)?;
+    for file in manifest.file_names() {
+        ensure!(
+            is_plain(file),
+            "`{}` names a file `{}`, which is not one beside it",
+            place.join(MANIFEST),
+            cut(file, 100)
+        );
+    }
+    Ok(manifest)
+}
+
+/// Whether it is the name of a file, and leads nowhere else.
+fn is_plain(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']) && name.len() <= 255
 }
 
 /// What the checkpoint in `place` builds on, which lies beside it.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use c10d::finite::NotFinite;
 use tch::{Kind, Tensor};
 
 use super::part::Saved;
@@ -18,6 +19,13 @@ use crate::runner::saved_model::Numbers;
 
 /// By the name that the model's file has it under, its parts in their order.
 type Tensors<'a> = BTreeMap<String, Vec<Found<'a>>>;
+
+/// A tensor with numbers that are not finite.
+pub struct Odd {
+    pub module: String,
+    pub name: String,
+    pub what: NotFinite,
+}
 
 /// The model's.
 ///
@@ -47,7 +55,7 @@ fn of_slot(slot: Option<&'static str>) -> impl Fn(&Saved) -> bool {
 }
 
 /// Writes the model that is in `of`, and in the `base` of that, to `file`, which will be at `path`. Of a table that was cut over ranks
-/// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`.
+/// it has the rows that were used, and beside `NAME.weight` their ids, as `NAME.ids`. Tells which tensors are no numbers, by module.
 ///
 /// # Errors
 /// A file cannot be read or written; numbers of a tensor are missing.
@@ -57,7 +65,7 @@ pub fn write(
     numbers: Numbers,
     file: &File,
     path: &Path,
-) -> Result<()> {
+) -> Result<Vec<Odd>> {
     let mut tensors = tensors(of, base)?;
     if numbers == Numbers::Averages {
         take_averages(&mut tensors, find(of, base, of_slot(Some(AVERAGE)))?);
@@ -71,8 +79,9 @@ pub fn write(
         };
         written.with_context(|| format!("`{name}`"))?;
     }
-    whole.finish()?;
-    Ok(())
+    let odd = whole.finish()?.into_iter();
+    let module = |name: &str| tensors.get(name).map(|parts| parts[0].saved.module.clone());
+    Ok(odd.map(|(name, what)| Odd { module: module(&name).unwrap_or_default(), name, what }).collect())
 }
 
 /// In place of the parameters of which there are averages.

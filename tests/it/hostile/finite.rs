@@ -93,3 +93,34 @@ fn a_model_that_is_no_numbers_is_saved_with_a_warning_and_exit_code_1() {
         assert!(model(folder.path()).exists());
     }
 }
+
+/// Also the averages of its weights, the model of the best validation, and what is taken out of a checkpoint.
+#[test]
+fn whatever_is_saved_of_a_model_that_is_no_numbers_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "train.steps=1",
+        // Beyond float32 together, and each of them a number.
+        "optimizer.lr=1e25",
+        "optimizer.weight_decay=1e25",
+        "eval.every_steps=1",
+        "eval.best=accuracy",
+        "ema.decay=0.5",
+        "checkpoint.every_steps=1",
+    ];
+    let output = finish(&mut spawn(folder.path(), None, &settings));
+    assert_code(&output, 1);
+    let warnings = summary(folder.path())["warnings"].to_string();
+    for saved in ["the saved model", "the model of the best validation", "the saved average of the model"] {
+        assert!(warnings.contains(&format!("{saved} has numbers that are not finite, in `")), "{warnings}");
+    }
+    for (more, saved) in [(None, "the saved model"), (Some("--ema"), "the saved average of the model")] {
+        let mut export = pstrain(folder.path());
+        export.args(["checkpoint", "export", "RUN", "--out", "model.safetensors", "--overwrite"]).args(more);
+        let output = finish(&mut export);
+        assert_code(&output, 1);
+        let said = stderr(&output);
+        assert!(said.contains(&format!("warning: {saved} has numbers that are not finite")), "{said}");
+        assert!(folder.path().join("model.safetensors").exists());
+    }
+}

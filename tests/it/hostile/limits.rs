@@ -34,6 +34,22 @@ fn too_few_descriptors_addresses_or_data_are_told_with_the_limit_and_what_is_nee
     }
 }
 
+#[test]
+fn a_model_that_no_memory_holds_is_refused_with_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = include_str!("../../../jobs/digits_ps.toml");
+    let last = "{ type = \"linear\", name = \"fc\", in_features = 256, out_features = 10 }";
+    assert!(job.contains(last));
+    let wide = "{ type = \"linear\", name = \"wide\", in_features = 256, out_features = 2_000_000_000 },\n  \
+                { type = \"linear\", name = \"fc\", in_features = 2_000_000_000, out_features = 10 }";
+    std::fs::write(folder.path().join("job.toml"), job.replace(last, wide)).unwrap();
+    let output = finish(&mut spawn(folder.path(), Some("job.toml"), &[]));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(said.contains("the ranks here need ") && said.contains(" of memory at least, and may have "), "{said}");
+    assert!(!folder.path().join("RUN").exists());
+}
+
 /// What the shell gives by default may be raised up to what the system allows.
 #[test]
 fn a_soft_limit_is_raised_as_far_as_it_is_needed() {

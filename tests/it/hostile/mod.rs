@@ -6,6 +6,8 @@
 
 /// Ranks that ask without end.
 mod askers;
+/// Checkpoints that somebody has changed.
+mod checkpoints;
 /// Jobs and headers of safetensors with anything in them.
 mod files;
 /// Gradients and models that are no numbers.

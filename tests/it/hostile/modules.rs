@@ -14,7 +14,7 @@ mod random;
 /// What a module may import.
 mod world;
 
-pub use made::{Repeats, hard_to_compile, raw_loss, repeating};
+pub use made::{Repeats, hard_to_compile, raw_loss, raw_loss_without_numbers, repeating};
 pub use random::{random, tables};
 
 use world::{Import, PACKAGE, numbers};
@@ -23,26 +23,53 @@ use world::{Import, PACKAGE, numbers};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
     Loss,
+    /// One that says by what its mean is weighed.
+    WeighedLoss,
     RawLoss,
     Dataset,
+    Metric,
 }
 
 impl Form {
+    pub const ALL: [Form; 5] =
+        [Form::Loss, Form::WeighedLoss, Form::RawLoss, Form::Dataset, Form::Metric];
+
     fn world(self) -> &'static str {
         match self {
             Form::Loss => "loss-plugin",
+            Form::WeighedLoss => "weighed-loss-plugin",
             Form::RawLoss => "raw-loss-plugin",
             Form::Dataset => "dataset-plugin",
+            Form::Metric => "metric-plugin",
         }
     }
 
-    /// The interface, and its functions with what each is given: `i` is an i32, `I` an i64. All return a pointer.
-    fn exports(self) -> (&'static str, &'static [(&'static str, &'static str)]) {
+    /// Its functions, each with its interface and what it is given: `i` is an i32, `I` an i64. All return an i32, which is a
+    /// pointer, but for `weighs`, whose is the result.
+    fn exports(self) -> &'static [(&'static str, &'static str, &'static str)] {
         match self {
-            Form::Loss => ("loss", &[("open", "ii"), ("compute", "iiiii")]),
-            Form::RawLoss => ("raw-loss", &[("open", "ii"), ("compute", "iiiiii")]),
-            Form::Dataset => ("dataset", &[("open", "iiiii"), ("batch", "iiiiI")]),
+            Form::Loss => &[("loss", "open", "ii"), ("loss", "compute", "iiiii")],
+            Form::WeighedLoss => &[
+                ("loss", "open", "ii"),
+                ("loss", "compute", "iiiii"),
+                ("loss-weight", "weighs", ""),
+                ("loss-weight", "weigh", "ii"),
+            ],
+            Form::RawLoss => &[("raw-loss", "open", "ii"), ("raw-loss", "compute", "iiiiii")],
+            Form::Dataset => &[("dataset", "open", "iiiii"), ("dataset", "batch", "iiiiI")],
+            Form::Metric => &[
+                ("metric", "open", "ii"),
+                ("metric", "update", "iiii"),
+                ("metric", "state", ""),
+                ("metric", "merge", "ii"),
+                ("metric", "value", ""),
+            ],
         }
+    }
+
+    /// Whether it composes operations on tensors.
+    fn has_tensors(self) -> bool {
+        matches!(self, Form::Loss | Form::WeighedLoss)
     }
 }
 
@@ -52,8 +79,9 @@ const HANDLES: u32 = 16;
 /// Bytes that calls read lists and texts from, and that they write results to.
 const SCRATCH: u32 = 2048;
 const SCRATCH_BYTES: u32 = 2048;
-/// What an export returns a pointer to.
+/// What an export returns a pointer to, and what `weigh` does.
 const RESULT: u32 = 8192;
+const WEIGHT: u32 = RESULT + 64;
 /// A field's record, its name and its shape.
 const FIELD: u32 = 8448;
 /// From here on `cabi_realloc` hands out memory.
@@ -73,10 +101,10 @@ fn module(
         types.ty().function(import.params.iter().copied(), import.result);
         imports.import(&import.module, &import.name, EntityType::Function(nth as u32));
     }
-    let (interface, calls) = form.exports();
+    let calls = form.exports();
     let (mut functions, mut exports, mut code) =
         (FunctionSection::new(), ExportSection::new(), CodeSection::new());
-    for (((name, params), body), own) in calls.iter().zip(&bodies).zip(imported.len() as u32..) {
+    for (((interface, name, params), body), own) in calls.iter().zip(&bodies).zip(imported.len() as u32..) {
         types.ty().function(numbers(params), Some(ValType::I32));
         functions.function(own);
         exports.export(&format!("pstrain:plugin/{interface}@0.2.0#{name}"), ExportKind::Func, own);

@@ -111,9 +111,83 @@ fn a_libtorch_that_others_could_have_put_there_is_not_loaded() {
 }
 
 #[test]
+fn a_backend_that_others_could_have_put_there_is_not_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = made(&folder.path().join("shared"), 0o777);
+    fs::write(shared.join("libpstrain_nccl.so"), "not even a library").unwrap();
+    let mut command = pstrain(folder.path());
+    command.args(["bench", "collectives", "--backend", "nccl"]);
+    let output = finish(command.env("PSTRAIN_BACKENDS", &shared).env("PSTRAIN_TRUSTED", ""));
+    let said = stderr(&output).replace(&folder.path().display().to_string(), "HOME");
+    assert_code(&output, 1);
+    assert!(said.contains("`HOME/shared` can be written by everybody"), "{said}");
+}
+
+/// Ranks that meet in a file wait for its lock without end, in c10d, and go where it says that rank 0 is.
+#[test]
+fn a_file_that_others_could_have_made_is_no_place_to_meet() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = made(&folder.path().join("shared"), 0o777);
+    fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
+    let meet = |within: &Path| {
+        let init = format!("cluster.init=file://{}", within.join("meet").display());
+        let mut command = pstrain(folder.path());
+        command.args(["run", "job.toml", "--rank", "1", "--world-size", "2", "--set", &init]);
+        finish(command.args(["--set", "cluster.join_timeout_ms=500"]))
+    };
+    let output = meet(&shared);
+    assert_code(&output, 2);
+    let said = stderr(&output).replace(&folder.path().display().to_string(), "HOME");
+    assert!(said.contains("could be somebody else's: `HOME/shared"), "{said}");
+    // Nobody else can take away what is in a folder as /tmp is.
+    assert_eq!(names(&shared), [""; 0]);
+    with_mode(&shared, 0o1777);
+    let output = meet(&shared);
+    assert!(stderr(&output).contains("could not learn from the file"), "{}", stderr(&output));
+    assert_eq!(mode(&shared.join("meet")), 0o600);
+}
+
+/// Whoever can read a folder can lock it.
+#[test]
+fn a_lock_on_a_run_folder_that_others_can_read_keeps_no_run_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = made(&folder.path().join("RUN"), 0o755);
+    let of_a_neighbour = fs::File::open(&run).unwrap();
+    of_a_neighbour.lock().unwrap();
+    assert_code(&finish(&mut spawn(folder.path(), None, &["train.steps=1", "eval.batch_size=2000"])), 0);
+    assert_eq!(mode(&run.join(".run.lock")), 0o600);
+    assert!(stdout(&finish(pstrain(folder.path()).args(["runs", "."]))).contains("finished"));
+}
+
+/// What stands in the folder that somebody happens to be in chooses no program: as in /tmp.
+#[test]
+fn a_toolchain_that_somebody_has_put_into_the_current_folder_is_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = made(&folder.path().join("evil/bin"), 0o755);
+    let here = folder.path().display();
+    for name in ["rustc", "cargo"] {
+        fs::write(tools.join(name), format!("#!/bin/sh\ntouch {here}/was-run\nexit 1\n")).unwrap();
+        with_mode(&tools.join(name), 0o755);
+    }
+    let toolchain = format!("[toolchain]\npath = \"{here}/evil\"\n");
+    fs::write(folder.path().join("rust-toolchain.toml"), toolchain).unwrap();
+    let output = finish(pstrain(folder.path()).arg("doctor").env_remove("RUSTUP_TOOLCHAIN"));
+    assert!(stdout(&output).contains("plug-ins in Rust"), "{}", stdout(&output));
+    assert!(!folder.path().join("was-run").exists());
+}
+
+#[test]
 fn a_run_is_open_to_no_more_than_the_folder_above_it() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = ["--set", "train.steps=1", "--set", "eval.batch_size=2000"];
+    let settings = [
+        "train.steps=1",
+        "eval.batch_size=2000",
+        "eval.every_steps=1",
+        "eval.best=accuracy",
+        "ema.decay=0.9",
+        "checkpoint.every_steps=1",
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     for (above, umask, run, file) in [
         (0o700, "022", 0o700, 0o600),
         (0o750, "002", 0o750, 0o640),
@@ -121,11 +195,21 @@ fn a_run_is_open_to_no_more_than_the_folder_above_it() {
         (0o777, "077", 0o700, 0o600),
     ] {
         let place = made(&folder.path().join(format!("{above:o}-{umask}")), above);
-        let arguments = [&["spawn", "--run-dir", "runs/one"][..], &settings].concat();
+        let arguments = [&["spawn", "--run-dir", "runs/one"][..], &settings[..]].concat();
         assert_code(&with_umask(&place, umask, &arguments, &[]), 0);
         assert_eq!([mode(&place.join("runs")), mode(&place.join("runs/one"))], [run; 2], "{above:o} {umask}");
-        for name in ["job.toml", "metrics.jsonl", "summary.json", "model.safetensors"] {
+        let models = ["model.safetensors", "model-best.safetensors", "model-ema.safetensors"];
+        for name in ["job.toml", "metrics.jsonl", "summary.json"].iter().chain(&models) {
             assert_eq!(mode(&place.join("runs/one").join(name)), file, "{above:o} {umask} {name}");
+        }
+        let checkpoints = place.join("runs/one/checkpoints");
+        let [checkpoint] = &names(&checkpoints)[..] else { panic!("one checkpoint of one step") };
+        let checkpoint = checkpoints.join(checkpoint);
+        assert_eq!([mode(&checkpoints), mode(&checkpoint)], [run; 2], "{above:o} {umask}");
+        let files = names(&checkpoint);
+        assert!(files.len() > 3, "{files:?}");
+        for name in files {
+            assert_eq!(mode(&checkpoint.join(&name)), file, "{above:o} {umask} {name}");
         }
     }
 }

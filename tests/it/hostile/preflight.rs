@@ -87,3 +87,21 @@ fn replicas_that_were_given_other_weights_take_no_step() {
     assert!(said.contains("files of modules.net.weights differ: SHA-256 "), "{said}");
     assert!(said.contains("on rank 0; SHA-256 ") || said.contains("on rank 1; SHA-256 "), "{said}");
 }
+
+/// Somebody's environment has put another one into the process: it is not believed to be the right one.
+#[test]
+fn a_libtorch_of_another_version_that_is_loaded_already_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let torch = folder.path().join("torch");
+    fs::create_dir_all(torch.join("lib")).unwrap();
+    // Any library, by that name.
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let any = maps.lines().find_map(|line| line.ends_with("/libm.so.6").then(|| &line[line.find('/').unwrap()..]));
+    fs::copy(any.unwrap(), torch.join("lib/libtorch_cpu.so")).unwrap();
+    fs::write(torch.join("version.py"), "__version__ = '2.9.1+cpu'\n").unwrap();
+    let mut command = spawn(folder.path(), None, &["train.steps=1"]);
+    let output = finish(command.env("LD_PRELOAD", torch.join("lib/libtorch_cpu.so")));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    assert!(said.starts_with("error: libtorch 2.9.1 of `") && said.contains("LD_PRELOAD"), "{said}");
+}

@@ -9,7 +9,7 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::proxy::{Side, Then, between};
-use crate::support::{config, echo, join_later, listener, message, peak_kib, times};
+use crate::support::{config, echo, is_alone, join_later, listener, message, peak_kib, times};
 use pstrain::rpc::{MeshConfig, Transport, Transports, Value};
 use pstrain::topology::Rank;
 use tch::{Kind, Tensor};
@@ -144,6 +144,10 @@ fn session(seed: u64) -> Duration {
 
 #[test]
 fn no_mutated_session_hangs_or_brings_a_rank_down() {
+    const MOST_MIB: u64 = 512;
+    if !is_alone("hostile::sessions::no_mutated_session_hangs_or_brings_a_rank_down") {
+        return;
+    }
     let (count, before) = (times(24, 1000), panics());
     let peak = || peak_kib("self").expect("it runs") >> 10;
     let peak_before = peak();
@@ -165,7 +169,6 @@ fn no_mutated_session_hangs_or_brings_a_rank_down() {
     });
     let (worst, grown) = (worst.into_inner().expect("no panic"), peak() - peak_before);
     println!("{count} mutated sessions; the longest (took, seed): {worst:?}; memory grew by {grown} MiB");
-    // Other tests run beside this one.
-    assert!(grown < 2048, "memory grew by {grown} MiB");
+    assert!(grown < MOST_MIB, "memory grew by {grown} MiB");
     assert_eq!(panics(), before, "an RPC thread panicked");
 }

@@ -9,7 +9,7 @@ use pstrain::plugin::{Host, Loss, PluginErrorKind};
 use serde_json::json;
 use tch::Tensor;
 
-use super::modules::{Repeats, hard_to_compile, raw_loss, repeating, tables};
+use super::modules::{Repeats, hard_to_compile, raw_loss, raw_loss_without_numbers, repeating, tables};
 use crate::program::{assert_code, finish, records, spawn, stderr, summary};
 
 fn uncached() -> Host {
@@ -32,6 +32,17 @@ fn tables_count_as_memory() {
     assert_eq!(error.kind, PluginErrorKind::OutOfMemory { limit_bytes: 64 << 20 });
     let told = error.to_string();
     assert!(told.contains("plug-in `tables`: `start`") && told.contains("`plugins.memory_mb`"), "{told}");
+}
+
+#[test]
+fn there_are_not_too_many_tables() {
+    let open = |count| {
+        let component = uncached().load("tables", &tables(count, 1)).unwrap();
+        Loss::open(&component, &json!({}), PluginLimits::default()).map(drop)
+    };
+    open(50).unwrap();
+    let told = open(101).unwrap_err().to_string();
+    assert!(told.starts_with("plug-in `tables`: `start`") && told.contains("table"), "{told}");
 }
 
 #[test]
@@ -123,6 +134,18 @@ fn a_raw_loss_beyond_float32_is_infinite_and_stops_the_job() {
     let (_folder, output) = train(&raw_loss(1e308, ("mine", 1.0)), &[]);
     assert_code(&output, 1);
     assert!(stderr(&output).contains("the loss is inf"), "{}", stderr(&output));
+}
+
+/// Its loss is a number, its gradient is none: also of the last step, after which no loss would show it.
+#[test]
+fn a_raw_loss_whose_gradient_is_nan_stops_the_job_before_the_update() {
+    for more in [vec![], vec!["train.steps=1"]] {
+        let (folder, output) = train(&raw_loss_without_numbers(), &more);
+        assert_code(&output, 1);
+        let said = stderr(&output);
+        assert!(said.contains("step 1: module `net`: the gradient of parameter `0.weight` is NaN"), "{said}");
+        assert!(!crate::program::model(folder.path()).exists());
+    }
 }
 
 #[test]

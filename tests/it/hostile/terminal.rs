@@ -1,6 +1,11 @@
 //! What others wrote, on the way to a terminal.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::program::*;
 
@@ -39,4 +44,63 @@ fn names_in_files_and_values_of_jobs_are_shown_as_escapes() {
         assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
         assert!(!told || said.contains("owned"), "{said}");
     }
+}
+
+/// The built-in job with two checkpoints.
+fn checkpoints(folder: &Path) -> [PathBuf; 2] {
+    let settings = ["train.consistency=bsp", "train.steps=20", "checkpoint.every_steps=10"];
+    assert_code(&finish(&mut spawn_with(folder, None, &settings, &["--run-dir", "RUN"])), 0);
+    fs::remove_file(folder.join("RUN/summary.json")).unwrap();
+    [10, 20].map(|step| folder.join(format!("RUN/checkpoints/step-{step:010}")))
+}
+
+fn change_manifest(checkpoint: &Path, change: impl Fn(&mut Value)) {
+    let path = checkpoint.join("manifest.json");
+    let mut manifest = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut manifest);
+    fs::write(&path, manifest.to_string()).unwrap();
+}
+
+/// A file that the coordinator has written, with more in it, and a manifest that says so.
+fn add_to(checkpoint: &Path, name: &str, more: &str) {
+    let text = fs::read_to_string(checkpoint.join(name)).unwrap() + more;
+    fs::write(checkpoint.join(name), &text).unwrap();
+    change_manifest(checkpoint, |manifest| {
+        let others = manifest["others"].as_array_mut().unwrap();
+        let other = others.iter_mut().find(|other| other["file"] == name).unwrap();
+        other["bytes"] = text.len().into();
+        other["sha256"] = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+    });
+}
+
+#[track_caller]
+fn assert_escaped(output: &Output) {
+    let said = stdout(output) + &stderr(output);
+    assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    assert!(said.contains(r"\u{1b}]0;owned"), "{said}");
+}
+
+/// Keys of its job, which may differ from those of the run that goes on; names of files that are not there.
+#[test]
+fn what_a_checkpoint_of_somebody_else_says_is_shown_as_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let [older, newer] = checkpoints(folder.path());
+    let quoted = serde_json::to_string(EVIL).unwrap().replace('\u{9b}', "\\u009b");
+    add_to(&older, "job.toml", &format!("\n[elsewhere]\n{quoted} = 1\n"));
+    let resumed = ["--run-dir", "AGAIN", "--resume", older.to_str().unwrap()];
+    let settings = ["train.consistency=bsp", "train.steps=20", "checkpoint.every_steps=10"];
+    let output = finish(&mut spawn_with(folder.path(), None, &settings, &resumed));
+    assert_code(&output, 0);
+    assert_escaped(&output);
+
+    change_manifest(&newer, |manifest| manifest["others"][0]["file"] = EVIL.into());
+    let resumed = ["--run-dir", "ONCE_MORE", "--resume", "RUN"];
+    let output = finish(&mut spawn_with(folder.path(), None, &settings, &resumed));
+    assert_code(&output, 0);
+    assert_escaped(&output);
+    assert!(stderr(&output).contains("a newer checkpoint is left out"), "{}", stderr(&output));
+    let export = ["checkpoint", "export", "RUN", "--out", "model.safetensors"];
+    let output = finish(pstrain(folder.path()).args(export));
+    assert_code(&output, 0);
+    assert_escaped(&output);
 }

@@ -11,7 +11,7 @@ use crate::program::*;
 use crate::support::runs_by_default;
 
 /// Two trainers, and a table on two servers, of which a step has a few rows.
-pub(super) const JOB: &str = r#"name = "rows"
+pub const JOB: &str = r#"name = "rows"
 seed = 3
 [roles]
 trainer = 2

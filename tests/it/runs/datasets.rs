@@ -99,6 +99,25 @@ test = { folder = "test", resize = 16, crop = 12 }"#;
     assert!(run(&["data.train.random_crop=false"]).1 != first, "nothing is random");
 }
 
+/// An image is opened with the first samples, which are looked at before anything begins.
+#[test]
+fn a_pipe_among_the_images_holds_whoever_looks_at_the_job_up_for_a_while_only() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("train/a")).unwrap();
+    nix::unistd::mkfifo(&folder.path().join("train/a/pipe.png"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let data = "plugin = \"images\"\ntrain = { folder = \"train\", resize = 12, crop = 12 }";
+    let model = "input = [3, 12, 12]\nlayers = [\"flatten\", { type = \"linear\", in_features = 432, out_features = 2 }]";
+    job(folder.path(), model, data, "cross_entropy", 0.01);
+    let limit = ["--set", "plugins.time_ms=500"];
+    for command in [["check", "job.toml"].as_slice(), &["spawn", "job.toml", "--master-port", "0"]] {
+        let output = finish(pstrain(folder.path()).args(command).args(limit));
+        assert_code(&output, 2);
+        let said = stderr(&output);
+        assert!(said.contains("plug-in `images` has not come back from `batch` within 5.5s"), "{said}");
+        assert!(said.contains("`plugins.time_ms` is for slow ones"), "{said}");
+    }
+}
+
 #[test]
 fn text_becomes_characters_and_the_next_ones() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 mod bad_input;
-mod changed_rows;
+pub mod changed_rows;
 mod checkpoints;
 mod collectives;
 mod datasets;

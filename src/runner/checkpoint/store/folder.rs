@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use nix::fcntl::OFlag;
 
 use super::{MANIFEST, Sink, Source, Store, name, step_of};
 use crate::files;
@@ -93,14 +94,18 @@ impl Store for Folder {
 
     fn open(&self, file: &str) -> Result<Box<dyn Source>> {
         let path = self.path.join(file);
-        let opened = File::open(&path).and_then(|file| Ok(OpenFile { bytes: file.metadata()?.len(), file }));
-        Ok(Box::new(opened.with_context(|| format!("cannot read `{}`", path.display()))?))
+        let cannot_read = || format!("cannot read `{}`", path.display());
+        // To open a pipe would wait for whoever writes to it.
+        let opened = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
+        let file = opened.with_context(cannot_read)?;
+        let found = file.metadata().with_context(cannot_read)?;
+        ensure!(found.is_file(), "`{}` is no file", path.display());
+        Ok(Box::new(OpenFile { bytes: found.len(), file }))
     }
 
     fn create(&self, file: &str, _bytes: u64) -> Result<Box<dyn Sink>> {
         let path = self.path.join(file);
-        let file = File::options().write(true).create_new(true).open(&path);
-        let file = file.with_context(|| format!("cannot write `{}`", path.display()))?;
+        let file = files::create_new(&path).with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(Box::new(NewFile { file: BufWriter::with_capacity(BUFFER_BYTES, file), path }))
     }
 

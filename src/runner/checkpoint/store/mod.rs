@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
 use crate::human::hex;
@@ -130,13 +130,22 @@ fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
+/// Of a file that is read at once. The manifest of a model of a million tensors has less.
+const MOST_TEXT: u64 = 256 << 20;
+
 /// The whole of a small file.
 ///
 /// # Errors
-/// It is not there, cannot be read, or is no text.
+/// It is not there, cannot be read, is no text, or is too large for one.
 pub fn text(store: &dyn Store, file: &str) -> Result<String> {
     let cannot = || format!("cannot read `{}`", store.place().join(file));
     let source = store.open(file)?;
+    ensure!(
+        source.bytes() <= MOST_TEXT,
+        "`{}` has {} bytes; {MOST_TEXT} are possible",
+        store.place().join(file),
+        source.bytes()
+    );
     let mut bytes = vec![0; usize::try_from(source.bytes()).with_context(cannot)?];
     source.read_at(&mut bytes, 0).with_context(cannot)?;
     String::from_utf8(bytes).with_context(cannot)

@@ -48,11 +48,27 @@ pub fn raw_loss(loss: f64, metric: (&str, f64)) -> Vec<u8> {
     // The list of bytes of the first output.
     sink.i32_const(FIELD as i32).local_get(0).i64_load(at(12)).i64_store(at(0));
     sink.i32_const(RESULT as i32).end();
+    with_result(loss, metric, compute, Vec::new())
+}
+
+/// A raw loss that says 1, with a gradient that begins with 4 KiB of NaN.
+pub fn raw_loss_without_numbers() -> Vec<u8> {
+    let nan_at = FIELD as i64 + 256;
+    let mut compute = Function::new([]);
+    let mut sink = compute.instructions();
+    // As many bytes as the first output has, from there on.
+    sink.i32_const(FIELD as i32).local_get(0).i64_load(at(12)).i64_const(-1 << 32).i64_and();
+    sink.i64_const(nan_at).i64_or().i64_store(at(0));
+    sink.i32_const(RESULT as i32).end();
+    with_result(1.0, ("mine", 1.0), compute, vec![(nan_at as u32, vec![0xff; 4096])])
+}
+
+fn with_result(loss: f64, metric: (&str, f64), compute: Function, more: Vec<(u32, Vec<u8>)>) -> Vec<u8> {
     let (name, value) = metric;
     let list = |at: u32, length: u32| [at.to_le_bytes(), length.to_le_bytes()].concat();
     let result = [vec![0; 8], loss.to_le_bytes().into(), list(FIELD, 1), list(FIELD + 8, 1)].concat();
     let metric = [list(SCRATCH, name.len() as u32), value.to_le_bytes().into()].concat();
-    let data = vec![(RESULT, result), (FIELD + 8, metric), (SCRATCH, name.into())];
+    let data = [vec![(RESULT, result), (FIELD + 8, metric), (SCRATCH, name.into())], more].concat();
     module(Form::RawLoss, &[], (1, 1), vec![opens(), compute], data)
 }
 

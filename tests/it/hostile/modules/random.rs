@@ -5,7 +5,7 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use wasm_encoder::{BlockType, Function, InstructionSink, ValType};
 
 use super::world::{Import, Role, imports_of, wasi};
-use super::{FIELD, Form, HANDLES, POOL, RESULT, SCRATCH, SCRATCH_BYTES, at, module};
+use super::{FIELD, Form, HANDLES, POOL, RESULT, SCRATCH, SCRATCH_BYTES, WEIGHT, at, module};
 
 /// A random plug-in of one form: the same for the same seed. With or without calls of WASI.
 pub fn random(seed: u64, form: Form, with_wasi: bool) -> Vec<u8> {
@@ -15,8 +15,8 @@ pub fn random(seed: u64, form: Form, with_wasi: bool) -> Vec<u8> {
 fn build(seed: u64, form: Form, with_wasi: bool, tables: (u32, u64)) -> Vec<u8> {
     let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
     let own = match form {
-        Form::Loss => imports_of("tensors"),
-        Form::RawLoss => Vec::new(),
+        Form::Loss | Form::WeighedLoss => imports_of("tensors"),
+        Form::RawLoss | Form::Metric => Vec::new(),
         Form::Dataset => imports_of("output"),
     };
     let imports: Vec<Import> =
@@ -85,8 +85,8 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn module(&mut self) -> Vec<u8> {
         let first = self.imports.len() as u32;
-        let exports = self.form.exports().1.iter().zip(first..);
-        let bodies = exports.map(|((name, params), own)| self.body(name, params.len() as u32, own)).collect();
+        let exports = self.form.exports().iter().zip(first..);
+        let bodies = exports.map(|((_, name, params), own)| self.body(name, params.len() as u32, own)).collect();
         let data = self.data();
         module(self.form, self.imports, self.tables, bodies, data)
     }
@@ -96,16 +96,16 @@ impl Writer<'_> {
         let mut function = Function::new([(1, ValType::I32)]);
         let count = params;
         let mut sink = function.instructions();
-        if self.form == Form::Loss && name == "compute" {
+        if self.form.has_tensors() && matches!(name, "compute" | "weigh") {
             for nth in 0..HANDLES {
-                // The first output, or the first target.
-                let list = if nth % 3 == 2 { 2 } else { 0 };
+                // The first output, or the first target, which is all that `weigh` is given.
+                let list = if nth % 3 == 2 && name == "compute" { 2 } else { 0 };
                 sink.i32_const((POOL + 4 * nth) as i32).local_get(list).i32_load(at(0)).i32_store(at(0));
             }
         }
         let statements = match name {
             // A loss has no tensors yet.
-            "open" if self.form == Form::Loss => u32::from(self.dice.one_in(12)),
+            "open" | "weighs" if self.form.has_tensors() => u32::from(self.dice.one_in(12)),
             "open" => self.dice.below(3),
             _ => 1 + self.dice.below(12),
         };
@@ -198,7 +198,15 @@ impl Writer<'_> {
             sink.i32_const(self.dice.integer() as i32);
             return;
         }
-        if self.form == Form::Loss && name == "compute" {
+        if name == "weighs" {
+            sink.i32_const(self.dice.below(3) as i32);
+            return;
+        }
+        if name == "weigh" {
+            sink.i32_const(WEIGHT as i32);
+            return;
+        }
+        if self.form.has_tensors() && name == "compute" {
             let sum = self.imports.iter().position(|import| import.name == "[method]tensor.sum");
             let handle = (POOL + 4 * self.dice.below(HANDLES)) as i32;
             sink.i32_const(RESULT as i32 + 4).i32_const(handle).i32_load(at(0));
@@ -222,13 +230,21 @@ impl Writer<'_> {
         let list = |at: u32, length: u32| [at.to_le_bytes(), length.to_le_bytes()].concat();
         let result = match self.form {
             // A handle, and no metrics or wild ones.
-            Form::Loss => [wrong.to_le_bytes().into(), vec![0; 4], list(SCRATCH, self.metrics())].concat(),
+            Form::Loss | Form::WeighedLoss => [wrong.to_le_bytes().into(), vec![0; 4], list(SCRATCH, self.metrics())].concat(),
             Form::RawLoss => [
                 [wrong.to_le_bytes(), [0; 4]].concat(),
                 self.dice.number().to_le_bytes().into(),
                 // One gradient, of 24 bytes where all is well.
                 list(FIELD, 1),
                 list(SCRATCH, self.metrics()),
+            ]
+            .concat(),
+            // A state, whose length says of a figure whether it is several; and that figure.
+            Form::Metric => [
+                wrong.to_le_bytes().into(),
+                list(SCRATCH, self.dice.below(3)),
+                vec![0; 4],
+                if self.dice.one_in(2) { self.number() } else { list(FIELD, self.dice.below(3)) },
             ]
             .concat(),
             Form::Dataset => [
@@ -241,7 +257,10 @@ impl Writer<'_> {
             ]
             .concat(),
         };
+        // In the places of a weight.
+        let weight = [[wrong.to_le_bytes(), [0; 4]].concat(), self.number(), self.number()].concat();
         let field = match self.form {
+            Form::Metric => [list(FIELD + 64, 1), self.dice.number().to_le_bytes().into()].concat(),
             Form::RawLoss => list(SCRATCH, if self.dice.one_in(4) { self.dice.integer() as u32 } else { 24 }),
             _ => {
                 let dtype = self.dice.below(11);
@@ -254,10 +273,15 @@ impl Writer<'_> {
         vec![
             (SCRATCH, scratch),
             (RESULT, result),
+            (WEIGHT, weight),
             (FIELD, field),
             (FIELD + 64, b"x".into()),
             (FIELD + 72, sizes),
         ]
+    }
+
+    fn number(&mut self) -> Vec<u8> {
+        self.dice.number().to_le_bytes().into()
     }
 
     fn metrics(&mut self) -> u32 {

@@ -17,7 +17,7 @@ pub static PACKAGE: LazyLock<Package> = LazyLock::new(|| {
     let mut resolve = Resolve::default();
     let text = include_str!("../../../../plugins/wit/plugin.wit");
     let package = resolve.push_str("plugin.wit", text).expect("the WIT is well-formed");
-    let worlds = [Form::Loss, Form::RawLoss, Form::Dataset].map(|form| {
+    let worlds = Form::ALL.map(|form| {
         let world = resolve.select_world(&[package], Some(form.world())).expect("a world of the WIT");
         (form.world(), world)
     });

@@ -1,10 +1,12 @@
 //! `pstrain plugin check`.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use insta::assert_snapshot;
-use pstrain::job::PluginRef;
+use pstrain::job::{PluginLimits, PluginRef};
 use pstrain::plugin::PluginError;
 use pstrain::plugin::check::{Report, Request, Sketch, check};
 use serde_json::json;
@@ -154,4 +156,19 @@ fn parts_of_a_metric_are_merged_and_compared_with_all_samples() {
     assert!(merged.starts_with("WRONG: `value` is 0."), "{merged}");
     let cut = run_with("metric", &json!({}), Some(("float32[64,3]", "float32[64,3]"))).unwrap();
     assert!(cut.is_good());
+}
+
+/// A pipe among the images, which are opened when they are asked for: nobody writes to it.
+#[test]
+fn a_dataset_that_reads_a_pipe_is_waited_for_only_so_long() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("a")).unwrap();
+    nix::unistd::mkfifo(&folder.path().join("a/pipe.png"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let config = json!({ "folder": ".", "resize": 8, "crop": 8 });
+    let short = Duration::from_millis(100);
+    let limits = PluginLimits { time: short, open_time: short, ..LIMITS };
+    let (outputs, targets) = (Vec::new(), Vec::new());
+    let request = Request { config: &config, root: folder.path(), limits, batch_size: 4, outputs, targets };
+    let error = check(&HOST, &PluginRef::Builtin("images".into()), &request).unwrap_err();
+    assert_snapshot!(error, @"");
 }

@@ -106,6 +106,18 @@ fn handles_that_are_never_dropped_come_to_an_end() {
 }
 
 #[test]
+fn inputs_that_there_is_no_room_for_are_refused_with_the_limit() {
+    let limits = PluginLimits { max_files: 16, ..LIMITS };
+    let (x, y) = pair();
+    let outputs: Vec<Tensor> = (0..20).map(|_| x.shallow_clone()).collect();
+    let mut loss = Loss::open(&EVIL, &json!("none"), limits).unwrap();
+    assert_snapshot!(told(&loss.compute(&outputs, &[y], false).unwrap_err()), @r"
+    plug-in `evil`: `compute`: an operation was refused: there is no room for 20 more handles, those of its inputs; the limit is 16
+      hint: drop tensors that are not used any more; if it needs more at one time, raise `plugins.max_files`
+    ");
+}
+
+#[test]
 fn a_guest_cannot_make_libtorch_fill_the_machine() {
     assert_snapshot!(compute_error("explode"), @r"
     plug-in `evil`: `compute`: an operation was refused: mul: it makes 48 GiB, after 525.1 KiB in this call; the limit is 64.0 MiB (`plugins.memory_mb` and 64 times the inputs)
