@@ -14,8 +14,8 @@ use crate::files::WholeFile;
 use crate::human::{bytes, counted, thousands};
 use crate::job::{JobText, Place, Sources, load};
 use crate::runner::checkpoint::{self, Checkpoint, Criterion};
-use crate::runner::saved_model::Numbers;
 use crate::runner::run_folder::WhichModel;
+use crate::runner::saved_model::Numbers;
 use crate::runner::{libtorch, run_folder};
 
 pub fn command(command: CheckpointCommand) -> Result<u8, Failure> {

@@ -131,7 +131,10 @@ pub fn keep_in(
 ) -> Result<Option<KeptIn>, Failure> {
     let Beginning { checkpoint, run, finished } = resume::beginning(resolved, output)?;
     if let Some(run) = finished {
-        stderr::line(format_args!("the run in `{}` is finished: there is nothing to go on with", run.display()));
+        stderr::line(format_args!(
+            "the run in `{}` is finished: there is nothing to go on with",
+            run.display()
+        ));
         return Ok(None);
     }
     if checkpoint.is_none() {

@@ -225,7 +225,10 @@ fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8], limit: Duration) -> std
             Ok(()) => return Ok(turn),
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) if Instant::now() >= until => {
-                tracing::warn!(plugin = name, "another process has been compiling it for {limit:?}: not waited for");
+                tracing::warn!(
+                    plugin = name,
+                    "another process has been compiling it for {limit:?}: not waited for"
+                );
                 return Err(std::io::ErrorKind::TimedOut.into());
             }
             Err(TryLockError::WouldBlock) => thread::sleep(TICK),

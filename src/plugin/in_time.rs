@@ -46,9 +46,9 @@ pub fn in_time<T: Send + 'static>(
         .map_err(|error| failed(PluginErrorKind::Host, format!("no thread to be had: {error}")))?;
     take.recv_timeout(limit).map_err(|none| match none {
         RecvTimeoutError::Disconnected => failed(PluginErrorKind::Host, "its thread panicked".into()),
-        RecvTimeoutError::Timeout => failed(PluginErrorKind::NotBack { limit }, String::new()).with_hint(format!(
-            "is there a pipe or a dead network drive in the data folder? `{key}` is for slow ones"
-        )),
+        RecvTimeoutError::Timeout => failed(PluginErrorKind::NotBack { limit }, String::new()).with_hint(
+            format!("is there a pipe or a dead network drive in the data folder? `{key}` is for slow ones"),
+        ),
     })
 }
 
@@ -103,6 +103,9 @@ mod tests {
           hint: is there a pipe or a dead network drive in the data folder? `plugins.time_ms` is for slow ones
         ");
         let panicked = in_time(waited, || panic!("boom"));
-        assert_eq!(panicked.map(|(): ()| ()).unwrap_err().to_string(), "plug-in `x`: `batch`: its thread panicked");
+        assert_eq!(
+            panicked.map(|(): ()| ()).unwrap_err().to_string(),
+            "plug-in `x`: `batch`: its thread panicked"
+        );
     }
 }

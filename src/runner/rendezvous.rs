@@ -118,7 +118,9 @@ fn look_at(path: &Path) -> Result<()> {
         let untrusted = match ownership::check_code(path) {
             Ok(_) => break,
             // The last of an earlier run's ranks has deleted it.
-            Err(Untrusted::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound && look < LOOKS => continue,
+            Err(Untrusted::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound && look < LOOKS => {
+                continue;
+            }
             Err(untrusted) => untrusted,
         };
         if is_new {

@@ -124,7 +124,9 @@ fn culprit(ranks: &[Found], free_bytes: Option<u64>) -> Option<Culprit> {
         return Some(found(keeper, Cause::FullDisk { free_bytes }, None));
     }
     // From the surest to what is left. Of several ranks to which the same happens the one that stands longest is named.
-    let looks: [&dyn Fn(&Found) -> Option<(Cause, Option<f64>)>; 9] = [
+    /// Whether a rank is it, by one kind of cause.
+    type Look<'a> = &'a dyn Fn(&Found) -> Option<(Cause, Option<f64>)>;
+    let looks: [Look<'_>; 9] = [
         &|rank| (rank.process == Process::Stopped).then_some((Cause::Stopped, None)),
         &|rank| (rank.process == Process::Gone && !is_told_lost(ranks)).then_some((Cause::Gone, None)),
         &plug_in,

@@ -27,9 +27,7 @@ const SOMEBODY_ELSE: u32 = 4242;
 fn a_copy_with_rights_of_its_own_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for (user, group, bits) in
-        [(Some(SOMEBODY_ELSE), None, 0o4755), (None, Some(SOMEBODY_ELSE), 0o2755)]
-    {
+    for (user, group, bits) in [(Some(SOMEBODY_ELSE), None, 0o4755), (None, Some(SOMEBODY_ELSE), 0o2755)] {
         let copy = folder.path().join(format!("pstrain-{bits:o}"));
         fs::copy(env!("CARGO_BIN_EXE_pstrain"), &copy).unwrap();
         chown(&copy, user, group).unwrap();

@@ -212,7 +212,7 @@ fn copy(folder: &Path, file: &super::plan::JobFile, resume: bool) -> Result<Path
     if there.is_some_and(|there| there != file.text) {
         return Err(Failure::usage(Wrong::new(
             format!("`{}` is another job than the sweep began with", file.path.display()),
-            &format!("that one is `{}`: name it, or another --dir", path.display()),
+            format!("that one is `{}`: name it, or another --dir", path.display()),
         )));
     }
     let made = files::make_folders(&within).and_then(|()| files::write(&within, name, file.text.as_bytes()));

@@ -113,7 +113,7 @@ mod tests {
     fn the_best_come_first_then_who_was_stopped_latest_then_who_has_no_figure() {
         let outcome =
             |state, figure: Option<f64>, step| Outcome { state, figure, step, ..Outcome::waiting() };
-        let mut outcomes = vec![
+        let mut outcomes = [
             outcome(State::Waiting, None, 0),
             outcome(State::Failed, Some(0.99), 5),
             outcome(State::Stopped, Some(0.8), 10),

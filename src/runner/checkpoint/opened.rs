@@ -10,12 +10,12 @@ use c10d::finite::NotFinite;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::given;
 use super::part::Part;
 use super::state::{self, Figures, Successor, TrainerState};
 use super::store::{self, MANIFEST, Store};
 use super::tensors::{self, Layer};
 use super::whole::{self, Odd};
-use super::given;
 use crate::human::{cut, hex};
 use crate::job::weights::Scattered;
 use crate::job::{Place, Training};

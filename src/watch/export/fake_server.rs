@@ -19,7 +19,6 @@ pub struct FakeServer {
 
 #[derive(Clone, Debug)]
 pub struct Asked {
-    pub method: String,
     pub path: String,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
@@ -64,7 +63,7 @@ impl Asked {
         };
         let first = line();
         let mut words = first.split(' ').map(str::to_owned);
-        let (method, path) = (words.next().unwrap(), words.next().unwrap());
+        let path = words.nth(1).unwrap();
         let mut headers = BTreeMap::new();
         loop {
             let line = line();
@@ -74,7 +73,7 @@ impl Asked {
         let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        Asked { method, path, headers, body }
+        Asked { path, headers, body }
     }
 
     pub fn json(&self) -> serde_json::Value {

@@ -96,6 +96,9 @@ struct Shared {
     changed: Condvar,
 }
 
+/// Lines by their numbers, and the end behind the last of them.
+type Came = (Vec<(u64, MetricsLine)>, Option<Ended>);
+
 #[derive(Default)]
 struct State {
     /// With their numbers, counted from 1.
@@ -225,8 +228,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Lines that have come, and the end behind the last of them. None: nobody follows the run any more.
-    fn next(&self) -> Option<(Vec<(u64, MetricsLine)>, Option<Ended>)> {
+    /// What has come. None: nobody follows the run any more.
+    fn next(&self) -> Option<Came> {
         let state = self.lock();
         let is_over = |state: &State| state.is_closed || state.ended.is_some();
         let nothing = |state: &mut State| state.waiting.is_empty() && !is_over(state);

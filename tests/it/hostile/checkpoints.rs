@@ -58,7 +58,18 @@ fn change(value: &mut Value, at: &mut usize, random: &mut ChaCha8Rng) -> bool {
 /// What somebody could put in its place: mostly of the same kind.
 fn wild(old: &Value, random: &mut ChaCha8Rng) -> Value {
     let numbers = [0, 1, 2, 7, 1 << 31, 1 << 32, 1 << 53, 1 << 62, i64::MAX as u64, u64::MAX, u64::MAX - 7];
-    let names = ["", ".", "..", "../job.toml", "/etc/passwd", "manifest.json", "x\u{1b}[2J", "a\0b", "Int64", "exp_avg"];
+    let names = [
+        "",
+        ".",
+        "..",
+        "../job.toml",
+        "/etc/passwd",
+        "manifest.json",
+        "x\u{1b}[2J",
+        "a\0b",
+        "Int64",
+        "exp_avg",
+    ];
     let number = |random: &mut ChaCha8Rng| numbers[random.random_range(0..numbers.len())];
     match (old, random.random_range(0..8)) {
         (_, 0) => Value::Null,
@@ -72,7 +83,11 @@ fn wild(old: &Value, random: &mut ChaCha8Rng) -> Value {
         (Value::Array(all), _) => all.iter().skip(1).cloned().collect(),
         (Value::Object(all), _) if !all.is_empty() => {
             let gone = random.random_range(0..all.len());
-            all.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, (k, v))| (k.clone(), v.clone())).collect()
+            all.iter()
+                .enumerate()
+                .filter(|(at, _)| *at != gone)
+                .map(|(_, (k, v))| (k.clone(), v.clone()))
+                .collect()
         }
         _ => json!(number(random)),
     }
@@ -127,7 +142,8 @@ fn no_changed_manifest_or_state_does_more_than_to_be_refused() {
     let place = trained(folder.path());
     let out = folder.path().join("out.safetensors");
     use_it(&place, &out).expect("it is whole");
-    let files = ["manifest.json", "state.json"].map(|name| (place.join(name), fs::read_to_string(place.join(name)).unwrap()));
+    let files = ["manifest.json", "state.json"]
+        .map(|name| (place.join(name), fs::read_to_string(place.join(name)).unwrap()));
     let before = peak_kib("self").expect("it runs");
     let (mut worst, mut refused) = ((Duration::ZERO, 0), 0);
     let all = times(150, 5_000);
@@ -145,7 +161,10 @@ fn no_changed_manifest_or_state_does_more_than_to_be_refused() {
         worst = worst.max((took, seed));
     }
     let grown = (peak_kib("self").expect("it runs") - before) >> 10;
-    println!("{refused} of {all} refused; the longest took {:?} (seed {}); memory grew by {grown} MiB", worst.0, worst.1);
+    println!(
+        "{refused} of {all} refused; the longest took {:?} (seed {}); memory grew by {grown} MiB",
+        worst.0, worst.1
+    );
     assert!(grown < MOST_MIB, "memory grew by {grown} MiB");
     assert!(refused > all / 4, "{refused} of {all}");
 }
@@ -161,7 +180,11 @@ fn a_manifest_that_names_files_elsewhere_is_refused_and_so_is_a_pipe_or_one_of_a
         let mut value: Value = serde_json::from_str(&text).unwrap();
         value["others"][0]["file"] = name.into();
         fs::write(&manifest, value.to_string()).unwrap();
-        assert!(refused().contains(&format!("names a file `{name}`, which is not one beside it")), "{}", refused());
+        assert!(
+            refused().contains(&format!("names a file `{name}`, which is not one beside it")),
+            "{}",
+            refused()
+        );
     }
     fs::File::create(&manifest).unwrap().set_len(300 << 20).unwrap();
     assert!(refused().contains("has 314572800 bytes; 268435456 are possible"), "{}", refused());

@@ -50,7 +50,8 @@ fn run(form: Form, module: &[u8], root: &Path) -> Result<(), PluginError> {
         Form::Metric => {
             let open = || Metric::open(&component, &json!({}), limits());
             let (mut metric, mut other) = (open()?, open()?);
-            let (output, target) = (Tensor::ones([2, 3], tch::kind::FLOAT_CPU), Tensor::from_slice(&[0i64, 2]));
+            let (output, target) =
+                (Tensor::ones([2, 3], tch::kind::FLOAT_CPU), Tensor::from_slice(&[0i64, 2]));
             for _ in 0..2 {
                 metric.update(&[output.shallow_clone()], &[target.shallow_clone()])?;
             }

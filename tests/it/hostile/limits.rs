@@ -46,7 +46,10 @@ fn a_model_that_no_memory_holds_is_refused_with_what_there_is() {
     let output = finish(&mut spawn(folder.path(), Some("job.toml"), &[]));
     assert_code(&output, 2);
     let said = stderr(&output);
-    assert!(said.contains("the ranks here need ") && said.contains(" of memory at least, and may have "), "{said}");
+    assert!(
+        said.contains("the ranks here need ") && said.contains(" of memory at least, and may have "),
+        "{said}"
+    );
     assert!(!folder.path().join("RUN").exists());
 }
 

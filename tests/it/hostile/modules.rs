@@ -31,8 +31,7 @@ pub enum Form {
 }
 
 impl Form {
-    pub const ALL: [Form; 5] =
-        [Form::Loss, Form::WeighedLoss, Form::RawLoss, Form::Dataset, Form::Metric];
+    pub const ALL: [Form; 5] = [Form::Loss, Form::WeighedLoss, Form::RawLoss, Form::Dataset, Form::Metric];
 
     fn world(self) -> &'static str {
         match self {

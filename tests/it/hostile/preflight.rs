@@ -96,7 +96,8 @@ fn a_libtorch_of_another_version_that_is_loaded_already_is_refused() {
     fs::create_dir_all(torch.join("lib")).unwrap();
     // Any library, by that name.
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let any = maps.lines().find_map(|line| line.ends_with("/libm.so.6").then(|| &line[line.find('/').unwrap()..]));
+    let any =
+        maps.lines().find_map(|line| line.ends_with("/libm.so.6").then(|| &line[line.find('/').unwrap()..]));
     fs::copy(any.unwrap(), torch.join("lib/libtorch_cpu.so")).unwrap();
     fs::write(torch.join("version.py"), "__version__ = '2.9.1+cpu'\n").unwrap();
     let mut command = spawn(folder.path(), None, &["train.steps=1"]);

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::proxy::{Side, Then, between};
-use crate::support::{config, echo, join_later, listener, message, one, shut_down, within};
 use crate::program::{assert_code, pstrain, start, wait};
 use crate::support::LIMIT;
+use crate::support::{config, echo, join_later, listener, message, one, shut_down, within};
 use pstrain::rpc::{JoinError, Mesh, MeshConfig, Methods, RefusalReason, Token, Transport, Transports};
 use pstrain::topology::{Rank, WorldSize};
 

@@ -69,7 +69,8 @@ fn add_to(checkpoint: &Path, name: &str, more: &str) {
         let others = manifest["others"].as_array_mut().unwrap();
         let other = others.iter_mut().find(|other| other["file"] == name).unwrap();
         other["bytes"] = text.len().into();
-        other["sha256"] = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+        other["sha256"] =
+            Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
     });
 }
 

@@ -209,7 +209,12 @@ fn a_rank_that_lives_and_does_not_move_ends_the_job_with_what_it_stands_at() {
     let ended = run_and_change_data(folder.path(), 3, &settings, |rank| (rank == 1).then_some("own"), pipe);
     for (code, said) in ended {
         assert_eq!(code, Some(3), "{said}");
-        assert!(said.contains(" stands still while opening the data with plug-in `csv`: no sign of progress for "), "{said}");
+        assert!(
+            said.contains(
+                " stands still while opening the data with plug-in `csv`: no sign of progress for "
+            ),
+            "{said}"
+        );
         assert!(
             said.contains("(`cluster.stalled_after_ms` is 4000): it is at work of its own; rank 0 "),
             "{said}"

@@ -36,7 +36,7 @@ impl Run {
                 let of_rank = format!("\"rank\":{rank},\"loss\"");
                 metrics.matches(&of_rank).count() > 30
             };
-            trainers.iter().all(|rank| steps(rank))
+            trainers.iter().all(steps)
         });
         let id = launcher.id();
         let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();

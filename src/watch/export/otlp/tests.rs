@@ -32,8 +32,11 @@ fn attributes(given: &[KeyValue]) -> BTreeMap<String, String> {
     given.iter().map(|pair| (pair.key.clone(), text(pair))).collect()
 }
 
-/// By name of the metric: the values in their order, the attributes of the last one, and whether it is a sum.
-fn metrics(asked: &[Asked]) -> BTreeMap<String, (Vec<f64>, BTreeMap<String, String>, bool)> {
+/// The values of a metric in their order, the attributes of the last one, and whether it is a sum.
+type Metric = (Vec<f64>, BTreeMap<String, String>, bool);
+
+/// By name.
+fn metrics(asked: &[Asked]) -> BTreeMap<String, Metric> {
     let mut found = BTreeMap::new();
     for asked in asked.iter().filter(|asked| asked.path == "/v1/metrics") {
         let request = ExportMetricsServiceRequest::decode(asked.body.as_slice()).unwrap();

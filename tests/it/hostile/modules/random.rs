@@ -86,7 +86,8 @@ impl Writer<'_> {
     fn module(&mut self) -> Vec<u8> {
         let first = self.imports.len() as u32;
         let exports = self.form.exports().iter().zip(first..);
-        let bodies = exports.map(|((_, name, params), own)| self.body(name, params.len() as u32, own)).collect();
+        let bodies =
+            exports.map(|((_, name, params), own)| self.body(name, params.len() as u32, own)).collect();
         let data = self.data();
         module(self.form, self.imports, self.tables, bodies, data)
     }
@@ -230,7 +231,9 @@ impl Writer<'_> {
         let list = |at: u32, length: u32| [at.to_le_bytes(), length.to_le_bytes()].concat();
         let result = match self.form {
             // A handle, and no metrics or wild ones.
-            Form::Loss | Form::WeighedLoss => [wrong.to_le_bytes().into(), vec![0; 4], list(SCRATCH, self.metrics())].concat(),
+            Form::Loss | Form::WeighedLoss => {
+                [wrong.to_le_bytes().into(), vec![0; 4], list(SCRATCH, self.metrics())].concat()
+            }
             Form::RawLoss => [
                 [wrong.to_le_bytes(), [0; 4]].concat(),
                 self.dice.number().to_le_bytes().into(),
