@@ -30,7 +30,7 @@ pub fn job_of(run: &Path) -> Result<Job, Failure> {
     let path = run.join(JOB);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         Failure::usage(format_args!(
-            "`{}` is no run folder: {JOB}: {error}\n  hint: `pstrain runs` lists the runs in a folder",
+            "`{}` is not a run folder: {JOB}: {error}\n  hint: `pstrain runs` lists the runs in a folder",
             run.display()
         ))
     })?;

@@ -14,7 +14,7 @@ pub fn feed(args: &FeedArgs) -> Result<u8, Failure> {
     let file = folder.join(run_folder::JOB);
     if !file.is_file() {
         let folder = folder.display();
-        return Err(Failure::usage(format!("`{folder}` is no run folder: it has no {}", run_folder::JOB)));
+        return Err(Failure::usage(format!("`{folder}` is not a run folder: it has no {}", run_folder::JOB)));
     }
     let resolved = job::load_to_use(&file, &args.values, |_| Ok(()))?;
     let mut exporters = export::of_job(&resolved.job, folder)?;

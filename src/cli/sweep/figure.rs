@@ -52,7 +52,7 @@ impl Figure {
                 Some(known) => format!("did you mean {known}?"),
                 None => format!("this job has {}; what the loss reports is eval.NAME, too", known.join(", ")),
             };
-            return Err(Wrong::new(format!("`{wanted}` is no figure"), hint));
+            return Err(Wrong::new(format!("`{wanted}` is not a figure"), hint));
         };
         if !has_test {
             return Err(Wrong::new(

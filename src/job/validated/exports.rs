@@ -50,7 +50,7 @@ impl Address {
         let no = |problem, hint| Err(NoAddress { problem, hint });
         let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
         let Some(rest) = rest else {
-            return no("is no address of a server", "write http://HOST:PORT, or https://HOST");
+            return no("is not the address of a server", "write http://HOST:PORT, or https://HOST");
         };
         if text.len() > LONGEST {
             return no("is longer than an address may be", "use one of at most 1000 characters");
@@ -126,7 +126,7 @@ mod tests {
     fn what_is_no_such_address_is_refused() {
         let problem = |text: &str| Address::parse(text).unwrap_err().problem;
         for text in ["", "localhost:4318", "grpc://host:4317", "sqlite:///mlflow.db", "databricks"] {
-            assert_eq!(problem(text), "is no address of a server", "{text}");
+            assert_eq!(problem(text), "is not the address of a server", "{text}");
         }
         for text in ["http://", "http://:80", "http:///path", "http://ho st", "http://hö:1"] {
             assert_eq!(problem(text), "names no host", "{text}");

@@ -231,3 +231,32 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     if count > 0 { sum / f64::from(count) } else { 0.0 }
 }
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slowest {
+    pub rank: u32,
+    pub role: String,
+    /// Milliseconds of a step in which it works itself.
+    pub works_ms: f64,
+    /// The same of the trainer in the middle.
+    pub median_ms: f64,
+}
+
+impl Slowest {
+    /// How many times as long.
+    pub fn times(&self) -> f64 {
+        self.works_ms / self.median_ms
+    }
+}
+
+impl Facts {
+    /// The trainer that works longest for a step, where there are others.
+    pub fn slowest(&self) -> Option<Slowest> {
+        let mut works: Vec<(f64, &RankFacts)> =
+            self.trainers().filter(|rank| rank.steps > 0).map(|rank| (rank.works_ms(), rank)).collect();
+        works.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let (&(works_ms, rank), others) = works.split_last()?;
+        let median_ms = others.get(others.len() / 2)?.0;
+        (median_ms > 0.0).then(|| Slowest { rank: rank.rank, role: rank.role.clone(), works_ms, median_ms })
+    }
+}

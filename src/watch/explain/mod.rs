@@ -10,7 +10,7 @@ pub mod trace;
 
 use serde::Serialize;
 
-pub use facts::{Facts, JobFacts, RankFacts, RoleFacts};
+pub use facts::{Facts, JobFacts, RankFacts, RoleFacts, Slowest};
 pub use rules::Advice;
 pub use trace::{StepTimes, Traced};
 
@@ -37,28 +37,11 @@ pub struct Explanation {
     pub traced: Option<Traced>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Slowest {
-    pub rank: u32,
-    pub role: String,
-    /// Milliseconds of a step in which it works itself.
-    pub works_ms: f64,
-    /// The same of the trainer in the middle.
-    pub median_ms: f64,
-}
-
-impl Slowest {
-    /// How many times as long.
-    pub fn times(&self) -> f64 {
-        self.works_ms / self.median_ms
-    }
-}
-
 pub fn explain(watched: &Watched, job: &JobFacts, traced: Option<Traced>) -> Explanation {
     let facts = Facts::of(watched, job);
     let too_short = too_short(&facts);
     let advice = if too_short.is_some() { Vec::new() } else { rules::all(&facts) };
-    Explanation { slowest: slowest(&facts), too_short, advice, traced, facts }
+    Explanation { slowest: facts.slowest(), too_short, advice, traced, facts }
 }
 
 fn too_short(facts: &Facts) -> Option<String> {
@@ -73,16 +56,6 @@ fn too_short(facts: &Facts) -> Option<String> {
              hint: at least {FEWEST_STEPS} steps and {LEAST_S} s are needed; train.steps or train.epochs make it longer"
         )
     })
-}
-
-/// The trainer that works longest for a step, where there are others.
-fn slowest(facts: &Facts) -> Option<Slowest> {
-    let mut works: Vec<(f64, &RankFacts)> =
-        facts.trainers().filter(|rank| rank.steps > 0).map(|rank| (rank.works_ms(), rank)).collect();
-    works.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let (&(works_ms, rank), others) = works.split_last()?;
-    let median_ms = others.get(others.len() / 2)?.0;
-    (median_ms > 0.0).then(|| Slowest { rank: rank.rank, role: rank.role.clone(), works_ms, median_ms })
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::facts::{Facts, WORK};
-use super::slowest;
 use crate::profile::Activity;
 
 /// What may be changed, and why.
@@ -197,7 +196,7 @@ fn exchange_takes_long(facts: &Facts) -> Option<Advice> {
 
 /// A trainer takes much longer than the one in the middle, and the others wait for it.
 fn one_is_slow(facts: &Facts) -> Option<Advice> {
-    let slowest = slowest(facts).filter(|slowest| slowest.times() >= 1.25)?;
+    let slowest = facts.slowest().filter(|slowest| slowest.times() >= 1.25)?;
     let rank = facts.trainers().find(|rank| rank.rank == slowest.rank)?;
     let held_up = facts.job.has_replicas || facts.job.waits_for_others.is_some();
     let share = (1.0 - 1.0 / slowest.times()) * rank.share(&WORK).min(1.0) * if held_up { 1.0 } else { 0.3 };

@@ -63,7 +63,7 @@ fn job() -> JobFacts {
 
 #[test]
 fn a_run_that_waits_for_its_server_is_told_so() {
-    insta::assert_snapshot!(explain(&watched(1000, 5.0), &job(), None), @"");
+    insta::assert_snapshot!(explain(&watched(1000, 5.0), &job(), None));
 }
 
 #[test]

@@ -46,12 +46,12 @@ fn world(trainers: u32, still_s: f64) -> Vec<Found> {
     let mut server = Flight { calls: vec![open("barrier trained", 0, 60.0)], ..Flight::default() };
     let mut ranks = Vec::new();
     for trainer in 1..=trainers {
-        let calls = (0..20).rev().map(|nth| ended("module.forward", 0, before(nth), 0.004)).collect();
+        let calls = (0..20).rev().map(|nth| ended("net.compute", 0, before(nth), 0.004)).collect();
         let plugins = (0..20)
             .rev()
             .map(|nth| Noted { of: Some("nll".into()), ..ended("compute", 0, before(nth) - 0.005, 0.001) })
             .collect();
-        server.served.extend((0..20).rev().map(|nth| ended("module.forward", trainer, before(nth), 0.003)));
+        server.served.extend((0..20).rev().map(|nth| ended("net.compute", trainer, before(nth), 0.003)));
         ranks.push(rank(trainer, Flight { calls, plugins, ..Flight::default() }));
     }
     ranks.insert(0, rank(0, server));
@@ -61,8 +61,8 @@ fn world(trainers: u32, still_s: f64) -> Vec<Found> {
 /// All trainers but one wait for the server, which serves them and waits, as in a round.
 fn round_without(ranks: &mut [Found], missing: usize, for_s: f64) {
     for at in (1..ranks.len()).filter(|at| *at != missing) {
-        ranks[at].noted().calls.push(open("module.step", 0, for_s));
-        let served = Noted { computes: Some(false), ..open("module.step", at as u32, for_s) };
+        ranks[at].noted().calls.push(open("net.update", 0, for_s));
+        let served = Noted { computes: Some(false), ..open("net.update", at as u32, for_s) };
         ranks[0].noted().served.push(served);
     }
 }
@@ -106,14 +106,14 @@ fn ranks_that_move_are_left_alone() {
 #[test]
 fn what_always_takes_long_does_not_stand() {
     let mut ranks = world(2, 1.5);
-    let slow = |ago_s, took_s| Noted { took_s, computes: Some(true), ..open("module.forward", 1, ago_s) };
+    let slow = |ago_s, took_s| Noted { took_s, computes: Some(true), ..open("net.compute", 1, ago_s) };
     ranks[0].noted().served = vec![slow(4.0, Some(2.0)), slow(1.5, None)];
-    ranks[1].noted().calls = vec![ended("module.forward", 0, 4.0, 2.1), open("module.forward", 0, 1.5)];
+    ranks[1].noted().calls = vec![ended("net.compute", 0, 4.0, 2.1), open("net.compute", 0, 1.5)];
     ranks[2].noted().calls = ranks[1].noted().calls.clone();
     assert_eq!(verdict(&ranks, None).culprit, None, "{}", verdict(&ranks, None));
     // And in the end it does.
     ranks[0].noted().served[1].ago_s = 7.0;
-    let cause = Cause::Handler { method: "module.forward".into(), of: Rank(1) };
+    let cause = Cause::Handler { method: "net.compute".into(), of: Rank(1) };
     assert_eq!(named(&ranks), (0, cause));
 }
 
@@ -162,10 +162,10 @@ fn made_up(fault: Fault, size: u32, at: u32, for_s: f64) -> (Vec<Found>, Option<
     match fault {
         Fault::Handler => {
             let of = at.max(1);
-            let served = Noted { computes: Some(true), ..open("module.forward", of, for_s) };
+            let served = Noted { computes: Some(true), ..open("net.compute", of, for_s) };
             ranks[0].noted().served.push(served);
-            ranks[of as usize].noted().calls.push(open("module.forward", 0, for_s));
-            return (ranks, free, 0, "computes `module.forward`");
+            ranks[of as usize].noted().calls.push(open("net.compute", 0, for_s));
+            return (ranks, free, 0, "computes `net.compute`");
         }
         Fault::NotInCollective => {
             ranks = replicas(size, for_s);
@@ -184,7 +184,7 @@ fn made_up(fault: Fault, size: u32, at: u32, for_s: f64) -> (Vec<Found>, Option<
     // These may happen to the server, too: then all trainers wait for it.
     if at == 0 {
         for trainer in &mut ranks[1..] {
-            trainer.noted().calls.push(open("module.forward", 0, for_s));
+            trainer.noted().calls.push(open("net.compute", 0, for_s));
         }
     } else {
         round_without(&mut ranks, victim, for_s);
@@ -208,8 +208,8 @@ fn made_up(fault: Fault, size: u32, at: u32, for_s: f64) -> (Vec<Found>, Option<
             "`batch` of plug-in `mine` does not come back"
         }
         _ if at == 0 => {
-            // A server that computes for nobody has a call that it does not answer.
-            return (ranks, free, 0, "does not answer `module.forward`");
+            // A server that computes for nobody: of the two things that may be said, which it is depends on what it did before.
+            return (ranks, free, 0, "does not answer `net.compute`|is at work of its own");
         }
         _ => "is at work of its own",
     };
@@ -240,7 +240,7 @@ proptest! {
         let (ranks, free, culprit, said) = made_up(fault, size, at % size, for_s);
         let told = verdict(&ranks, free);
         let named = told.culprit.as_ref().map(|named| (named.rank.0, named.cause.to_string()));
-        prop_assert!(named.as_ref().is_some_and(|(rank, cause)| *rank == culprit && cause.contains(said)),
+        prop_assert!(named.as_ref().is_some_and(|(rank, cause)| *rank == culprit && said.split('|').any(|said| cause.contains(said))),
             "{:?}: {:?}, not rank {} with `{}`\n{}", fault, named, culprit, said, told);
     }
 }

@@ -146,7 +146,7 @@ fn any_size_can_be_drawn_on_and_every_rank_be_found() {
             }
         }
     }
-    let scrolled = ["4", "4jjjjjjjj", "4jjjjjjjjjjjjjjjjjj"]
+    let scrolled = ["4", "4jjjj", "4jjjjjjjj", "4jjjjjjjjjjjj", "4jjjjjjjjjjjjjjjjjj"]
         .map(|keys| shown(&picture, keys, (80, 16), PAINT))
         .join("\n");
     for rank in 1..16 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
 
 /// What a build or a run makes, or lies outside the repository.
-const NOT_OURS: [&str; 4] = ["target/", "runs/", "model.py", "/"];
+const NOT_OURS: [&str; 5] = ["target/", "runs/", "flight/", "model.py", "/"];
 
 /// A word without a folder is a file if it ends so. (`job.toml` and `metrics.jsonl` are names in a run folder.)
 const SOURCES: [&str; 4] = [".rs", ".py", ".cpp", ".wit"];

@@ -99,7 +99,9 @@ fn a_model_that_is_no_numbers_is_saved_with_a_warning_and_exit_code_1() {
 fn whatever_is_saved_of_a_model_that_is_no_numbers_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [
-        "train.steps=1",
+        // The second step has no numbers, and the checkpoint comes before it.
+        "train.steps=2",
+        "train.on_nan=skip",
         // Beyond float32 together, and each of them a number.
         "optimizer.lr=1e25",
         "optimizer.weight_decay=1e25",

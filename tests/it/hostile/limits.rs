@@ -40,9 +40,11 @@ fn a_model_that_no_memory_holds_is_refused_with_what_there_is() {
     let job = include_str!("../../../jobs/digits_ps.toml");
     let last = "{ type = \"linear\", name = \"fc\", in_features = 256, out_features = 10 }";
     assert!(job.contains(last));
-    let wide = "{ type = \"linear\", name = \"wide\", in_features = 256, out_features = 2_000_000_000 },\n  \
-                { type = \"linear\", name = \"fc\", in_features = 2_000_000_000, out_features = 10 }";
-    std::fs::write(folder.path().join("job.toml"), job.replace(last, wide)).unwrap();
+    // None of its parameters is too large by itself.
+    let wide = "{ type = \"linear\", in_features = 256, out_features = 4_000_000 },\n  \
+                { type = \"linear\", in_features = 4_000_000, out_features = 256 },\n  ";
+    let layers = wide.repeat(200) + last;
+    std::fs::write(folder.path().join("job.toml"), job.replace(last, &layers)).unwrap();
     let output = finish(&mut spawn(folder.path(), Some("job.toml"), &[]));
     assert_code(&output, 2);
     let said = stderr(&output);

@@ -180,7 +180,7 @@ fn a_toolchain_that_somebody_has_put_into_the_current_folder_is_not_run() {
 fn a_run_is_open_to_no_more_than_the_folder_above_it() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [
-        "train.steps=1",
+        "train.steps=2",
         "eval.batch_size=2000",
         "eval.every_steps=1",
         "eval.best=accuracy",

@@ -48,7 +48,7 @@ fn names_in_files_and_values_of_jobs_are_shown_as_escapes() {
 
 /// The built-in job with two checkpoints.
 fn checkpoints(folder: &Path) -> [PathBuf; 2] {
-    let settings = ["train.consistency=bsp", "train.steps=20", "checkpoint.every_steps=10"];
+    let settings = ["train.consistency=bsp", "train.steps=30", "checkpoint.every_steps=10"];
     assert_code(&finish(&mut spawn_with(folder, None, &settings, &["--run-dir", "RUN"])), 0);
     fs::remove_file(folder.join("RUN/summary.json")).unwrap();
     [10, 20].map(|step| folder.join(format!("RUN/checkpoints/step-{step:010}")))
@@ -89,7 +89,7 @@ fn what_a_checkpoint_of_somebody_else_says_is_shown_as_escapes() {
     let quoted = serde_json::to_string(EVIL).unwrap().replace('\u{9b}', "\\u009b");
     add_to(&older, "job.toml", &format!("\n[elsewhere]\n{quoted} = 1\n"));
     let resumed = ["--run-dir", "AGAIN", "--resume", older.to_str().unwrap()];
-    let settings = ["train.consistency=bsp", "train.steps=20", "checkpoint.every_steps=10"];
+    let settings = ["train.consistency=bsp", "train.steps=30", "checkpoint.every_steps=10"];
     let output = finish(&mut spawn_with(folder.path(), None, &settings, &resumed));
     assert_code(&output, 0);
     assert_escaped(&output);

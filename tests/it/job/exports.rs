@@ -15,10 +15,10 @@ fn mistakes_in_where_a_run_is_told_are_told() {
       hint: name a folder, for example tensorboard = "tensorboard"
     "#);
     insta::assert_snapshot!(set(&["log.otlp=localhost:4318", "log.mlflow=sqlite:///mlflow.db"]), @r#"
-    error: job `x.toml`: `log.otlp` = "localhost:4318" is no address of a server
+    error: job `x.toml`: `log.otlp` = "localhost:4318" is not the address of a server
       from: option --set log.otlp=localhost:4318
       hint: write http://HOST:PORT, or https://HOST
-    error: job `x.toml`: `log.mlflow` = "sqlite:///mlflow.db" is no address of a server
+    error: job `x.toml`: `log.mlflow` = "sqlite:///mlflow.db" is not the address of a server
       from: option --set log.mlflow=sqlite:///mlflow.db
       hint: write http://HOST:PORT, or https://HOST
     "#);

@@ -249,7 +249,7 @@ fn what_is_no_run_is_said_so() {
         let output = finish(pstrain(folder.path()).args([command, "nowhere"]));
         assert_code(&output, 2);
         let said = stderr(&output);
-        assert!(said.starts_with("error: `nowhere` is no run folder: job.toml: "), "{said}");
+        assert!(said.starts_with("error: `nowhere` is not a run folder: job.toml: "), "{said}");
         assert!(said.contains("hint: `pstrain runs` lists"), "{said}");
     }
 }

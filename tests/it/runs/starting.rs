@@ -48,7 +48,7 @@ fn a_run_folder_that_holds_a_run_is_refused_and_overwritten_only_when_asked() {
     let again = with(false, &["seed=2"]);
     assert_code(&again, 2);
     let said = stderr(&again);
-    let files = "job.toml, metrics.jsonl, summary.json, model.safetensors";
+    let files = "job.toml, metrics.jsonl, summary.json, model.safetensors, report.html";
     assert!(
         said.contains(&format!("error: the run folder `RUN` holds another run: {files}\n  hint:")),
         "{said}"

@@ -11,7 +11,7 @@ fn a_run_is_told_as_text_where_there_is_no_terminal() {
     assert_code(&output, 0);
     let text = stdout(&output);
     let summary = summary(folder.path());
-    assert!(text.starts_with("digits_ps | finished | "), "{text}");
+    assert!(text.starts_with("digits_ps ") && text.lines().next().unwrap().contains(" finished "), "{text}");
     let accuracy = summary["eval"]["accuracy"].as_f64().unwrap() * 100.0;
     let validation = text.lines().find(|line| line.starts_with("validation")).unwrap();
     assert!(
@@ -36,6 +36,15 @@ fn what_is_no_run_is_told_apart() {
     };
     insta::assert_snapshot!(
         [wrong(&[]), wrong(&["nowhere"]), wrong(&["."]), wrong(&["127.0.0.1:8080"])].join(""),
-        @""
+        @r"
+    error: there is no run in `runs`
+      hint: `pstrain runs` lists those in `runs`
+    error: there is no run in `nowhere`
+      hint: `pstrain runs` lists those in `runs`
+    error: `.` is not the folder of a run: job.toml is not in it
+      hint: `pstrain runs .` lists those in it
+    error: `127.0.0.1:8080` is not a folder
+      hint: name the folder of a run on this machine; what a dashboard serves at an address is shown by a browser
+    "
     );
 }

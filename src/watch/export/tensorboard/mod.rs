@@ -60,7 +60,7 @@ impl TensorBoard {
     pub fn new(to: &Path, folder: &Path, clock: Clock) -> Result<TensorBoard> {
         let run = folder.canonicalize().with_context(|| format!("cannot find `{}`", folder.display()))?;
         let root = if to.is_absolute() {
-            to.join(run.file_name().context("the root is no run folder")?)
+            to.join(run.file_name().context("the root is not a run folder")?)
         } else {
             folder.join(to)
         };

@@ -103,7 +103,7 @@ fn a_dataset_cannot_describe_itself_impossibly() {
     assert_snapshot!(open_error("same-names"), @"plug-in `evil`: `open` handed over bad data: two fields are named `x`");
     assert_snapshot!(open_error("odd-name"), @"plug-in `evil`: `open` handed over bad data: a field is named `�[31mred`; 1 to 64 printable characters are possible");
     assert_snapshot!(open_error("huge-sample"), @"plug-in `evil`: `open` handed over bad data: a sample of field `x` has the shape [1099511627776, 1099511627776]; the limit of a batch is 4 MiB (`plugins.batch_mb`)");
-    assert_snapshot!(open_error("flat-sample"), @"plug-in `evil`: `open` handed over bad data: a sample of field `x` has the shape [0]; the limit of a batch is 4 MiB");
+    assert_snapshot!(open_error("flat-sample"), @"plug-in `evil`: `open` handed over bad data: a sample of field `x` has the shape [0]; the limit of a batch is 4 MiB (`plugins.batch_mb`)");
     assert_snapshot!(open_error("emit-early"), @"plug-in `evil`: `open` handed over bad data: `emit` was called outside of `batch`");
 }
 
