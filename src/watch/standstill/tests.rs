@@ -158,6 +158,8 @@ enum Fault {
 /// A world in which rank `at` of `size` has stood for `for_s`, and who is to be named with what.
 fn made_up(fault: Fault, size: u32, at: u32, for_s: f64) -> (Vec<Found>, Option<u64>, u32, &'static str) {
     let victim = at as usize;
+    // Somebody has to wait for a rank that is at work.
+    let size = if matches!(fault, Fault::AtWork) { size.max(3) } else { size };
     let (mut ranks, mut free) = (world(size - 1, for_s), Some(1 << 30));
     match fault {
         Fault::Handler => {

@@ -50,7 +50,7 @@ fn trainers_with_other_numbers_of_samples_take_no_step() {
             assert!(stderr(output).contains(&told), "{place}: {}", stderr(output));
             assert_ne!(output.status.code(), Some(0));
         }
-        assert_eq!(fs::read_to_string(folder.path().join("RUN/metrics.jsonl")).unwrap(), "", "{place}");
+        assert!(records(folder.path(), "step").is_empty(), "{place}");
     }
 }
 
