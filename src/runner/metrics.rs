@@ -89,7 +89,7 @@ impl Throughput {
         }
     }
 
-    /// Rates since the last call (or the start), for a [`StepRecord`].
+    /// Rates since the last call (or the start), for a [`StepRecord`](super::records::StepRecord).
     pub fn record(&mut self, now: Instant) -> Interval {
         let seconds = now.saturating_duration_since(self.last_record).as_secs_f64();
         let interval = Interval {

@@ -11,7 +11,7 @@
 //! - F-3 A folder that was not asked for by path is always a new one.
 //! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
 //!   for. Of two that begin at once one has it.
-//! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so ([`lock`]).
+//! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so (`lock`).
 
 mod lock;
 

@@ -77,7 +77,7 @@ pub struct SlurmArgs {
     /// Ranks on each of them
     #[arg(long, visible_alias = "tasks-per-node", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: u32,
-    /// Time limit: MINUTES, [HOURS:]MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]
+    /// Time limit: MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS:MINUTES:SECONDS
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
     /// How long before the time limit a checkpoint is saved, in seconds [default: what checkpoint.grace_ms takes, and a minute]

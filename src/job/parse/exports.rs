@@ -38,7 +38,7 @@ pub(super) fn read(t: &Table<'_>) -> Option<Exports> {
 
 fn folder(item: &Item<'_>, text: &str) -> Option<PathBuf> {
     let problem = match text {
-        _ if text.is_empty() => "is no folder",
+        _ if text.is_empty() => "is not a folder",
         _ if text.contains("://") => "is an address, and events go into a folder",
         _ => return Some(text.into()),
     };

@@ -22,10 +22,10 @@ const QUIET: Duration = Duration::from_secs(2);
 pub enum NoRun {
     #[error("there is no run in `{}`\n  hint: `pstrain runs` lists those in `{RUNS}`", .0.display())]
     None(PathBuf),
-    #[error("`{}` is no folder of a run: {JOB} is not in it\n  hint: `pstrain runs {}` lists those in it", .0.display(), .0.display())]
+    #[error("`{}` is not the folder of a run: {JOB} is not in it\n  hint: `pstrain runs {}` lists those in it", .0.display(), .0.display())]
     NoJob(PathBuf),
     #[error(
-        "`{0}` is no folder\n  \
+        "`{0}` is not a folder\n  \
          hint: name the folder of a run on this machine; what a dashboard serves at an address is shown by a browser"
     )]
     Address(String),

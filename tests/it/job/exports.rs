@@ -5,7 +5,7 @@ use super::{SOUND, load, set, sound};
 #[test]
 fn mistakes_in_where_a_run_is_told_are_told() {
     insta::assert_snapshot!(set(&["log.tensorboard=\"\""]), @r#"
-    error: job `x.toml`: `log.tensorboard` = "" is no folder
+    error: job `x.toml`: `log.tensorboard` = "" is not a folder
       from: option --set log.tensorboard=""
       hint: name a folder, for example tensorboard = "tensorboard"
     "#);

@@ -1,5 +1,5 @@
 //! MLflow's tracking server, by its REST interface: the job's keys are the run's params, figures its metrics, and it ends as the run
-//! ends. Source: https://mlflow.org/docs/latest/api_reference/rest-api.html.
+//! ends. Source: <https://mlflow.org/docs/latest/api_reference/rest-api.html>.
 
 mod params;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! OpenTelemetry: metrics by rank, and a trace of the run with its epochs and validations, as protobuf over HTTP to a collector.
-//! Source: https://opentelemetry.io/docs/specs/otlp/.
+//! Source: <https://opentelemetry.io/docs/specs/otlp/>.
 //!
 //! The messages are OpenTelemetry's own (`opentelemetry-proto`). The instruments of its SDK are not used: these take a value when it
 //! is asked for, and what stands in the files of a run has times of its own.
