@@ -6,8 +6,7 @@ use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::stat::Mode;
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::program::*;
@@ -113,69 +112,6 @@ fn replicas_that_wait_for_one_that_is_stopped_tell_of_the_collective() {
         assert!(Instant::now() < deadline, "{said}");
     }
     run.kill();
-}
-
-/// Its data folder has pipes in the place of pictures, as a network drive that is gone looks to who reads it.
-#[test]
-fn a_plug_in_that_does_not_come_back_is_named_with_its_rank() {
-    let folder = tempfile::tempdir().unwrap();
-    let digits = pstrain::runner::builtin::unpack("digit_images").unwrap().join("test");
-    let pictures = copy(&digits, &folder.path().join("own/train"));
-    assert!(pictures.len() > 100, "{}", pictures.len());
-    fs::write(folder.path().join("job.toml"), PICTURES).unwrap();
-    let run = Run::start_in(folder, Some("job.toml"), &["plugins.time_ms=170000"], &[1]);
-    for picture in pictures {
-        let pipe = picture.with_extension("pipe");
-        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-        fs::rename(pipe, picture).unwrap();
-    }
-    let (said, took) = run.doctor_says(1);
-    assert!(
-        said.contains("because of rank 1 (`trainer1`): `batch` of plug-in `images` does not come back"),
-        "{said}"
-    );
-    assert!(said.contains("waits for the data of step"), "{said}");
-    assert!(took < IN_TIME + IN_TIME, "{took:?}");
-    run.kill();
-}
-
-const PICTURES: &str = r#"
-name = "pictures"
-[cluster]
-world_size = 2
-[roles]
-server = 1
-trainer = "rest"
-[modules.net]
-place = "server"
-input = [1, 8, 8]
-layers = ["flatten", { type = "linear", in_features = 64, out_features = 10 }]
-[data]
-root = "own"
-plugin = "images"
-[data.train]
-folder = "train"
-[loss]
-plugin = "cross_entropy"
-[optimizer]
-type = "sgd"
-lr = 0.01
-[train]
-batch_size = 4
-"#;
-
-/// The files of a folder of folders, copied.
-fn copy(from: &Path, to: &Path) -> Vec<std::path::PathBuf> {
-    let mut copied = Vec::new();
-    for class in fs::read_dir(from).unwrap().map(|class| class.unwrap()) {
-        let own = to.join(class.file_name());
-        fs::create_dir_all(&own).unwrap();
-        for file in fs::read_dir(class.path()).unwrap().map(|file| file.unwrap()) {
-            fs::copy(file.path(), own.join(file.file_name())).unwrap();
-            copied.push(own.join(file.file_name()));
-        }
-    }
-    copied
 }
 
 #[test]

@@ -41,7 +41,8 @@ fn a_run_is_seen_while_it_goes_on_and_its_page_is_left_behind() {
     let port = free_port();
     let at = format!("127.0.0.1:{port}");
     let settings = ["train.epochs=100000", "log.usage_every_ms=100"];
-    let child = start(&mut spawn_with(folder.path(), None, &settings, &["--dashboard", &at]));
+    let child =
+        start(&mut spawn_with(folder.path(), None, &settings, &["--run-dir", "RUN", "--dashboard", &at]));
     eventually("three trainers and four ranks are seen", || {
         let Some(page) = shown(port) else { return false };
         let run = &page["runs"][0];
