@@ -119,7 +119,7 @@ fn no_rank_comes_nearer_to_one_of_another_user() {
         let [_, second] = ranks.map(|rank| within(later(move || rank.wait_with_output().unwrap())));
         let Output { status, stderr, .. } = second;
         let said = String::from_utf8_lossy(&stderr).into_owned();
-        assert!(said.contains("another user"), "{said}");
-        assert_eq!(status.code(), Some(2), "{said}");
+        assert!(said.contains("another user") || said.contains("is not known to be of this user"), "{said}");
+        assert!(matches!(status.code(), Some(2 | 3)), "{said}");
     }
 }

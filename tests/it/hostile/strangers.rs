@@ -135,7 +135,9 @@ fn who_is_none_of_the_ranks_of_a_spawn_is_not_let_in() {
             thread::spawn(move || std::io::copy(&mut from, &mut to));
         }
     });
-    let stranger = MeshConfig { transports: Transports::only(Transport::Inline), ..rank(1, 3, address) };
+    let join_timeout = Duration::from_secs(5);
+    let stranger =
+        MeshConfig { transports: Transports::only(Transport::Inline), join_timeout, ..rank(1, 3, address) };
     // Refused, or come too late: it is not told which where the ranks have ended by then.
     within(join_later(stranger, echo())).map(drop).expect_err("it does not know the token");
     assert_code(&wait(spawned), 0);

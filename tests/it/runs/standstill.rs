@@ -1,7 +1,6 @@
 //! Runs that stand still, and runs that are slow: what `doctor RUN` and `explain RUN` say of them.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
