@@ -102,7 +102,7 @@ mod tests {
         plug-in `x` has not come back from `batch` within 20ms
           hint: is there a pipe or a dead network drive in the data folder? `plugins.time_ms` is for slow ones
         ");
-        let panicked = in_time(waited, || panic!("boom"));
+        let panicked = in_time(Waited { limit: Duration::from_mins(1), ..waited }, || panic!("boom"));
         assert_eq!(
             panicked.map(|(): ()| ()).unwrap_err().to_string(),
             "plug-in `x`: `batch`: its thread panicked"
