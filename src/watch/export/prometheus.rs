@@ -134,8 +134,16 @@ impl Page {
     fn text(self) -> String {
         let mut text = String::new();
         prometheus_text::encode(&mut text, &self.registry).expect("a string takes all that is written");
-        text
+        in_order(&text)
     }
+}
+
+/// The samples of each family sorted: the library has them in a hash map, whose order is another one in each process.
+fn in_order(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    let families = lines.chunk_by_mut(|one, next| one.starts_with('#') == next.starts_with('#'));
+    families.filter(|lines| !lines[0].starts_with('#')).for_each(<[&str]>::sort_unstable);
+    lines.into_iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 fn owned(labels: &[(&'static str, &str)]) -> Labels {
