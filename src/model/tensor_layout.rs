@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub end: u64,
 }
 
-/// Of one write.
+/// The bytes of one write.
 const BUFFER_BYTES: usize = 8 << 20;
 
 impl Region {
@@ -82,7 +82,7 @@ impl Layout {
         Ok(Layout { head, places })
     }
 
-    /// Of the whole file.
+    /// The size of the whole file.
     pub fn bytes(&self) -> u64 {
         self.places.last().map_or(self.head.len() as u64, |last| last.end)
     }

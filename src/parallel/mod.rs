@@ -114,7 +114,7 @@ pub struct Applied {
 /// What the first half of a step that clips has found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
-    /// Of each module the sum of the squares of what would be applied.
+    /// For each module the sum of the squares of what would be applied.
     pub squares: Vec<f64>,
     /// As [`Applied::not_finite`].
     pub not_finite: Option<String>,

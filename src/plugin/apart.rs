@@ -15,7 +15,7 @@ use crate::job::PluginLimits;
 
 /// A plug-in of up to so many bytes gets the limits once, one of twice as many twice.
 const PART_BYTES: usize = 4 << 20;
-/// Of the child beyond its limit, until it is ended from here.
+/// How long the child may go on beyond its limit, until it is ended from here.
 const GRACE: Duration = Duration::from_secs(10);
 /// Between two looks at the child.
 const LOOK: Duration = Duration::from_millis(2);

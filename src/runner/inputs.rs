@@ -143,7 +143,7 @@ fn listed(root: &Path) -> String {
 #[derive(Default)]
 pub struct Found {
     pub wrong: Vec<JobError>,
-    /// Of the first trainer.
+    /// The steps of the first trainer.
     pub steps: Option<u64>,
 }
 

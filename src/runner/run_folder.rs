@@ -34,7 +34,7 @@ pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SUMMARY: &str = "summary.json";
 pub const MODEL: &str = "model.safetensors";
-/// Of the best validation, with `eval.best`.
+/// The model of the best validation, with `eval.best`.
 pub const MODEL_BEST: &str = "model-best.safetensors";
 /// The moving averages of the weights, with `[ema]`.
 pub const MODEL_EMA: &str = "model-ema.safetensors";

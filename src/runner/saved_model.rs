@@ -155,7 +155,7 @@ fn names(job: &Training, spec: &ModuleSpec, snapshots: &[StateSnapshot], tensor:
     names
 }
 
-/// Of the list of ids beside a table's rows, which only a table cut by hash has.
+/// The name of the list of ids beside a table's rows, which only a table cut by hash has.
 fn ids_name(job: &Training, spec: &ModuleSpec, tensor: &str) -> Option<String> {
     let module = tensor.strip_suffix("weight").filter(|_| spec.placement == Placement::Shards(Cut::Hash));
     module.map(|module| job.tensor_name(spec, &format!("{module}ids")))

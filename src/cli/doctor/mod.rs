@@ -47,7 +47,7 @@ impl Finding {
         Finding { what, state: State::Wrong, found: found.to_string(), hint: Some(hint.into()) }
     }
 
-    /// Of an error's text, whose hint stands in lines of its own.
+    /// A finding from an error's text, whose hint stands in lines of its own.
     fn of_error(what: &'static str, state: State, error: impl fmt::Display) -> Finding {
         let error = error.to_string();
         let (found, hint) = match error.split_once("\n  hint: ") {

@@ -15,7 +15,7 @@ pub(super) enum Run {
     Caller,
 }
 
-/// Of a module.
+/// Where a module is computed.
 pub(super) const RUN: Key<Words<Run>> = key("run", words(&[("owner", Run::Owner), ("caller", Run::Caller)]))
     .default("owner")
     .doc("`owner`: computed where it is placed; `caller`: by the trainers, which pull the parameters and push gradients.");

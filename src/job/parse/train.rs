@@ -172,7 +172,7 @@ pub(super) fn only_drives(t: &Table<'_>, training: &Training) {
     }
 }
 
-/// Of each trainer: as written, or its part of the global batch.
+/// The batch size of each trainer: as written, or its part of the global batch.
 fn batch_size(t: &Table<'_>, trainers: Option<&Role>) -> Option<i64> {
     let Some(global) = t.item(&GLOBAL_BATCH_SIZE) else { return t.read(&BATCH_SIZE) };
     if t.item(&BATCH_SIZE).is_some_and(|own| own.is_written()) {

@@ -95,7 +95,7 @@ call! {
 
 body! {
     pub(in crate::parallel) struct MeasuredStep {
-        /// Of each part the sum of the squares of its gradients: of a round, of their mean.
+        /// For each part the sum of the squares of its gradients: in a round, of their mean.
         squares: Vec<f64>,
         not_finite: Option<String>,
     }

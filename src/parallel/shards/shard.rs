@@ -48,7 +48,7 @@ struct LookUp {
     version: u64,
     /// Under which the context keeps the gradient of the copy.
     watched_name: String,
-    /// Of several tables only: which rows they were.
+    /// Which rows they were; filled for several tables only.
     ids: Vec<i64>,
     of: LookedUp,
 }

@@ -41,7 +41,7 @@ pub struct LookingUp {
     dim: i64,
     /// The batch, with the number of a row in the place of each id.
     numbered: Vec<u32>,
-    /// Of the batch.
+    /// The shape of the batch's ids.
     shape: Vec<i64>,
     /// What the rows in a bag are multiplied by.
     weights: Option<Tensor>,

@@ -93,7 +93,7 @@ impl Contribution {
 
 /// The gradients of the rows of one look-up.
 pub(super) struct Gradients {
-    /// Of several tables only.
+    /// The ids of the rows; filled for several tables only.
     pub ids: Vec<i64>,
     pub of: LookedUp,
     /// Row after row.

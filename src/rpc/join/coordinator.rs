@@ -151,7 +151,7 @@ impl Lobby {
         Ok(())
     }
 
-    /// Of those that have gone the first, and when it is not waited for any more.
+    /// The first rank that has gone, and when it is not waited for any more.
     fn first_given_up(&self) -> Option<(Rank, Instant)> {
         let gone = self.gone.borrow();
         let first = gone.iter().min_by_key(|(_, since)| **since);

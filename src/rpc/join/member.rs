@@ -159,7 +159,7 @@ fn read_world(frame: &Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 3
 /// The ranks but 0, once it is known who they are.
 struct Others {
     config: MeshConfig,
-    /// Of this world.
+    /// The key of this world.
     key: Key,
     me: Introduction,
     members: Vec<Peer>,

@@ -11,10 +11,10 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use crate::rpc::transport::socket::{Listener, Socket, UnixName};
 
-/// Of one address.
+/// The most connections of one address.
 const MOST_OF_ONE: usize = 128;
 
-/// Of all addresses.
+/// The most connections of all addresses.
 const MOST_IN_ALL: usize = 256;
 
 /// When there are no file descriptors: they come back as others give up.
@@ -46,7 +46,7 @@ pub(super) struct Counted {
 
 #[cfg(test)]
 impl Counted {
-    /// Of a connection that nobody counts.
+    /// A connection that nobody counts.
     pub fn alone() -> Counted {
         Counted { among: Rc::default(), number: 0 }
     }

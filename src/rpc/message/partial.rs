@@ -28,7 +28,7 @@ pub(crate) struct PartialMessage {
     pub context: Option<ContextId>,
     pub fetches: Vec<Fetch>,
     pub forks: Vec<Fork>,
-    /// Of all payloads.
+    /// The bytes of all payloads.
     pub bytes: u64,
 }
 

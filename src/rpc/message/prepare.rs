@@ -89,7 +89,7 @@ fn on_cpu(tensor: Tensor) -> Result<Tensor, CallError> {
     Ok(tensor.f_resolve_conj()?.f_resolve_neg()?.f_contiguous()?)
 }
 
-/// Of all its payloads.
+/// The bytes of all payloads of a tensor: a sparse one has two.
 fn byte_len(tensor: &Tensor) -> Result<u64, CallError> {
     if !tensor.is_sparse() {
         return Ok(memory::byte_len(tensor)? as u64);

@@ -9,7 +9,7 @@ use crate::rpc::types::error::CallError;
 pub(super) struct Parts {
     /// Int64, of shape [sparse dimensions, entries].
     pub indices: Tensor,
-    /// Of shape [entries, dense dimensions ...].
+    /// The values, of shape [entries, dense dimensions ...].
     pub values: Tensor,
     pub coalesced: bool,
 }
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Of rows of three, `entries` of them.
+    /// The parts of a tensor with rows of three, `entries` of them.
     fn parts(indices: &[i64], entries: i64) -> Parts {
         let indices = Tensor::from_slice(indices).unsqueeze(0);
         let values = Tensor::ones([entries, 3], (Kind::Float, Device::Cpu));

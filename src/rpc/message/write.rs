@@ -28,16 +28,16 @@ pub(crate) struct MessageWriter<'a> {
     sending: Sending,
     /// For what does not go inside.
     reaper: &'a Reaper,
-    /// Of requests: who answers them, and what is held until then.
+    /// Who answers the requests, if it writes such, and what is held until then.
     asked: Option<(Rank, UntilAnswered)>,
 }
 
 /// What requests name without a capability that would hold it: their sender holds it until they are answered.
 #[derive(Default)]
 pub(crate) struct UntilAnswered {
-    /// Of the callee's own objects.
+    /// References to the callee's own objects.
     rrefs: Vec<RRef>,
-    /// Of tensors that the callee reads where they lie (RT-6).
+    /// The bytes of tensors that the callee reads where they lie (RT-6).
     bytes: Vec<PinnedBuffer>,
 }
 

@@ -53,7 +53,7 @@ call! {
     pub(in crate::runner) struct Write = "checkpoint.write" -> () {
         place: String,
         step: u64,
-        /// Of a table these rows.
+        /// Which rows of a table.
         rows: Json<SavedRows>,
     }
 }

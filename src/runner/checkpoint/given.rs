@@ -10,7 +10,7 @@ use crate::job::Place;
 use crate::job::weights::{Dtype, Piece, Scattered};
 use crate::model::torch_name;
 
-/// Of what is in `of` and in the `base` of that. `sha256`: of the manifest.
+/// The tensors of `of` and of its `base`, as the weights that a model is given. `sha256`: of the manifest.
 ///
 /// # Errors
 /// It is not in a folder; a file cannot be read, or has not what the manifest says; numbers of a tensor are missing.

@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint, in whichever of its files they are.
 //!
-//! Of a table it may have the rows alone that were written since an earlier one, its base: then those of the base come before them,
-//! but what was written since, and what is gone.
+//! A checkpoint may have only those rows of a table that were written since an earlier one, its base: then those of the base
+//! come before them, but what was written since, and what is gone.
 
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashSet};
@@ -65,7 +65,7 @@ pub struct Found<'a> {
     /// In the file.
     name: &'a str,
     pub saved: &'a Saved,
-    /// Of a base: which of its rows there still are, the same for all that is kept of a table.
+    /// Which of a base's rows there still are, the same for all that is kept of a table.
     still: Option<Rc<Still>>,
 }
 
@@ -266,7 +266,7 @@ impl<'a> Found<'a> {
         self.runs(self.ids_name()?, ID_BYTES)
     }
 
-    /// Of a tensor with `each` bytes a row, or a number where it does not go by rows.
+    /// The runs of a tensor with `each` bytes a row, or a number where it does not go by rows.
     fn runs(&self, name: &str, each: u64) -> Result<Vec<Run>> {
         let stored = self.opened.stored(name, self.saved.count * each)?;
         let Some(still) = &self.still else {

@@ -29,14 +29,14 @@ pub enum SavedRows {
     Since(u64),
 }
 
-/// Of one rank.
+/// What one rank writes of checkpoints.
 pub struct Writer {
     training: Training,
     rank: Rank,
     autograd: Arc<Autograd>,
     /// What the first trainer has of modules on trainers, for the checkpoint that comes.
     offered: Mutex<Vec<(ModuleSpec, StateSnapshot)>>,
-    /// Of the checkpoints that later ones may build on, by step: the versions of this rank's modules.
+    /// The versions of this rank's modules in the checkpoints that later ones may build on, by step.
     versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What is being written.
     writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,

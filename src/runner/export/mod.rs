@@ -58,7 +58,7 @@ struct Part<'a> {
     /// None of TorchScript.
     layers: Vec<Layer>,
     script: Option<&'a TorchScript>,
-    /// Of a table of which only some rows were saved: how many of each column.
+    /// How many rows of each column were saved, of a table of which only some were.
     seen: Option<Vec<i64>>,
 }
 

@@ -52,7 +52,7 @@ struct File<'a> {
     parts: &'a [Part<'a>],
     /// Those that torch has not, each behind those that it builds on.
     helpers: Vec<Class>,
-    /// Of the parts.
+    /// The classes of the parts.
     classes: Vec<String>,
     /// Fields that forward takes, by their name in Python and where it is among the training's: there more than once, if it is
     /// taken in several ways.

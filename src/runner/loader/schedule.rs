@@ -53,7 +53,7 @@ pub struct Schedule {
     origin: Origin,
     /// The epochs from the origin on of which others have taken samples.
     begun: Vec<Begun>,
-    /// Of the batches of an epoch every so many-th is this trainer's, from this one on.
+    /// The first of the epoch's batches that is this trainer's; then every so many-th is.
     first_batch: u64,
     every: u64,
     steps_per_epoch: u64,

@@ -16,7 +16,7 @@ use crate::program::*;
 use crate::runs::changed_rows;
 use crate::support::{is_alone, peak_kib, times};
 
-/// Of all that is done with one.
+/// The time for all that is done with one.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A run with a table whose rows were written since an earlier checkpoint, averages and all.

@@ -341,7 +341,7 @@ fn best_validations(folder: &Path, metric: &str, most: bool) -> Vec<u64> {
     found.into_iter().take(2).map(|(step, _)| step).collect()
 }
 
-/// Of the checkpoints that `list` calls the best, the steps.
+/// The steps of the checkpoints that `list` calls the best.
 fn listed_as_best(folder: &Path) -> Vec<u64> {
     let listed = finish(pstrain(folder).args(["checkpoint", "list", "RUN", "--json"]));
     assert_code(&listed, 0);

@@ -259,7 +259,7 @@ fn ranks_that_are_started_one_by_one_train_a_script_too() {
     assert_eq!(summary(folder.path())["steps"], 60);
 }
 
-/// Of layers and of TorchScript; with the prefix that a job of several modules writes, too.
+/// The model is one of layers or of TorchScript; with the prefix that a job of several modules writes, too.
 #[test]
 fn the_model_of_one_run_starts_the_next() {
     let folder = folder();

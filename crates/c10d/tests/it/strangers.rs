@@ -29,7 +29,7 @@ fn address_of(rank: u32, store: &Store) -> SocketAddr {
     (HERE, u16::from_be_bytes(port.try_into().unwrap())).into()
 }
 
-/// Of those connected to `port`, the ones that this process has taken in, by their own ports.
+/// The connections to `port` that this process has taken in, by their own ports.
 fn taken_in(port: u16) -> HashSet<u16> {
     const ESTABLISHED: &str = "01";
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

@@ -16,7 +16,7 @@ use crate::job::Place;
 
 /// In front of the name of a folder that is being written.
 const UNFINISHED: &str = ".writing-";
-/// Of a file that is written in small pieces.
+/// The buffer of a file that is written in small pieces.
 const BUFFER_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]

@@ -130,7 +130,7 @@ fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Of a file that is read at once. The manifest of a model of a million tensors has less.
+/// The largest file that is read at once. The manifest of a model of a million tensors has less.
 const MOST_TEXT: u64 = 256 << 20;
 
 /// The whole of a small file.

@@ -105,7 +105,7 @@ fn moved(before: Traffic, after: Traffic) -> [u64; 2] {
     [after.pushed_bytes - before.pushed_bytes, after.pulled_bytes - before.pulled_bytes]
 }
 
-/// Of the 2,410 values the first server has 1,205, all of the first weight's 2,048.
+/// The first server has 1,205 of the 2,410 values, all of the first weight's 2,048 among them.
 #[test]
 fn only_what_changed_travels() {
     const FIRST_BIAS: u64 = 4 * 32;

@@ -15,7 +15,7 @@ use crate::job::Place;
 use crate::profile::beat;
 use crate::runner::checkpoint::store::Sink;
 
-/// Of a part, unless the object would have too many: a store takes 10,000.
+/// The size of a part, unless the object would have too many: a store takes 10,000.
 const PART_BYTES: u64 = 8 << 20;
 const MOST_PARTS: u64 = 9_000;
 /// So many parts are on their way at once, and one more is being filled.
@@ -30,7 +30,7 @@ pub struct Upload {
     parts: Option<Parts>,
 }
 
-/// Of an object that is too large to be put at once.
+/// The parts of an object that is too large to be put at once.
 struct Parts {
     upload: Box<dyn MultipartUpload>,
     sent: FuturesUnordered<BoxFuture<'static, Result<(), Failed>>>,
