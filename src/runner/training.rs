@@ -152,7 +152,10 @@ impl<'a> TrainingRank<'a> {
 
     /// Frees what a lost rank's steps hold here.
     pub fn forget(&self, rank: Rank) {
+        let open = self.autograd.open_contexts();
         self.autograd.drop_contexts_of(rank);
+        let ended = open - self.autograd.open_contexts().min(open);
+        tracing::debug!("{ended} of {open} open autograd contexts were those of rank {rank}");
     }
 
     /// # Errors

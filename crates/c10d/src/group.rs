@@ -287,19 +287,6 @@ impl ProcessGroup {
         &self.shared.store
     }
 
-    /// How many operations this rank has started, as c10d counts them.
-    ///
-    /// # Errors
-    /// The backend does not count.
-    pub fn sequence_number(&self) -> Result<u64> {
-        let mut number = 0;
-        // SAFETY: a group that is borrowed.
-        let returned = unsafe { c::shim_group_sequence_number(self.ptr(), &mut number) };
-        // SAFETY: just returned by a guarded function, passed on once.
-        unsafe { shim::check(returned) }?;
-        Ok(number)
-    }
-
     /// c10d's group, for other parts of this crate; valid as long as `self` is borrowed.
     pub(crate) fn ptr(&self) -> *const GroupBox {
         self.shared.group.ptr()

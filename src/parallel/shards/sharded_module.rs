@@ -98,14 +98,6 @@ impl ShardedModule {
             .with_context(|| format!("module `{}`", self.name))
     }
 
-    /// The layer's output for a batch, on the CPU, as a look-up gives it.
-    ///
-    /// # Errors
-    /// An id that the table does not have; what an owner says, or the call.
-    pub fn forward(&self, context: &Context, inputs: &[Tensor]) -> Result<Tensor> {
-        self.look_up(context, inputs, 0)?.wait()
-    }
-
     /// The layer's output; nothing is recorded, and no row is made.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ fn an_update_never_breaks_the_backward_of_another_trainer_and_counts_as_its_stal
     let (mut slow, mut fast) = (trainer(0), trainer(1));
     let ids = Tensor::from_slice(&[1i64, 2, 9]).unsqueeze(-1);
     let context = slow.autograd.context();
-    let output = slow.module.forward(&context, std::slice::from_ref(&ids)).unwrap();
+    let output = look_up(&slow.module, &context, std::slice::from_ref(&ids)).unwrap();
     let read = output.detach().copy();
     assert_eq!(fast.step(&ids, |rows| rows.square().sum(Kind::Float)).1, 0);
     // The gradient of a square is twice what was read.
@@ -96,7 +96,7 @@ fn evaluation_sees_the_first_values_of_rows_and_makes_none() {
     let _ = module.predict(std::slice::from_ref(&unseen)).unwrap();
     assert!(world.rows().is_empty());
     let context = world.autograds[0].context();
-    assert_eq!(module.forward(&context, std::slice::from_ref(&seen)).unwrap().detach(), first);
+    assert_eq!(look_up(&module, &context, std::slice::from_ref(&seen)).unwrap().detach(), first);
     assert_eq!(world.rows().into_keys().collect::<Vec<_>>(), [5, 1 << 40]);
     drop((context, module));
     world.end();
@@ -110,7 +110,7 @@ fn gradients_of_rows_that_are_not_finite_change_no_row_and_are_told() {
     let ids = Tensor::from_slice(&[1i64, 2]).unsqueeze(-1);
     let mut step = |loss: &dyn Fn(&Tensor) -> Tensor| {
         let context = world.autograds[0].context();
-        let loss = loss(&module.forward(&context, std::slice::from_ref(&ids)).unwrap());
+        let loss = loss(&look_up(&module, &context, std::slice::from_ref(&ids)).unwrap());
         assert!(loss.double_value(&[]).is_finite());
         let backward = world.autograds[0].backward(&context, &[loss], false);
         let stepping = optimizer.step(&context, &backward, 2).unwrap();
@@ -138,7 +138,7 @@ fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
     let module = world.module(0);
     let said = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        format!("{:#}", module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)]).unwrap_err())
+        format!("{:#}", look_up(&module, &context, &[Tensor::from_slice(ids).unsqueeze(-1)]).unwrap_err())
     };
     assert!(said(&[3, 10]).starts_with("module `table`: id 10 is not below num_embeddings = 10\n"));
     assert!(said(&[-2]).starts_with("module `table`: id -2 is negative\n"));
@@ -150,12 +150,12 @@ fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
 fn a_table_that_is_full_says_so_and_makes_no_row() {
     let world = World::start(&sharded("hash", 1, "[1]", &embedding(3)), Consistency::Async);
     let module = world.module(0);
-    let look_up = |ids: &[i64]| {
+    let rows_of = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)])
+        look_up(&module, &context, &[Tensor::from_slice(ids).unsqueeze(-1)])
     };
-    let _ = look_up(&[1, 2]).unwrap();
-    let said = format!("{:#}", look_up(&[1, 2, 300, 400]).unwrap_err());
+    let _ = rows_of(&[1, 2]).unwrap();
+    let said = format!("{:#}", rows_of(&[1, 2, 300, 400]).unwrap_err());
     let expected = "module `table`: there is no room for the row of id 400: this rank holds num_embeddings = 3 rows at most";
     assert!(said.contains(expected), "{said}");
     assert_eq!(world.rows().len(), 2);
