@@ -208,10 +208,14 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
-fn look_at_inputs(job: &Job, training: &Training, has_libtorch: bool) -> Result<inputs::Found, Failure> {
+fn look_at_inputs(
+    job: &Job,
+    training: &Training,
+    has_libtorch: bool,
+) -> Result<inputs::DataFindings, Failure> {
     match inputs::missing(job, None) {
         missing if missing.is_empty() => Ok(inputs::look(training, &data_root(job)?, has_libtorch)),
-        missing => Ok(inputs::Found { wrong: missing, steps: None }),
+        missing => Ok(inputs::DataFindings { wrong: missing, steps: None }),
     }
 }
 

@@ -106,7 +106,7 @@ impl Dtype {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
@@ -184,7 +184,7 @@ fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, St
         ));
     }
     let wrong = |what: String| format!("its tensor `{name}` {}", cut(&what, LONGEST_MESSAGE));
-    let entry: Entry =
+    let entry: HeaderEntry =
         serde_json::from_value(entry).map_err(|error| wrong(format!("is not valid: {error}")))?;
     if entry.shape.len() > MOST_DIMENSIONS {
         return Err(wrong(format!("has {} dimensions; the limit is {MOST_DIMENSIONS}", entry.shape.len())));
@@ -272,7 +272,7 @@ mod tests {
         assert!(one(&entry(&word, "[0,4]"), 4).len() < 2 * LONGEST_MESSAGE);
         let named = entry("[1]", "[0,4]").replace("F32", &"F".repeat(100_000));
         insta::assert_snapshot!(one(&named, 4), @"its tensor `a` has a dtype of 100000 letters");
-        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct Entry");
+        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct HeaderEntry");
     }
 
     proptest::proptest! {

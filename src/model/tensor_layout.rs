@@ -19,12 +19,12 @@ pub struct Region {
 pub struct Layout {
     pub(super) head: Vec<u8>,
     /// In the order of the file.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<TensorSpan>,
 }
 
 /// A tensor's: bytes from the beginning of the file.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct TensorSpan {
     pub region: Region,
     pub start: u64,
     pub end: u64,
@@ -68,7 +68,7 @@ impl Layout {
             let entry =
                 serde_json::json!({ "dtype": dtype, "shape": region.shape, "data_offsets": [at, end] });
             header.insert(region.name.clone(), entry);
-            places.push(Place { region, start: at, end });
+            places.push(TensorSpan { region, start: at, end });
             at = end;
         }
         let mut text = serde_json::Value::Object(header).to_string().into_bytes();
@@ -93,7 +93,7 @@ impl Layout {
     }
 }
 
-impl Place {
+impl TensorSpan {
     /// What may come of it from byte `next` on: `tensor`, as plain numbers.
     pub(super) fn take(&self, tensor: &Tensor, next: u64) -> Result<Tensor, String> {
         let flat = no_grad(|| plain(tensor)).map_err(|error| torch_message(&error))?;

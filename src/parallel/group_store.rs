@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use c10d::{KeyValues, Store};
 
-use super::calls::group::{self, Added, Compared, Counted, Deleted, Got, Waited};
+use super::calls::group::{self, Added, Compared, Deleted, Got, KeyCount, Waited};
 use crate::job::Cluster;
 use crate::rpc::{Call, Mesh, Methods};
 use crate::topology::Rank;
@@ -47,7 +47,7 @@ pub(super) fn register(methods: &mut Methods) {
     methods.serve(move |_, group::Delete { group, key }| {
         ready(anyhow::Ok(Deleted { was_there: here.delete(group, key) }))
     });
-    methods.serve(move |_, group::Count { group }| ready(anyhow::Ok(Counted { keys: kept.count(&group) })));
+    methods.serve(move |_, group::Count { group }| ready(anyhow::Ok(KeyCount { keys: kept.count(&group) })));
 }
 
 /// The store of a group, which rank `keeper` keeps.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::calls::checkpoint::{Ask, Asked, Restore};
+use super::calls::checkpoint::{Ask, Restore, ResumedFrom};
 use super::calls::validation::Verdict;
 use super::checkpoint::{Announced, Checkpoint, Resumed, TrainerState, Turns, Writer};
 use super::course::Course;
@@ -129,7 +129,7 @@ impl Trainer<'_> {
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
-        let Asked { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
+        let ResumedFrom { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
         let schedule = match &resumed {
             Some(resumed) => resumed.continued(schedule).map_err(|error| BadJob(error.into()))?,
             None => schedule,

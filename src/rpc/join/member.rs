@@ -15,7 +15,7 @@ use super::failure::{Failure, Refusal};
 use super::frame::{self, Frame};
 use super::handshake::{self, Introduction};
 use super::secret::Key;
-use super::unauthenticated::{Counted, accept_all, turn_away};
+use super::unauthenticated::{PendingConnection, accept_all, turn_away};
 use super::world::{Joined, MAX_WORLD_BYTES, SAY_EVERY, World, fits, introduction, listener};
 use crate::rpc::transport::socket::{Listener, Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
@@ -229,7 +229,7 @@ impl Others {
         self: Rc<Self>,
         socket: Socket,
         nearer: Option<UnixName>,
-        counted: Counted,
+        counted: PendingConnection,
         came: mpsc::UnboundedSender<Joined>,
     ) {
         let admitted = handshake::accept(socket, nearer, &self.key, self.config.transports, |one| {

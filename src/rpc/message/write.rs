@@ -4,7 +4,7 @@ use super::dtype::dtype_of;
 use super::limits::bad;
 use super::prepare::too_large;
 use super::reference::{ReferenceServer, write_object_id};
-use super::sparse::Parts;
+use super::sparse::SparseParts;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::bulk::TransferServer;
 use crate::rpc::transport::cma::PinServer;
@@ -142,7 +142,7 @@ impl<'a> MessageWriter<'a> {
 
     fn sparse(&mut self, mut to: sparse::Builder<'_>, sent: SentTensor) -> Result<(), CallError> {
         let SentTensor { tensor, edge } = sent;
-        let Parts { indices, values, coalesced } = Parts::of(&tensor)?;
+        let SparseParts { indices, values, coalesced } = SparseParts::of(&tensor)?;
         to.set_shape(tensor.size().as_slice())?;
         to.set_coalesced(coalesced);
         if let Some(edge) = edge {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::tensors::{Found, Layer, Run};
+use super::tensors::{ByteRun, Found, Layer};
 use super::whole::{self, ids_name};
 use crate::job::Place;
 use crate::job::weights::{Dtype, Piece, Scattered};
@@ -42,9 +42,13 @@ impl Files {
         Ok(Files(files))
     }
 
-    fn pieces<'a>(&self, found: &Found<'_>, runs: Vec<Run>) -> Result<impl Iterator<Item = Piece> + use<'a>> {
+    fn pieces<'a>(
+        &self,
+        found: &Found<'_>,
+        runs: Vec<ByteRun>,
+    ) -> Result<impl Iterator<Item = Piece> + use<'a>> {
         let file = self.0.binary_search(&path(found)?).ok().context("a file that nobody has looked for")?;
-        Ok(runs.into_iter().map(move |Run { start, len }| Piece { file, start, len }))
+        Ok(runs.into_iter().map(move |ByteRun { start, len }| Piece { file, start, len }))
     }
 }
 

@@ -20,8 +20,8 @@ use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training}
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
-    Ask, Asked, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, Stop, Stopped, Write,
-    Written,
+    Ask, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, ResumedFrom, Stop, Stopped,
+    Write, Written,
 };
 use crate::topology::Rank;
 
@@ -398,11 +398,11 @@ impl Keeper {
         Err(CallError::failed(format_args!("rank {from} is not one of the other trainers")))
     }
 
-    fn tell(&self) -> Result<Asked> {
+    fn tell(&self) -> Result<ResumedFrom> {
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
-        Ok(Asked { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
+        Ok(ResumedFrom { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
     }
 
     async fn restore(self: Arc<Self>, from: Rank) -> Result<(), CallError> {

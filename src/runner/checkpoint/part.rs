@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use super::boxes::blocks;
-use super::store::{Counted, Store};
+use super::store::{CountedFile, Store};
 use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};
 use crate::model::{Layout, Region, TensorStream, torch_name};
@@ -204,7 +204,7 @@ fn write_file(store: &dyn Store, name: String, wanted: Vec<Wanted<'_>>) -> Resul
         ("DCP_SHARDING_INFO", serde_json::Value::Object(offsets).to_string()),
     ];
     let layout = Layout::new(regions, &metadata).map_err(cannot_write)?;
-    let file = Counted::new(store.create(&name, layout.bytes())?);
+    let file = CountedFile::new(store.create(&name, layout.bytes())?);
     let in_order: Vec<String> = layout.names().map(str::to_owned).collect();
     let mut tensors = TensorStream::begin(file, layout).map_err(cannot_write)?;
     for name in &in_order {

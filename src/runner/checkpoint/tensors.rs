@@ -54,7 +54,7 @@ impl Opened {
 const ID_BYTES: u64 = size_of::<i64>() as u64;
 
 /// Bytes of a file, one after the other.
-pub struct Run {
+pub struct ByteRun {
     pub start: u64,
     pub len: u64,
 }
@@ -254,7 +254,7 @@ impl<'a> Found<'a> {
     ///
     /// # Errors
     /// The file has not what the manifest says, or cannot be read.
-    pub fn value_runs(&self) -> Result<Vec<Run>> {
+    pub fn value_runs(&self) -> Result<Vec<ByteRun>> {
         self.runs(self.name, self.width() * self.saved.entry.kind.elt_size_in_bytes() as u64)
     }
 
@@ -262,22 +262,22 @@ impl<'a> Found<'a> {
     ///
     /// # Errors
     /// As [`Found::value_runs`]; it has none.
-    pub fn id_runs(&self) -> Result<Vec<Run>> {
+    pub fn id_runs(&self) -> Result<Vec<ByteRun>> {
         self.runs(self.ids_name()?, ID_BYTES)
     }
 
     /// The runs of a tensor with `each` bytes a row, or a number where it does not go by rows.
-    fn runs(&self, name: &str, each: u64) -> Result<Vec<Run>> {
+    fn runs(&self, name: &str, each: u64) -> Result<Vec<ByteRun>> {
         let stored = self.opened.stored(name, self.saved.count * each)?;
         let Some(still) = &self.still else {
-            return Ok(vec![Run { start: stored.start, len: stored.len }]);
+            return Ok(vec![ByteRun { start: stored.start, len: stored.len }]);
         };
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<ByteRun> = Vec::new();
         for (row, _) in (0..).zip(self.ids()?).filter(|(_, id)| still.has(*id)) {
             let start = stored.start + row * each;
             match runs.last_mut().filter(|last| last.start + last.len == start) {
                 Some(last) => last.len += each,
-                None => runs.push(Run { start, len: each }),
+                None => runs.push(ByteRun { start, len: each }),
             }
         }
         Ok(runs)
