@@ -12,6 +12,7 @@ use std::{fs, thread};
 
 use pstrain::rpc::{CallError, JoinError, LostRank, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::{Rank, WorldSize};
+use tch::Tensor;
 
 /// Far more than anything here takes, even on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::backend::{self, Backend};
 use crate::error::{Members, Operation};
-use crate::shim::group::{self as c, GroupBox, ShimCall};
+use crate::shim::group::{GroupBox, ShimCall};
 use crate::shim::work::WorkBox;
 use crate::store::millis;
 use crate::work::{End, Running};
-use crate::{Error, ReduceOp, Result, Store, TorchError, shim};
+use crate::{Error, ReduceOp, Result, Store, TorchError};
 
 mod abort;
 mod agree;
