@@ -6,7 +6,7 @@
 //! modules at the trainers, parameters on servers. [`ModuleHandle`] is a module of any kind, and [`DistributedOptimizer`]
 //! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
-mod calls;
+pub mod calls;
 mod collective;
 mod distributed_optimizer;
 mod finite;

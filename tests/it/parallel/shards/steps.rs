@@ -1,5 +1,8 @@
 //! What travels, how steps meet, and what owners refuse.
 
+use pstrain::parallel::calls::shard;
+use pstrain::rpc::Call;
+
 use super::*;
 
 // ---- What travels ----
@@ -159,7 +162,7 @@ fn a_table_that_is_full_says_so_and_makes_no_row() {
     let expected = "module `table`: there is no room for the row of id 400: this rank holds num_embeddings = 3 rows at most";
     assert!(said.contains(expected), "{said}");
     assert_eq!(world.rows().len(), 2);
-    let _ = look_up(&[2, 300]).unwrap();
+    let _ = rows_of(&[2, 300]).unwrap();
     drop(module);
     world.end();
 }
@@ -174,32 +177,37 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
     };
     let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];
     assert!(
-        said("shard.rows", ids(&[7])).contains("id 7 is not among the rows of this rank, from 0 to below 5")
+        said(shard::LookUp::NAME, ids(&[7]))
+            .contains("id 7 is not among the rows of this rank, from 0 to below 5")
     );
-    assert!(said("shard.rows", ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
-    assert!(said("shard.rows", ids(&[2, 1])).contains("ids are to ascend"));
-    assert!(said("shard.rows", ids(&[1, 1])).contains("ids are to ascend"));
+    assert!(said(shard::LookUp::NAME, ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
+    assert!(said(shard::LookUp::NAME, ids(&[2, 1])).contains("ids are to ascend"));
+    assert!(said(shard::LookUp::NAME, ids(&[1, 1])).contains("ids are to ascend"));
     assert!(
-        said("shard.rows", vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
+        said(shard::LookUp::NAME, vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
             .contains("ids are int64 [n]")
     );
     let momentum = r#"{"spec": {"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}, "groups": []}"#;
     assert!(
-        said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")
+        said(shard::Optimize::NAME, vec![momentum.into()])
+            .contains("sgd with momentum cannot update single rows")
     );
     let terms = |lr_factor: f64, factor: Value| {
         let terms = [Value::Int(1), Value::Float(8.0), lr_factor.into(), factor, Value::Bool(false)];
         vec![Value::Nil, Value::List(terms.into())]
     };
     assert!(
-        said("shard.step", terms(f64::NAN, Value::Nil)).contains("a learning rate is not multiplied by NaN")
+        said(shard::Step::NAME, terms(f64::NAN, Value::Nil))
+            .contains("a learning rate is not multiplied by NaN")
     );
-    assert!(said("shard.step", terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5"));
+    assert!(
+        said(shard::Step::NAME, terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5")
+    );
     let weightless =
         Value::List(vec![Value::Int(1), Value::Float(-1.0), 1.0.into(), Value::Nil, Value::Bool(false)]);
-    assert!(said("shard.step", vec![Value::Nil, weightless]).contains("a step does not weigh -1"));
+    assert!(said(shard::Step::NAME, vec![Value::Nil, weightless]).contains("a step does not weigh -1"));
     assert!(
-        said("shard.step", vec![Value::Nil, Value::List(vec![])])
+        said(shard::Step::NAME, vec![Value::Nil, Value::List(vec![])])
             .contains("expected five terms of a step, found 0")
     );
     drop(module);
