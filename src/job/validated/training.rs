@@ -265,7 +265,7 @@ impl Training {
 
     /// Is every step of the trainers a round, one update from the batches of all?
     pub fn rounds(&self) -> bool {
-        self.train.consistency == Consistency::Bsp || self.has_replicas()
+        self.train.consistency.has_rounds() || self.has_replicas()
     }
 
     /// The plug-ins that are files, each with the key that names it.
