@@ -114,6 +114,7 @@ async fn reach(
             said = Instant::now();
             let _ = waiting.send(Waiting::ForCoordinator { address: config.master.clone(), why: last });
         }
+        // It may not listen yet.
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

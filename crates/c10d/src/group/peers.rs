@@ -165,6 +165,7 @@ impl Peers {
             if !silent.is_empty() || start.elapsed() > DEATH_LIMIT {
                 return silent;
             }
+            // Nothing tells when a port is closed but asking it.
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -12,7 +12,7 @@ use tch::Tensor;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LIMIT: Duration = Duration::from_secs(60);
-/// For the system to hand over what it would.
+/// For the system to hand over what it would: nothing tells that nothing comes.
 const MOMENT: Duration = Duration::from_millis(300);
 
 fn member(store: &Store, rank: u32) -> ProcessGroup {
