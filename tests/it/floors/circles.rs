@@ -28,7 +28,7 @@ const KNOWN: [(&str, usize, &str); 10] = [
         8,
         "wasmtime's linker wants the store's state by type, and the state has what the linker made",
     ),
-    ("runner/", 3, "a part of a file that became too long, and uses its types"),
+    ("runner/", 2, "a part of a file that became too long, and uses its types"),
 ];
 
 /// The rooms of `rpc`, from the lowest: each imports only from those before it.
