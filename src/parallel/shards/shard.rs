@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use c10d::vectors::numbers_of;
 use tch::{Kind, Tensor};
 
+use super::contribution::{Contribution, Gradients, LookedUp};
 use super::life::{AGE, LifeState, SIGHTINGS};
 use super::snapshot::{Listed, ShardRows, TableSnapshot};
-use super::table::{Contribution, Gradients, LookedUp, Snapshots, Table};
+use super::table::{Snapshots, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::weights::Weights;
