@@ -144,8 +144,7 @@ fn prove(
     match load(sources) {
         Ok(mut resolved) => {
             adjust(&mut resolved.job)?;
-            wrong.extend(model_files::open_checkpoints(&mut resolved.job, resolved.rank));
-            wrong.extend(model_files::problems(&resolved.job, resolved.rank));
+            wrong.extend(model_files::open(&mut resolved.job, resolved.rank));
             if wrong.is_empty() {
                 return Ok(Ok(resolved));
             }

@@ -16,6 +16,7 @@ mod scattered;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -43,7 +44,8 @@ const LONGEST_DTYPE: usize = 32;
 /// What a safetensors file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    tensors: BTreeMap<String, Stored>,
+    /// Shared by all who start from one file.
+    tensors: Arc<BTreeMap<String, Stored>>,
 }
 
 /// Where a tensor lies.
@@ -143,7 +145,7 @@ impl Header {
         let (first, end) = (8 + length, room - length);
         let tensors =
             entries.into_iter().map(|(name, entry)| Ok((name.clone(), stored(&name, entry, first)?)));
-        let header = Header { tensors: tensors.collect::<Result<_, String>>()? };
+        let header = Header { tensors: Arc::new(tensors.collect::<Result<_, String>>()?) };
         header.without_gaps(first, first + end)?;
         Ok(header)
     }
