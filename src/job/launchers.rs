@@ -113,7 +113,7 @@ fn several(hosts: Result<Vec<String>, String>) -> Option<Result<String, String>>
     match hosts {
         Ok(hosts) if hosts.len() < 2 => None,
         Ok(hosts) => hosts.into_iter().next().map(Ok),
-        Err(problem) => Some(Err(format!("it is no list of hosts: {problem}"))),
+        Err(problem) => Some(Err(format!("it is not a list of hosts: {problem}"))),
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(slurm("n3"), "rank=3 world_size=4 local_rank=1");
         assert_eq!(
             slurm("n[3"),
-            "rank=3 world_size=4 local_rank=1 master_addr=(it is no list of hosts: its brackets do not match)"
+            "rank=3 world_size=4 local_rank=1 master_addr=(it is not a list of hosts: its brackets do not match)"
         );
     }
 

@@ -113,7 +113,7 @@ pub fn sums_of_rows(
     })
 }
 
-/// What [`pair_dots`] takes at most, in multiplications: more are worth libtorch's threads.
+/// What [`pair_dots`] takes at most, in MACs: more are worth libtorch's threads.
 pub const FEW_PRODUCTS: u64 = 1 << 26;
 
 /// The vector `[batch, dim]` that comes first in `inputs`, and behind it the dot product of each pair of vectors of a sample:

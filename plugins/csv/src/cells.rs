@@ -359,7 +359,7 @@ impl ColumnReader {
                 let what = if text.is_empty() {
                     "the cell is empty".into()
                 } else {
-                    format!("`{text}` is no value")
+                    format!("`{text}` is not a value")
                 };
                 Err(format!("{what}\nhint: {FILLS}"))
             }
