@@ -184,29 +184,3 @@ impl OptimizerSpec {
         self.rule().slots().iter().filter(|slot| slot.per_element).count() as u64
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// By their defaults: all options that are refused are off.
-    #[test]
-    fn hints_name_the_optimizers_that_can_do_it() {
-        let can = |refuses: fn(&OptimizerSpec) -> Option<&'static str>| -> Vec<&str> {
-            let spec = |entry: &OptimizerEntry| -> OptimizerSpec {
-                let all = serde_json::json!({ "type": entry.name });
-                serde_json::from_value(all).unwrap()
-            };
-            OPTIMIZERS
-                .iter()
-                .filter(|entry| refuses(&spec(entry)).is_none())
-                .map(|entry| entry.name)
-                .collect()
-        };
-        let named = |hint: &str| -> Vec<String> {
-            hint.split(", or ").map(|one| one.split(' ').next().unwrap().to_owned()).collect()
-        };
-        assert_eq!(named(&that_apply_sparse()), can(OptimizerSpec::refuses_sparse));
-        assert_eq!(named(&that_update_rows()), can(OptimizerSpec::refuses_rows));
-    }
-}

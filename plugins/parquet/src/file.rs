@@ -172,9 +172,9 @@ impl Value {
     pub fn float32(self) -> Result<f32, String> {
         match self {
             Value::Whole(number) if number as f32 as i128 == i128::from(number) => Ok(number as f32),
-            Value::Whole(number) => {
-                Err(format!("{number} is not a number of float32\nhint: set `dtype = \"int64\"` for its field"))
-            }
+            Value::Whole(number) => Err(format!(
+                "{number} is not a number of float32\nhint: set `dtype = \"int64\"` for its field"
+            )),
             Value::Fraction(number) if (number as f32).is_finite() => Ok(number as f32),
             Value::Fraction(number) if number.is_finite() => {
                 Err(format!("{number} is too large for float32"))
