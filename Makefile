@@ -28,11 +28,7 @@ build: setup
 install: setup
 	cargo build --release --quiet --bin pstrain
 	install -D -m 755 $(TARGET_DIR)/release/pstrain $(DESTDIR)$(PREFIX)/bin/pstrain
-	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
-	$(TARGET_DIR)/release/pstrain man $(DESTDIR)$(PREFIX)/share/man/man1
-	$(TARGET_DIR)/release/pstrain completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pstrain
-	$(TARGET_DIR)/release/pstrain completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_pstrain
-	$(TARGET_DIR)/release/pstrain completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/pstrain.fish
+	scripts/install-docs $(TARGET_DIR)/release/pstrain $(DESTDIR)$(PREFIX)/share
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/pstrain; it looks for libtorch 2.11.0 in PSTRAIN_LIBTORCH, in the active" \
 	  "Python environment, in $(or $(LIBTORCH),$(CURDIR)/.deps/libtorch), in $(PREFIX)/lib, and where python3 has torch"
 

@@ -84,7 +84,7 @@ pub struct Recording {
     pub left_out: u64,
 }
 
-/// Of one process: some 40 MB.
+/// The most spans of one process: some 40 MB.
 const MOST_SPANS: usize = 1 << 20;
 
 static RECORDING: AtomicBool = AtomicBool::new(false);

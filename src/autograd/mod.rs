@@ -66,4 +66,4 @@ pub use calls::Scope;
 pub use context::Context;
 pub use service::Autograd;
 pub use state::ContextState;
-pub use wire::Borrowed;
+pub use wire::{Borrowed, Discover, Gradients, Release, Run};

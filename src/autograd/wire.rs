@@ -6,12 +6,12 @@ use tch::Tensor;
 use crate::rpc::{Body, Call, CallError, CallErrorKind, Field, Fields, RRef, Value, body, call};
 
 /// Counted by the rank that begins the backward, from 1, for each context.
-pub(super) type PassNumber = u64;
+pub type PassNumber = u64;
 
 /// Gradients for sent tensors of one rank, and what else the sender knows of its tensors. Answered when everything that
 /// follows from it is done.
 #[derive(Debug)]
-pub(super) struct Run {
+pub struct Run {
     pub pass: PassNumber,
     /// All passes before this one are done on every rank.
     pub floor: PassNumber,
@@ -58,7 +58,7 @@ impl Body for Run {
 /// "Will this edge get a gradient in this pass?" One edge each: were an answer for two edges to wait for both, two such
 /// questions could wait for each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Discover {
+pub struct Discover {
     pub pass: PassNumber,
     pub floor: PassNumber,
     pub edge: u64,
@@ -81,7 +81,7 @@ impl Body for Discover {
 }
 
 body! {
-    pub(super) struct Discovered {
+    pub struct Discovered {
         /// The edge will get a gradient.
         alive: bool,
     }
@@ -96,11 +96,11 @@ call! {
 
 call! {
     /// The gradients that the context has on a rank.
-    pub(super) struct Gradients = "autograd.gradients" -> GradientsByName {}
+    pub struct Gradients = "autograd.gradients" -> GradientsByName {}
 }
 
 /// Each gradient's name and the gradient, one after the other.
-pub(super) struct GradientsByName(pub Vec<(String, Tensor)>);
+pub struct GradientsByName(pub Vec<(String, Tensor)>);
 
 impl Body for GradientsByName {
     fn encode(self) -> Vec<Value> {
@@ -125,7 +125,7 @@ call! {
 
 call! {
     /// The context has ended. Nobody waits for the answer.
-    pub(super) struct Release = "autograd.release" -> () {}
+    pub struct Release = "autograd.release" -> () {}
 }
 
 call! {

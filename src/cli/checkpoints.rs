@@ -30,7 +30,7 @@ pub fn command(command: CheckpointCommand) -> Result<u8, Failure> {
 #[derive(Serialize)]
 struct Listed {
     folder: Place,
-    /// Of the first trainer. None: it has no manifest that can be read.
+    /// The first trainer's step. None: the checkpoint has no manifest that can be read.
     step: Option<u64>,
     world_size: Option<u32>,
     files: u64,

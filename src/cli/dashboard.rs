@@ -19,6 +19,7 @@ use crate::watch::follow;
 use crate::watch::report::{self, Run};
 use crate::watch::serve::{self, Access, Shown};
 
+/// Between two looks at a folder, which tells nobody when its run ends.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {

@@ -144,8 +144,7 @@ fn prove(
     match load(sources) {
         Ok(mut resolved) => {
             adjust(&mut resolved.job)?;
-            wrong.extend(model_files::open_checkpoints(&mut resolved.job, resolved.rank));
-            wrong.extend(model_files::problems(&resolved.job, resolved.rank));
+            wrong.extend(model_files::open(&mut resolved.job, resolved.rank));
             if wrong.is_empty() {
                 return Ok(Ok(resolved));
             }
@@ -208,10 +207,14 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     Ok(DONE)
 }
 
-fn look_at_inputs(job: &Job, training: &Training, has_libtorch: bool) -> Result<inputs::Found, Failure> {
+fn look_at_inputs(
+    job: &Job,
+    training: &Training,
+    has_libtorch: bool,
+) -> Result<inputs::DataFindings, Failure> {
     match inputs::missing(job, None) {
         missing if missing.is_empty() => Ok(inputs::look(training, &data_root(job)?, has_libtorch)),
-        missing => Ok(inputs::Found { wrong: missing, steps: None }),
+        missing => Ok(inputs::DataFindings { wrong: missing, steps: None }),
     }
 }
 

@@ -8,7 +8,7 @@ use super::args::OutputArgs;
 use super::exit::Failure;
 use super::stderr;
 use crate::human::counted;
-use crate::job::{Consistency, Place, Resolved, Training};
+use crate::job::{Place, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
 use crate::runner::run_folder::{RUNS, SUMMARY};
 
@@ -82,9 +82,10 @@ fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) ->
     }
     let (before, now) = (checkpoint.trainers()?.len(), training.train.trainers.ranks.len());
     let trainers = counted(before as u64, "trainer");
+    let consistency = training.train.consistency;
     anyhow::ensure!(
-        before == now || training.train.consistency != Consistency::Hogwild,
-        "the checkpoint is of {trainers}, and this run has {now}: under hogwild each has an optimizer with a state of its own\n  \
+        before == now || consistency.is_ordered(),
+        "the checkpoint is of {trainers}, and this run has {now}: under {consistency} each has an optimizer with a state of its own\n  \
          hint: use as many trainers"
     );
     if before != now {

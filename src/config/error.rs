@@ -44,7 +44,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Of two sources the one with the higher number wins.
+    /// A number by which sources are compared: the higher one wins.
     pub fn precedence(&self) -> u8 {
         match self {
             Origin::Default => 0,
@@ -82,7 +82,7 @@ impl JobError {
     }
 }
 
-/// Of the errors of one job: nobody reads more at once.
+/// How many errors of one job are told: nobody reads more at once.
 const MOST_TOLD: usize = 100;
 
 impl fmt::Display for JobErrors {

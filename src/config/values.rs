@@ -201,7 +201,7 @@ pub struct List<V> {
     most: Option<usize>,
 }
 
-/// Of any length.
+/// A list of any length.
 pub const fn list<V: Copy>(of: V) -> List<V> {
     List { of, most: None }
 }

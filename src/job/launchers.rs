@@ -76,7 +76,7 @@ const LAUNCHERS: [Launcher; 6] = [
 
 /// A value that a variable gives to a key, or why it gives none.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct FromLauncher {
     pub key: &'static str,
     pub value: Result<String, String>,
     pub variable: &'static str,
@@ -88,7 +88,7 @@ pub(super) fn is_of_launcher(name: &str) -> bool {
 }
 
 /// What the launcher tells that started this process, if one did. `value_of`: a variable's value, if it has any.
-pub(super) fn told<'e>(value_of: impl Fn(&str) -> Option<&'e str>) -> Vec<Told> {
+pub(super) fn told<'e>(value_of: impl Fn(&str) -> Option<&'e str>) -> Vec<FromLauncher> {
     let launcher = LAUNCHERS.iter().find(|launcher| value_of(launcher.0[0].0).is_some());
     let Some(Launcher(variables)) = launcher else { return Vec::new() };
     let valued = || variables.iter().filter_map(|&(name, tells)| Some((name, tells, value_of(name)?.trim())));
@@ -103,7 +103,7 @@ pub(super) fn told<'e>(value_of: impl Fn(&str) -> Option<&'e str>) -> Vec<Told> 
             Tells::SlurmNodes => (MASTER_ADDR, several(hostlist::expand(value))?),
             Tells::Addresses => (MASTER_ADDR, several(Ok(value.lines().map(str::to_owned).collect()))?),
         };
-        Some(Told { key, value, variable })
+        Some(FromLauncher { key, value, variable })
     };
     valued().filter_map(one).collect()
 }
@@ -113,7 +113,7 @@ fn several(hosts: Result<Vec<String>, String>) -> Option<Result<String, String>>
     match hosts {
         Ok(hosts) if hosts.len() < 2 => None,
         Ok(hosts) => hosts.into_iter().next().map(Ok),
-        Err(problem) => Some(Err(format!("it is no list of hosts: {problem}"))),
+        Err(problem) => Some(Err(format!("it is not a list of hosts: {problem}"))),
     }
 }
 
@@ -148,8 +148,9 @@ mod tests {
 
     fn values(env: &[(&str, &str)]) -> String {
         let value_of = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        let one =
-            |told: Told| format!("{}={}", told.key, told.value.unwrap_or_else(|why| format!("({why})")));
+        let one = |told: FromLauncher| {
+            format!("{}={}", told.key, told.value.unwrap_or_else(|why| format!("({why})")))
+        };
         told(value_of).into_iter().map(one).collect::<Vec<_>>().join(" ").replace("cluster.", "")
     }
 
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(slurm("n3"), "rank=3 world_size=4 local_rank=1");
         assert_eq!(
             slurm("n[3"),
-            "rank=3 world_size=4 local_rank=1 master_addr=(it is no list of hosts: its brackets do not match)"
+            "rank=3 world_size=4 local_rank=1 master_addr=(it is not a list of hosts: its brackets do not match)"
         );
     }
 

@@ -114,7 +114,7 @@ enum Message {
 
 #[derive(Default)]
 struct Play {
-    /// Of the last stage.
+    /// The last stage's slot.
     now: usize,
     /// When a micro-batch's activation comes to the last stage.
     came: Vec<Option<usize>>,

@@ -7,7 +7,7 @@ use figment::value::{Dict, Value};
 use sha2::{Digest, Sha256};
 
 use super::parse::takes::FROM;
-use super::validated::{Consistency, DataRoot, Init, Job, Partition, Placement, Training, Work};
+use super::validated::{DataRoot, Init, Job, Partition, Placement, Training, Work};
 use crate::config::AnyKey as _;
 use crate::config::show::{inline, rank};
 use crate::config::text::{join, key_text};
@@ -104,8 +104,9 @@ fn train(training: &Training, mut train: Dict, is_graph: bool) -> Dict {
     if train.remove("global_batch_size").is_some() {
         train.insert("batch_size".into(), training.train.batch_size.into());
     }
-    if training.train.consistency == Consistency::Bsp {
-        train.insert("consistency".into(), "bsp".into());
+    // Replicas alone settle it.
+    if training.train.consistency.has_rounds() {
+        train.insert("consistency".into(), training.train.consistency.to_string().into());
     }
     train
 }

@@ -59,7 +59,7 @@ impl RowLife {
     /// A row is made when it is first asked for, and stays.
     pub const FOR_EVER: RowLife = RowLife { admit_after: 1, evict_after: None };
 
-    /// Of what the job counts. Above it float32, by which the counts are kept with a state, has not each number.
+    /// The most that a job may count to. Above it float32, by which the counts are kept with a state, has not each number.
     pub const MOST: i64 = 1 << 24;
 }
 

@@ -6,7 +6,7 @@ pub struct ModuleSize {
     /// Values that train.
     pub parameters: u64,
     pub parameter_bytes: u64,
-    /// Of buffers, and of parameters that do not train.
+    /// The bytes of buffers, and of parameters that do not train.
     pub buffer_bytes: u64,
 }
 

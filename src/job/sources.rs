@@ -134,11 +134,11 @@ fn from_environment(env: &[(String, String)], overrides: &[Override]) -> Vec<Set
     let launcher = if rank_is_given { Vec::new() } else { launchers::told(value_of) };
     let pytorch = PYTORCH.iter().filter_map(|&(variable, key)| {
         let value = Ok(value_of(variable)?.to_owned());
-        Some(launchers::Told { key, value, variable })
+        Some(launchers::FromLauncher { key, value, variable })
     });
 
     let mut settings = Vec::new();
-    for launchers::Told { key, value, variable } in launcher.into_iter().chain(pytorch) {
+    for launchers::FromLauncher { key, value, variable } in launcher.into_iter().chain(pytorch) {
         settings.push(Setting {
             key: key.into(),
             value: value.map(|text| {

@@ -16,6 +16,7 @@ mod scattered;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -43,7 +44,8 @@ const LONGEST_DTYPE: usize = 32;
 /// What a safetensors file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    tensors: BTreeMap<String, Stored>,
+    /// Shared by all who start from one file.
+    tensors: Arc<BTreeMap<String, Stored>>,
 }
 
 /// Where a tensor lies.
@@ -106,7 +108,7 @@ impl Dtype {
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
@@ -143,7 +145,7 @@ impl Header {
         let (first, end) = (8 + length, room - length);
         let tensors =
             entries.into_iter().map(|(name, entry)| Ok((name.clone(), stored(&name, entry, first)?)));
-        let header = Header { tensors: tensors.collect::<Result<_, String>>()? };
+        let header = Header { tensors: Arc::new(tensors.collect::<Result<_, String>>()?) };
         header.without_gaps(first, first + end)?;
         Ok(header)
     }
@@ -184,7 +186,7 @@ fn stored(name: &str, entry: serde_json::Value, first: u64) -> Result<Stored, St
         ));
     }
     let wrong = |what: String| format!("its tensor `{name}` {}", cut(&what, LONGEST_MESSAGE));
-    let entry: Entry =
+    let entry: HeaderEntry =
         serde_json::from_value(entry).map_err(|error| wrong(format!("is not valid: {error}")))?;
     if entry.shape.len() > MOST_DIMENSIONS {
         return Err(wrong(format!("has {} dimensions; the limit is {MOST_DIMENSIONS}", entry.shape.len())));
@@ -272,7 +274,7 @@ mod tests {
         assert!(one(&entry(&word, "[0,4]"), 4).len() < 2 * LONGEST_MESSAGE);
         let named = entry("[1]", "[0,4]").replace("F32", &"F".repeat(100_000));
         insta::assert_snapshot!(one(&named, 4), @"its tensor `a` has a dtype of 100000 letters");
-        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct Entry");
+        insta::assert_snapshot!(one("7", 0), @"its tensor `a` is not valid: invalid type: integer `7`, expected struct HeaderEntry");
     }
 
     proptest::proptest! {

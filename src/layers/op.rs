@@ -144,7 +144,7 @@ pub struct RowTable {
 /// One of the tables that a layer looks rows up in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablePart {
-    /// Of its parameter.
+    /// The name of its parameter.
     pub name: String,
     /// Which rows are its of the one that all make together; None: it is the only one, and has whatever ids there are.
     pub ids: Option<Range<i64>>,
@@ -186,7 +186,7 @@ impl RowTable {
 /// The table of an embedding layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSpec {
-    /// Of a table that is cut by hash the most that one rank holds.
+    /// The table's rows; of one that is cut by hash the most that one rank holds.
     pub rows: i64,
     /// Numbers in a row.
     pub dim: i64,

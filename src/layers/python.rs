@@ -3,7 +3,7 @@
 /// A layer as it stands in a file of Python.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Python {
-    /// Of what it is made, such as `nn.Linear`.
+    /// The class that it is made of, such as `nn.Linear`.
     class: String,
     arguments: Vec<String>,
     /// What it needs beside torch, each behind those that it builds on.
@@ -108,7 +108,7 @@ impl Python {
     }
 }
 
-/// Of a line that is not broken up.
+/// The longest line that is not broken up.
 const LONGEST: usize = 88;
 const COUNTS_IN_A_LINE: usize = 12;
 /// What each of several counts is called.

@@ -31,7 +31,7 @@ pub enum HiddenStates {
 
 /// The sizes of such a layer.
 pub(super) struct Recurrent {
-    /// Of a step.
+    /// The gates of a time step.
     pub gates: i64,
     pub input_size: i64,
     pub hidden_size: i64,

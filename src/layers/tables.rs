@@ -85,7 +85,7 @@ impl TableRows {
         Some(TableRows::Each(columns))
     }
 
-    /// Of all tables.
+    /// The rows of all tables.
     pub fn rows(&self) -> i64 {
         match self {
             TableRows::One(rows) => *rows,
@@ -110,7 +110,7 @@ impl Columns {
         self.0.len() as i64
     }
 
-    /// Of all columns together.
+    /// The rows of all columns together.
     pub fn rows(&self) -> i64 {
         self.0.iter().sum()
     }
@@ -120,8 +120,8 @@ impl Columns {
         format!("{nth}.weight")
     }
 
-    /// Of each column: the name of its table among the layer's parameters, and which rows are its of the one table that all
-    /// make together.
+    /// The tables of the columns: each one's name among the layer's parameters, and which rows are its of the one table that
+    /// all make together.
     pub fn tables(&self) -> impl Iterator<Item = (String, std::ops::Range<i64>)> {
         self.0.iter().enumerate().scan(0, |first, (nth, rows)| {
             let range = *first..*first + rows;

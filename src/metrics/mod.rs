@@ -119,7 +119,7 @@ macro_rules! metrics {
             $($Type($Type),)*
         }
 
-        static ENTRIES: &[Entry] = &[$(Entry {
+        static ENTRIES: &[MetricEntry] = &[$(MetricEntry {
             name: stringify!($file),
             doc: $Type::DOC,
             keys: $Type::KEYS,
@@ -153,7 +153,7 @@ metrics! {
 }
 
 /// What a job can say of a metric.
-struct Entry {
+struct MetricEntry {
     name: &'static str,
     doc: &'static str,
     /// Beside those that all have.

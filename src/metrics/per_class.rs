@@ -24,7 +24,7 @@ pub(super) enum Average {
     Micro,
 }
 
-/// Of one class, or of several together.
+/// The counts of one class, or of several together.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     /// Targets that are predicted.

@@ -12,11 +12,11 @@ metric! {
     pub struct R2 {}
 }
 
-/// Of each element of a sample, over all samples.
+/// The moments of each element of a sample, over all samples.
 #[derive(Clone, Default)]
 struct Moments {
     samples: i64,
-    /// Of targets.
+    /// The means of the targets.
     means: Vec<f64>,
     /// Squares of what targets differ from their mean, added up.
     deviations: Vec<f64>,

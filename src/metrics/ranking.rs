@@ -12,7 +12,7 @@ use super::{Accumulate, Value, batch, state};
 /// Targets at most: 512 MiB, and as much again while they are put into order.
 const MOST: usize = 1 << 27;
 
-/// Of the targets with one score, by falling score: how many are positive and how many are not.
+/// How many of the targets with one score are positive, and how many are not. Steps come by falling score.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Step {
     pub positives: u64,

@@ -1,7 +1,7 @@
 //! Metrics as a job writes them: `eval.metrics`.
 
 use super::name::name;
-use super::{BuiltIn, ENTRIES, Entry, Measure, MetricSpec, plugin};
+use super::{BuiltIn, ENTRIES, Measure, MetricEntry, MetricSpec, plugin};
 use crate::config::{
     AnyKey, By, Item, JobError, Key, Kind, Optional, Str, Table, Variant, by, key, string, suggest,
 };
@@ -79,6 +79,6 @@ fn metric(item: &Item<'_>) -> Option<MetricSpec> {
     (errors == item.reader().errors()).then_some(MetricSpec::BuiltIn(BuiltIn { name, measure }))
 }
 
-fn entry(kind: &str) -> Option<&'static Entry> {
+fn entry(kind: &str) -> Option<&'static MetricEntry> {
     ENTRIES.iter().find(|entry| entry.name == kind)
 }

@@ -35,13 +35,13 @@ impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
         #[derive(serde::Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum NumberOrCounts {
             Number(Option<f64>),
             Counts(Vec<Vec<i64>>),
         }
-        Ok(match Written::deserialize(deserializer)? {
-            Written::Number(number) => Value::Number(number.unwrap_or(f64::NAN)),
-            Written::Counts(rows) => Value::Counts(rows),
+        Ok(match NumberOrCounts::deserialize(deserializer)? {
+            NumberOrCounts::Number(number) => Value::Number(number.unwrap_or(f64::NAN)),
+            NumberOrCounts::Counts(rows) => Value::Counts(rows),
         })
     }
 }

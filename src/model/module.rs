@@ -25,7 +25,7 @@ pub struct Module {
     fixed_names: Vec<String>,
     /// Written before the first forward only.
     fixed: Mutex<Vec<Tensor>>,
-    /// Of the parameters of layers, in the order of the nodes, which ones are fixed. Empty: none is.
+    /// Which of the layers' parameters are fixed, in the order of the nodes. Empty: none is.
     is_fixed: Vec<bool>,
     buffer_names: Vec<String>,
     /// Those that are in no `state_dict`.
@@ -41,7 +41,7 @@ pub struct Module {
     pub(super) recompute: bool,
     /// What forwards are cast to.
     pub(super) autocast: Option<Kind>,
-    /// Of the stages before, whose parameters are drawn first.
+    /// The layers of the stages before, whose parameters are drawn first.
     earlier: Vec<Layer>,
     /// The module that this is or is a stage of, as a file of weights may call it, and the names of the other stages'
     /// tensors there.

@@ -318,7 +318,7 @@ fn kind(dtype: InputDtype) -> Kind {
     KINDS.iter().find(|(known, _)| *known == dtype).map_or(Kind::Float, |(_, kind)| *kind)
 }
 
-/// Of the buffers that count in whole numbers: what they are before a forward.
+/// What the buffers that count in whole numbers are before a forward.
 fn counters(buffers: &[Tensor]) -> Result<Vec<Option<Tensor>>, TchError> {
     let counts = |buffer: &Tensor| matches!(buffer.kind(), Kind::Int64 | Kind::Int);
     buffers.iter().map(|buffer| counts(buffer).then(|| buffer.f_detach_copy()).transpose()).collect()

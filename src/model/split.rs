@@ -9,7 +9,7 @@ use crate::topology::Device;
 
 /// Consecutive top-level layers on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct DeviceLayers {
     pub device: Device,
     /// Names of the first and the last of them.
     pub first: String,
@@ -20,21 +20,21 @@ pub struct Part {
 /// How a module's layers are laid over devices, from the first to the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    pub parts: Vec<Part>,
+    pub parts: Vec<DeviceLayers>,
 }
 
 impl Split {
     /// Lays `layers` over as many of `devices` as the job asks for; there is at least one device.
     pub fn new(layers: &[Layer], asked: &Devices, devices: &[Device]) -> Split {
         let available = u32::try_from(devices.len()).unwrap_or(u32::MAX);
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<DeviceLayers> = Vec::new();
         for (layer, part) in layers.iter().zip(split::devices(layers, asked, available)) {
             match parts.last_mut().filter(|last| last.device == devices[part]) {
                 Some(part) => {
                     part.last.clone_from(&layer.name);
                     part.layers += 1;
                 }
-                None => parts.push(Part {
+                None => parts.push(DeviceLayers {
                     device: devices[part],
                     first: layer.name.clone(),
                     last: layer.name.clone(),

@@ -73,18 +73,16 @@ impl TableRows {
         for from in all.clone().step_by(piece) {
             let rows = from..(from + piece).min(all.end);
             let id = |row: usize| self.ids.as_ref().map_or(row as i64, |ids| ids[row]);
+            let of_piece = (0..).zip(rows.clone()).map(|(nth, row): (usize, _)| (nth, id(row)));
+            let (places, ids): (Vec<usize>, Vec<i64>) = of_piece.filter(|(_, id)| wanted(*id)).unzip();
             // What another owner has saved lies together.
-            if !rows.clone().any(|row| wanted(id(row))) {
+            if ids.is_empty() {
                 continue;
             }
             let numbers = self.read(&rows).map_err(|message| unread(&self.path, message))?;
-            let id = |row: usize| self.ids.as_ref().map_or(row as i64, |ids| ids[row]);
-            let (mut ids, mut kept) = (Vec::new(), Vec::new());
-            for (row, numbers) in rows.zip(numbers.chunks_exact(self.dim)) {
-                if wanted(id(row)) {
-                    ids.push(id(row));
-                    kept.extend_from_slice(numbers);
-                }
+            let mut kept = Vec::with_capacity(places.len() * self.dim);
+            for nth in places {
+                kept.extend_from_slice(&numbers[nth * self.dim..][..self.dim]);
             }
             take(&ids, &kept)?;
         }

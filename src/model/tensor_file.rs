@@ -10,7 +10,7 @@ use c10d::torch_message;
 use tch::Tensor;
 
 use super::ModelError;
-use super::tensor_layout::{Layout, Place, Region, in_buffers};
+use super::tensor_layout::{Layout, Region, TensorSpan, in_buffers};
 
 /// A file whose header is written and whose tensors are filled from their starts.
 pub struct TensorFile {
@@ -20,7 +20,7 @@ pub struct TensorFile {
 }
 
 struct Filled {
-    place: Place,
+    place: TensorSpan,
     not_finite: Option<NotFinite>,
     /// Where the next numbers go.
     next: u64,
@@ -41,7 +41,7 @@ impl TensorFile {
     pub fn begin(file: File, path: &Path, regions: Vec<Region>) -> Result<TensorFile, ModelError> {
         let layout = Layout::new(regions, &[]).map_err(|message| failed(path, message))?;
         file.write_all_at(&layout.head, 0).map_err(|error| failed(path, error.to_string()))?;
-        let filled = |place: Place| Filled { not_finite: None, next: place.start, place };
+        let filled = |place: TensorSpan| Filled { not_finite: None, next: place.start, place };
         let tensors = layout.places.into_iter().map(filled).collect();
         Ok(TensorFile { path: path.into(), file, tensors })
     }

@@ -19,18 +19,18 @@ pub struct Region {
 pub struct Layout {
     pub(super) head: Vec<u8>,
     /// In the order of the file.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<TensorSpan>,
 }
 
 /// A tensor's: bytes from the beginning of the file.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct TensorSpan {
     pub region: Region,
     pub start: u64,
     pub end: u64,
 }
 
-/// Of one write.
+/// The bytes of one write.
 const BUFFER_BYTES: usize = 8 << 20;
 
 impl Region {
@@ -68,7 +68,7 @@ impl Layout {
             let entry =
                 serde_json::json!({ "dtype": dtype, "shape": region.shape, "data_offsets": [at, end] });
             header.insert(region.name.clone(), entry);
-            places.push(Place { region, start: at, end });
+            places.push(TensorSpan { region, start: at, end });
             at = end;
         }
         let mut text = serde_json::Value::Object(header).to_string().into_bytes();
@@ -82,7 +82,7 @@ impl Layout {
         Ok(Layout { head, places })
     }
 
-    /// Of the whole file.
+    /// The size of the whole file.
     pub fn bytes(&self) -> u64 {
         self.places.last().map_or(self.head.len() as u64, |last| last.end)
     }
@@ -93,7 +93,7 @@ impl Layout {
     }
 }
 
-impl Place {
+impl TensorSpan {
     /// What may come of it from byte `next` on: `tensor`, as plain numbers.
     pub(super) fn take(&self, tensor: &Tensor, next: u64) -> Result<Tensor, String> {
         let flat = no_grad(|| plain(tensor)).map_err(|error| torch_message(&error))?;

@@ -39,6 +39,18 @@ impl UpdateRule for Adagrad {
         true
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        Some(" without weight decay")
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        Some(" without weight decay")
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         (self.weight_decay != 0.0).then_some(" with weight decay")
     }

@@ -35,6 +35,18 @@ impl UpdateRule for Adam {
         true
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        None
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        Some(" without amsgrad and weight decay")
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         Some("")
     }

@@ -30,6 +30,18 @@ impl UpdateRule for Adamax {
         true
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        None
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        None
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         Some("")
     }

@@ -13,7 +13,7 @@ pub const AVERAGE: &str = "ema";
 /// The slot of how many steps it is of, as `AveragedModel` calls it.
 pub(super) const AVERAGED: &str = "n_averaged";
 
-/// Of one parameter.
+/// The moving average of one parameter.
 #[derive(Debug)]
 pub(super) struct Average {
     pub mean: Tensor,
@@ -47,7 +47,8 @@ impl Average {
     }
 }
 
-/// Of the rows of a table. A row that steps leave as it is has its average brought up to date when it is next looked at.
+/// The moving averages of a table's rows. A row that steps leave as it is has its average brought up to date when it is next
+/// looked at.
 #[derive(Debug)]
 pub(super) struct RowAverages {
     decay: f64,
@@ -60,7 +61,7 @@ pub(super) struct RowAverages {
 }
 
 impl RowAverages {
-    /// Of a table of so many numbers.
+    /// The averages of a table of so many numbers.
     pub fn new(decay: f64, dim: usize, numbers: usize) -> RowAverages {
         RowAverages { decay, dim, numbers: vec![0.0; numbers], settled: vec![0; numbers / dim] }
     }

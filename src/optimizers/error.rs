@@ -1,5 +1,7 @@
 //! What can go wrong with an optimizer.
 
+use super::that_apply_sparse;
+
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizerError {
     #[error("optimizer {optimizer}: {option} = {value} {problem}\n  hint: {hint}")]
@@ -17,7 +19,8 @@ pub enum OptimizerError {
     Shape { optimizer: &'static str, index: usize, what: String, wanted: Vec<i64>, got: Vec<i64> },
 
     #[error(
-        "optimizer {optimizer}: parameter {index} has a sparse gradient, which it cannot apply{why}\n  hint: use sgd without momentum and weight decay, adagrad without weight decay, or `sparse = false` at the embedding"
+        "optimizer {optimizer}: parameter {index} has a sparse gradient, which it cannot apply{why}\n  hint: use {}, or `sparse = false` at the embedding",
+        that_apply_sparse()
     )]
     Sparse { optimizer: &'static str, index: usize, why: &'static str },
 

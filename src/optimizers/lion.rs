@@ -38,6 +38,18 @@ impl UpdateRule for Lion {
         false
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        None
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        None
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         Some("")
     }

@@ -69,6 +69,8 @@ macro_rules! optimizers {
             name: stringify!($file),
             doc: <$Type as Options>::DOC,
             keys: <$Type as Options>::KEYS,
+            sparse_with: <$Type as UpdateRule>::sparse_with,
+            rows_with: <$Type as UpdateRule>::rows_with,
             read: |table| Some(OptimizerSpec::$Type(<$Type as Options>::read(table)?)),
         },)*];
 
@@ -139,7 +141,25 @@ pub struct OptimizerEntry {
     pub doc: &'static str,
     /// Beside `type`.
     pub keys: &'static [&'static dyn AnyKey],
+    sparse_with: fn() -> Option<&'static str>,
+    rows_with: fn() -> Option<&'static str>,
     read: fn(&Table<'_>) -> Option<OptimizerSpec>,
+}
+
+/// The optimizers that apply sparse gradients, and with which options, for a hint.
+pub fn that_apply_sparse() -> String {
+    one_of(|entry| (entry.sparse_with)())
+}
+
+/// The optimizers that update single rows of a table, and with which options, for a hint.
+pub fn that_update_rows() -> String {
+    one_of(|entry| (entry.rows_with)())
+}
+
+fn one_of(with: impl Fn(&OptimizerEntry) -> Option<&'static str>) -> String {
+    let named = |entry: &OptimizerEntry| Some(format!("{}{}", entry.name, with(entry)?));
+    let all: Vec<String> = OPTIMIZERS.iter().filter_map(named).collect();
+    all.join(", or ")
 }
 
 impl OptimizerSpec {
@@ -152,6 +172,11 @@ impl OptimizerSpec {
     /// message.
     pub fn refuses_rows(&self) -> Option<&'static str> {
         self.rule().rows().err()
+    }
+
+    /// Does it look at the learning rate of the first step only, so that a schedule has no part in it?
+    pub fn reads_lr_once(&self) -> bool {
+        self.rule().reads_lr_once()
     }
 
     /// Tensors of the size of a parameter that are kept for it.

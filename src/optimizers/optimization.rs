@@ -22,7 +22,7 @@ pub struct Optimization {
 /// Parameters by patterns of their names, and the options of their own. The optimizer is that of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterGroup {
-    /// Of MODULE.PARAMETER: `*` stands for any letters, dots too, `?` for one.
+    /// Patterns of MODULE.PARAMETER: `*` stands for any letters, dots too, `?` for one.
     pub patterns: Vec<String>,
     pub spec: OptimizerSpec,
 }
@@ -38,7 +38,7 @@ impl Optimization {
         self.groups.iter().position(|group| group.has(parameter))
     }
 
-    /// Of all groups.
+    /// The options of all groups.
     pub fn specs(&self) -> impl Iterator<Item = &OptimizerSpec> {
         [&self.spec].into_iter().chain(self.groups.iter().map(|group| &group.spec))
     }

@@ -16,7 +16,7 @@ pub struct Optimizer {
     pub(super) rules: Vec<Rule>,
     /// One for each parameter, in the order in which they were given.
     pub(super) states: Vec<ParameterState>,
-    /// Of gradients.
+    /// The largest number that a gradient may have.
     clip_value: Option<f64>,
     /// The decay of the parameters' averages, if there are any.
     ema: Option<f64>,

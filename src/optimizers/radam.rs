@@ -31,6 +31,18 @@ impl UpdateRule for RAdam {
         true
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        None
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        None
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         Some("")
     }

@@ -17,7 +17,7 @@ pub struct RowOptimizer {
     values: Vec<Vec<f32>>,
     /// Steps so far, of the table as a whole: also those that touched no row of this rank.
     steps: u64,
-    /// Of gradients.
+    /// The largest number that a gradient may have.
     clip_value: Option<f32>,
     averages: Option<RowAverages>,
 }

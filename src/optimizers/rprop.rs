@@ -49,6 +49,19 @@ impl UpdateRule for Rprop {
         true
     }
 
+    fn reads_lr_once(&self) -> bool {
+        // Its first steps have this size; the others it finds by itself.
+        true
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        None
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        None
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         Some("")
     }

@@ -18,6 +18,19 @@ pub trait UpdateRule: Debug {
     /// Does the state of PyTorch's optimizer have a `step`?
     fn counts_steps(&self) -> bool;
 
+    /// Does it look at the learning rate of the first step only, so that a schedule has no part in it?
+    fn reads_lr_once(&self) -> bool;
+
+    /// With which options it applies sparse gradients, if with any: what stands behind the name in a hint.
+    fn sparse_with() -> Option<&'static str>
+    where
+        Self: Sized;
+
+    /// With which options it updates single rows of a table, if with any: what stands behind the name in a hint.
+    fn rows_with() -> Option<&'static str>
+    where
+        Self: Sized;
+
     /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
     fn refuses_sparse(&self) -> Option<&'static str>;
 

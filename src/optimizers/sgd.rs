@@ -49,6 +49,18 @@ impl UpdateRule for Sgd {
         false
     }
 
+    fn reads_lr_once(&self) -> bool {
+        false
+    }
+
+    fn sparse_with() -> Option<&'static str> {
+        Some(" without momentum and weight decay")
+    }
+
+    fn rows_with() -> Option<&'static str> {
+        Some(" without momentum and weight decay")
+    }
+
     fn refuses_sparse(&self) -> Option<&'static str> {
         match self {
             Sgd { momentum, .. } if *momentum != 0.0 => Some(" with momentum"),

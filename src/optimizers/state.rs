@@ -25,7 +25,7 @@ pub struct ParameterSlots {
 #[derive(Debug)]
 pub struct NamedSlot {
     pub name: String,
-    /// Of the parameter's shape, or one number for all of it.
+    /// A tensor of the parameter's shape, or one number for all of it.
     pub value: Tensor,
     /// One number for each of the parameter: it is cut and joined as the parameter is. The others are the same for all
     /// parts.

@@ -114,7 +114,7 @@ pub struct Outcome {
     pub staleness: u64,
     /// What of its gradients is not a finite number, in words, and so was not applied.
     pub not_finite: Option<String>,
-    /// Of all gradients, before they were clipped, where they were measured.
+    /// The norm of all gradients, before they were clipped, where they were measured.
     pub norm: Option<f64>,
 }
 
@@ -515,7 +515,7 @@ struct Halves<'g> {
     calls: Vec<PendingReply<Stepped>>,
     /// What this rank's own are updated with.
     given: Option<(&'g BTreeMap<String, Tensor>, StepTerms)>,
-    /// Of pulled modules, where the second half has gone to the servers.
+    /// The pushes of pulled modules, where the second half has gone to the servers.
     pushed: Option<Vec<Pushing>>,
     not_finite: Option<String>,
     norm: Option<f64>,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tch::Tensor;
 
-/// Of a module, until its parameters are spoken of.
+/// How many steps a module has before its parameters without gradients are spoken of.
 const STEPS: u32 = 10;
 
 /// Which parameters of a module have had a gradient, over its first steps.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use c10d::{KeyValues, Store};
 
-use super::calls::group::{self, Added, Compared, Counted, Deleted, Got, Waited};
+use super::calls::group::{self, Added, Compared, Deleted, Got, KeyCount, Waited};
 use crate::job::Cluster;
 use crate::rpc::{Call, Mesh, Methods};
 use crate::topology::Rank;
@@ -47,29 +47,29 @@ pub(super) fn register(methods: &mut Methods) {
     methods.serve(move |_, group::Delete { group, key }| {
         ready(anyhow::Ok(Deleted { was_there: here.delete(group, key) }))
     });
-    methods.serve(move |_, group::Count { group }| ready(anyhow::Ok(Counted { keys: kept.count(&group) })));
+    methods.serve(move |_, group::Count { group }| ready(anyhow::Ok(KeyCount { keys: kept.count(&group) })));
 }
 
-/// The store of a group, which rank `keeper` keeps.
-pub(super) fn open(mesh: &Mesh, keeper: Rank, group: &str, cluster: &Cluster) -> Result<Store> {
+/// The store of a group, which lies on its `first` rank.
+pub(super) fn open(mesh: &Mesh, first: Rank, group: &str, cluster: &Cluster) -> Result<Store> {
     let reached =
-        Reached { mesh: mesh.clone(), keeper, group: group.into(), rpc_timeout: cluster.rpc_timeout };
-    let what = format!("store of group `{group}` on rank {keeper}");
+        Reached { mesh: mesh.clone(), first, group: group.into(), rpc_timeout: cluster.rpc_timeout };
+    let what = format!("store of group `{group}` on rank {first}");
     Ok(Store::of(reached, what, cluster.join_timeout)?)
 }
 
 /// A store as a member of its group reaches it.
 struct Reached {
     mesh: Mesh,
-    keeper: Rank,
+    first: Rank,
     group: String,
     rpc_timeout: Duration,
 }
 
 impl Reached {
-    /// Asks the keeper, which may take `within` before it answers.
+    /// Asks that rank, which may take `within` before it answers.
     fn ask<C: Call>(&self, call: C, within: Duration) -> Result<C::Reply, String> {
-        let asked = self.mesh.request_within(self.keeper, call, within.saturating_add(self.rpc_timeout));
+        let asked = self.mesh.request_within(self.first, call, within.saturating_add(self.rpc_timeout));
         asked.wait().map_err(|error| error.to_string())
     }
 
@@ -132,7 +132,7 @@ mod tests {
 
     fn store(mesh: &Mesh, group: &str) -> Store {
         let rpc_timeout = Duration::from_secs(30);
-        let reached = Reached { mesh: mesh.clone(), keeper: Rank(0), group: group.into(), rpc_timeout };
+        let reached = Reached { mesh: mesh.clone(), first: Rank(0), group: group.into(), rpc_timeout };
         Store::of(reached, "the store", SOON).expect("made")
     }
 

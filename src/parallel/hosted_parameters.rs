@@ -36,7 +36,7 @@ pub(super) struct Contribution {
 /// What the steps of one update come to.
 pub(super) struct Mean {
     gradients: Gradients,
-    /// Of one trainer, or of all: those of a round are at the same step.
+    /// The factor of one trainer, or of all: those of a round are at the same step.
     lr_factor: f64,
     /// In the order of the ranks.
     seen: Vec<Statistics>,

@@ -30,7 +30,7 @@ pub struct Passage<'a> {
 #[must_use = "a forward goes on only when it is finished"]
 pub struct MicroBatch {
     fields: Vec<Tensor>,
-    /// Of each module.
+    /// How far each module has come.
     at: Vec<At>,
     /// How many of those that are computed here have been.
     computed_here: usize,
@@ -123,7 +123,7 @@ impl MicroBatch {
         }
     }
 
-    /// Of the modules on other ranks one that has answered: waits where there are several. None: there is none.
+    /// The first of the modules on other ranks that has answered: waits where there are several. None: there is none.
     fn first_to_come(&mut self) -> Result<Option<usize>> {
         let coming = |module: &usize| matches!(self.at[*module], At::Coming(_));
         let mut modules = (0..self.at.len()).filter(coming);

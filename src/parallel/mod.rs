@@ -6,7 +6,7 @@
 //! modules at the trainers, parameters on servers. [`ModuleHandle`] is a module of any kind, and [`DistributedOptimizer`]
 //! updates the parameters of all in one step. Knows nothing of jobs' files, plug-ins or loops: `runner` drives it.
 
-mod calls;
+pub mod calls;
 mod collective;
 mod distributed_optimizer;
 mod finite;
@@ -46,7 +46,7 @@ pub use micro_batch::{MicroBatch, Passage};
 pub use module_handle::ModuleHandle;
 pub use module_server::ModuleServer;
 pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
-pub use remote_module::{Forward, RemoteModule};
+pub use remote_module::{Forward, Input, RemoteModule};
 pub use replica::Replica;
 pub(crate) use shards::AGE;
 pub use shards::{LookingUp, Shard, ShardServer, ShardedModule};
@@ -114,7 +114,7 @@ pub struct Applied {
 /// What the first half of a step that clips has found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
-    /// Of each module the sum of the squares of what would be applied.
+    /// For each module the sum of the squares of what would be applied.
     pub squares: Vec<f64>,
     /// As [`Applied::not_finite`].
     pub not_finite: Option<String>,

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, ready};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use tch::Tensor;
 
 use super::WAIT_FOR_TRAINERS;
@@ -100,15 +100,6 @@ impl RemoteModule {
         self.rref.owner()
     }
 
-    /// The module's only output, on the CPU; the backward of `context` reaches the module's parameters through it.
-    ///
-    /// # Errors
-    /// What the module's owner says, or the call.
-    pub fn forward(&self, context: &Context, inputs: Vec<Tensor>, forward: Forward) -> Result<Tensor> {
-        let inputs = inputs.into_iter().map(Input::Tensor).collect();
-        only(self.start(Some(context), inputs, forward).wait()?)
-    }
-
     /// Has the owner compute, once it has the inputs that other ranks give it. Without a context nothing is recorded.
     pub fn start(&self, context: Option<&Context>, inputs: Vec<Input>, forward: Forward) -> Forwarding {
         let inputs = inputs.into_iter().map(|input| match input {
@@ -133,15 +124,6 @@ impl RemoteModule {
         module::Input::Output(Box::new(module.forward_call(inputs.collect(), forward)), nth as u64)
     }
 
-    /// The module's only output with dropout off, nothing recorded.
-    ///
-    /// # Errors
-    /// What the module's owner says, or the call.
-    pub fn predict(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
-        let inputs = inputs.into_iter().map(Input::Tensor).collect();
-        only(self.start(None, inputs, Forward::PREDICT).wait()?)
-    }
-
     /// A reference to each parameter, for a [`DistributedOptimizer`](super::DistributedOptimizer).
     ///
     /// # Errors
@@ -164,11 +146,4 @@ impl RemoteModule {
         let Forward { train, dropout_seed, after } = forward;
         module::Forward { module: self.rref.clone(), train, dropout_seed: Bits(dropout_seed), after, inputs }
     }
-}
-
-fn only(outputs: Vec<Tensor>) -> Result<Tensor> {
-    let count = outputs.len();
-    let [output] = <[Tensor; 1]>::try_from(outputs)
-        .map_err(|_| anyhow!("one output is wanted, and the module has {count}"))?;
-    Ok(output)
 }

@@ -15,9 +15,9 @@ use crate::job::PluginLimits;
 
 /// A plug-in of up to so many bytes gets the limits once, one of twice as many twice.
 const PART_BYTES: usize = 4 << 20;
-/// Of the child beyond its limit, until it is ended from here.
+/// How long the child may go on beyond its limit, until it is ended from here.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two looks at the child.
+/// Between two looks at the child: the standard library waits for one without a limit only.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// How the child ends; other codes are accidents.

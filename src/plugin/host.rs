@@ -231,6 +231,7 @@ fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8], limit: Duration) -> std
                 );
                 return Err(std::io::ErrorKind::TimedOut.into());
             }
+            // A lock is waited for without a limit, or not at all.
             Err(TryLockError::WouldBlock) => thread::sleep(TICK),
         }
     }

@@ -18,7 +18,7 @@ use crate::job::PluginLimits;
 /// Messages that one call may send to the host's log.
 const MOST_MESSAGES: u32 = 100;
 
-/// Of an element of a table, whatever it refers to.
+/// The bytes of an element of a table, whatever it refers to.
 const ELEMENT_BYTES: usize = 16;
 
 /// The data of one store.

@@ -53,13 +53,14 @@ pub(crate) const MAX_DEPTH: usize = 16;
 
 pub(crate) const MAX_DIMENSIONS: usize = 16;
 
-/// Of a method, a barrier, a rank's name, its role, its address and what it is doing.
+/// The longest name: of a method, a barrier, a rank, its role, its address, or what it is doing.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
 
-/// Of an error.
+/// The longest text of an error.
 pub(crate) const MAX_TEXT_BYTES: usize = 8 << 10;
 
-/// Of a control message. Room for `MAX_VALUES` values and the inline bytes twice over; tensors do not travel in it.
+/// The longest control message. It has room for `MAX_VALUES` values and the inline bytes twice over; tensors do not travel in
+/// it.
 pub(crate) const MAX_MESSAGE_WORDS: usize = 1 << 20;
 
 /// `text` cut to at most `limit` bytes, at a character.

@@ -141,7 +141,7 @@ fn show_one(
     reduction: Option<Reduction>,
     job: &Collectives,
 ) -> Result<Option<RankView>> {
-    let at = Place { group, job, root: job.root };
+    let at = Participant { group, job, root: job.root };
     let op = reduction.map_or(ReduceOp::Sum, reduce_op);
     let mine = at.own()?;
     let (before, after) = match operation {
@@ -192,7 +192,7 @@ fn show_one(
 }
 
 /// This rank in a group.
-struct Place<'a> {
+struct Participant<'a> {
     group: &'a ProcessGroup,
     job: &'a Collectives,
     root: u32,
@@ -201,7 +201,7 @@ struct Place<'a> {
 /// Before and after.
 type Both = (Vec<Vec<f64>>, Vec<Vec<f64>>);
 
-impl Place<'_> {
+impl Participant<'_> {
     fn is_root(&self) -> bool {
         self.group.rank() == self.root
     }

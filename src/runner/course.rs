@@ -36,7 +36,7 @@ pub struct Course {
     staleness: Mean,
     samples_per_s: f64,
     startup_seconds: f64,
-    /// Of this epoch, sample by sample; shown at its end with `log.epochs`.
+    /// The mean of this epoch, sample by sample; shown at its end with `log.epochs`.
     epoch_loss: Mean,
     log_epochs: bool,
     worked: Worked,

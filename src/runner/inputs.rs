@@ -141,19 +141,19 @@ fn listed(root: &Path) -> String {
 
 /// What was found in the data of a job.
 #[derive(Default)]
-pub struct Found {
+pub struct DataFindings {
     pub wrong: Vec<JobError>,
-    /// Of the first trainer.
+    /// The steps of the first trainer.
     pub steps: Option<u64>,
 }
 
 /// Opens the data and the loss as a trainer would, and tries the loss on the first samples if there is a libtorch to do it
 /// with. `root`: the folder that data are read from.
-pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
+pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> DataFindings {
     let wrong = |what: &str, error: anyhow::Error| JobError::new(format!("{what}: {error:#}"));
     let host = match Host::apart(&training.plugin_limits) {
         Ok(host) => host,
-        Err(error) => return Found { wrong: vec![wrong("plug-ins", error.into())], steps: None },
+        Err(error) => return DataFindings { wrong: vec![wrong("plug-ins", error.into())], steps: None },
     };
     let mut problems = Vec::new();
     let mut keep = |what: &str, opened: Result<Option<Split>>| {
@@ -178,7 +178,7 @@ pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
         Ok(loss) => loss,
         Err(error) => {
             problems.push(wrong("`loss`", error.into()));
-            return Found { wrong: problems, steps };
+            return DataFindings { wrong: problems, steps };
         }
     };
     let mut metrics = Vec::new();
@@ -196,7 +196,7 @@ pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> Found {
             Err(error) => problems.push(wrong(what, error)),
         }
     }
-    Found { wrong: problems, steps }
+    DataFindings { wrong: problems, steps }
 }
 
 /// Figures that decide something and that a plug-in would have to tell: `figures` are those that the metrics have told.

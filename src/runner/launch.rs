@@ -19,19 +19,21 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::sys::wait::waitpid;
+use nix::sys::signal::Signal;
 use nix::unistd::{self, ForkResult, Pid};
 
 use crate::topology::Rank;
 
+mod children;
 mod commands;
 mod lines;
 mod supervise;
 mod verdict;
 
+use children::{Child, Children, ParentPipes};
 pub use commands::{RankCommand, start_commands};
 pub use supervise::Supervisor;
+use supervise::only_user_1;
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 
 /// Who this process is after [`fork_ranks`].
@@ -144,19 +146,6 @@ pub fn fork_ranks(names: Vec<String>, listen: Option<TcpListener>) -> Result<For
     Ok(Forked::Parent(Supervisor::new(children)))
 }
 
-fn only_user_1() -> SigSet {
-    SigSet::from(Signal::SIGUSR1)
-}
-
-/// The parent's ends of a rank's pipes.
-#[derive(Debug)]
-struct ParentPipes {
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-    /// None: progress comes among the lines of stderr.
-    progress: Option<OwnedFd>,
-}
-
 #[derive(Debug)]
 struct RankPipes {
     stdout: OwnedFd,
@@ -199,50 +188,6 @@ impl RankPipes {
         }
         unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(failed("setpgid"))?;
         Ok(LocalRank { rank, listen, progress: File::from(self.progress) })
-    }
-}
-
-/// The forked ranks, as their parent sees them.
-#[derive(Debug)]
-struct Children {
-    parent: Pid,
-    list: Vec<Child>,
-}
-
-#[derive(Debug)]
-struct Child {
-    rank: Rank,
-    name: String,
-    pid: Pid,
-    /// Until they are being read.
-    pipes: Option<ParentPipes>,
-    /// A rank on another machine.
-    remote: Option<commands::Remote>,
-    reaped: bool,
-}
-
-impl Child {
-    /// To the rank and what it has started.
-    fn signal(&self, signal: Signal) {
-        if !self.reaped && !self.remote.as_ref().is_some_and(|remote| remote.pass_on(signal)) {
-            // Gone already: then it is a zombie, and waits to be reaped.
-            let _ = killpg(self.pid, signal);
-        }
-    }
-}
-
-impl Drop for Children {
-    /// L-2, for ways out that are not the usual one.
-    fn drop(&mut self) {
-        if unistd::getpid() != self.parent {
-            return; // a rank's copy
-        }
-        for child in self.list.iter().filter(|child| !child.reaped) {
-            let _ = killpg(child.pid, Signal::SIGKILL);
-        }
-        for child in self.list.iter().filter(|child| !child.reaped) {
-            let _ = waitpid(child.pid, None);
-        }
     }
 }
 

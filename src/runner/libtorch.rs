@@ -68,11 +68,11 @@ pub enum NoLibtorch {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub folder: PathBuf,
-    pub found: Found,
+    pub found: FoundVersion,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundVersion {
     Nothing,
     UnknownVersion,
     Version(String),
@@ -83,10 +83,10 @@ pub enum Found {
 fn seen(candidates: &[Candidate]) -> String {
     let line = |candidate: &Candidate| {
         let found = match &candidate.found {
-            Found::Nothing => "no libtorch_cpu.so".to_owned(),
-            Found::UnknownVersion => "libtorch of an unknown version".to_owned(),
-            Found::Version(version) => format!("libtorch {version}"),
-            Found::Untrusted(why) => format!("libtorch {VERSION}, which is not loaded: {why}"),
+            FoundVersion::Nothing => "no libtorch_cpu.so".to_owned(),
+            FoundVersion::UnknownVersion => "libtorch of an unknown version".to_owned(),
+            FoundVersion::Version(version) => format!("libtorch {version}"),
+            FoundVersion::Untrusted(why) => format!("libtorch {VERSION}, which is not loaded: {why}"),
         };
         format!("  looked in {}: {found}", candidate.folder.display())
     };
@@ -103,7 +103,7 @@ pub fn ensure() -> Result<(), NoLibtorch> {
     if let Some(folder) = loaded_from() {
         return fits(&folder);
     }
-    let is_right = |candidate: &Candidate| candidate.found == Found::Version(VERSION.into());
+    let is_right = |candidate: &Candidate| candidate.found == FoundVersion::Version(VERSION.into());
     let mut candidates: Vec<Candidate> = folders().into_iter().map(look_into).collect();
     if !candidates.iter().any(is_right) && env::var_os(FOLDER_KEY).is_none() {
         candidates.extend(python_torch().map(look_into));
@@ -247,16 +247,16 @@ import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_l
 
 fn look_into(folder: PathBuf) -> Candidate {
     let Ok(library) = folder.join(LIBRARY).canonicalize() else {
-        return Candidate { folder, found: Found::Nothing };
+        return Candidate { folder, found: FoundVersion::Nothing };
     };
     // Its own libraries are searched beside it, and a link to it alone has none there.
     let real = library.parent().unwrap_or(&folder).to_owned();
     let found = match version_of(&real) {
-        None => Found::UnknownVersion,
+        None => FoundVersion::UnknownVersion,
         Some(version) if version == VERSION => {
-            trusted(&folder, &real).map_or_else(Found::Untrusted, |()| Found::Version(version))
+            trusted(&folder, &real).map_or_else(FoundVersion::Untrusted, |()| FoundVersion::Version(version))
         }
-        Some(version) => Found::Version(version),
+        Some(version) => FoundVersion::Version(version),
     };
     let is_link_to_all = folder.canonicalize().is_ok_and(|folder| folder == real);
     Candidate { folder: if is_cut(&real) && is_link_to_all { folder } else { real }, found }
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_wheels_version_is_read_without_its_suffix() {
         let root = folder_with("__version__ = '2.11.0+cu130'\n");
-        assert_eq!(look_into(root.path().join("lib")).found, Found::Version("2.11.0".into()));
+        assert_eq!(look_into(root.path().join("lib")).found, FoundVersion::Version("2.11.0".into()));
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
             fs::rename(root.path().join(name), cut.join(name)).unwrap();
         }
         let real = look_into(cut.join("lib"));
-        assert_eq!(real.found, Found::Version("2.11.0".into()));
+        assert_eq!(real.found, FoundVersion::Version("2.11.0".into()));
         assert!(is_cut(&real.folder));
         let link = root.path().join("link");
         std::os::unix::fs::symlink(cut.join("lib"), &link).unwrap();
@@ -364,7 +364,9 @@ mod tests {
         let library = root.path().join("lib/libc10.so");
         fs::write(&library, "").unwrap();
         fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).unwrap();
-        let Found::Untrusted(why) = look_into(root.path().join("lib")).found else { panic!("trusted") };
+        let FoundVersion::Untrusted(why) = look_into(root.path().join("lib")).found else {
+            panic!("trusted")
+        };
         assert!(why.contains("libc10.so` can be written by everybody\n    hint: `chmod o-w"), "{why}");
     }
 
@@ -372,7 +374,7 @@ mod tests {
     fn the_error_says_what_was_wanted_and_what_was_found_where() {
         let old = folder_with("__version__ = '2.9.1'\n");
         let error = NoLibtorch::NotFound(vec![
-            Candidate { folder: "/opt/torch/lib".into(), found: Found::Nothing },
+            Candidate { folder: "/opt/torch/lib".into(), found: FoundVersion::Nothing },
             Candidate { folder: "/usr/lib/torch".into(), found: look_into(old.path().join("lib")).found },
         ]);
         insta::assert_snapshot!(error, @r"

@@ -33,7 +33,7 @@ const FILES_OF_CHILD: u64 = 3;
 
 /// Addresses of a rank: libtorch, its threads, memory that allocators hold back.
 const ADDRESSES: u64 = 8 << 30;
-/// Of each instance of a plug-in, whose memory lies between guards.
+/// The addresses of each instance of a plug-in, whose memory lies between guards.
 const ADDRESSES_OF_PLUGIN: u64 = 5 << 30;
 /// What a plug-in's memory starts from is a file without a name.
 const PLUGIN_IMAGE: u64 = 64 << 20;

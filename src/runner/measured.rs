@@ -14,7 +14,7 @@ use crate::topology::Rank;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankMeasured {
     pub rank: Rank,
-    /// Of a trainer: from the first forward to the end of the last backward, over all steps.
+    /// How long a trainer took from the first forward to the end of the last backward, over all steps.
     pub passing: Duration,
     /// Forwards and backwards on this rank, the loss among them.
     pub computing: Duration,

@@ -147,7 +147,7 @@ pub struct TrainerReport {
     pub samples_per_s: f64,
     #[serde(deserialize_with = "null_is_nan")]
     pub loss_final: f64,
-    /// Of the steps those that were left out because their loss or gradients were not finite (`train.on_nan`).
+    /// The steps that were left out because their loss or gradients were not finite (`train.on_nan`).
     #[serde(default)]
     pub skipped_steps: u64,
     /// By module, of those that trainers pull.
@@ -161,14 +161,14 @@ pub struct Summary {
     pub job: String,
     pub world_size: u32,
     pub trainers: u32,
-    /// Of all trainers together.
+    /// The steps of all trainers together.
     pub steps: u64,
-    /// Of all trainers together.
+    /// The samples of all trainers together.
     pub samples: u64,
-    /// Of the steps those that were left out because their loss or gradients were not finite (`train.on_nan`).
+    /// The steps that were left out because their loss or gradients were not finite (`train.on_nan`).
     #[serde(default)]
     pub skipped_steps: u64,
-    /// Of the trainer that took longest, without its first [`WARMUP_STEPS`] steps and without evaluations.
+    /// The time of the trainer that took longest, without its first [`WARMUP_STEPS`] steps and without evaluations.
     pub train_seconds: f64,
     /// Summed over the trainers, each without its first [`WARMUP_STEPS`] steps.
     pub steps_per_s: f64,
@@ -187,7 +187,7 @@ pub struct Summary {
     pub stopped: Option<Stopped>,
     /// From the command's start to the first training step.
     pub startup_seconds: f64,
-    /// Of all trainers together, in a job with modules that they pull.
+    /// What all trainers together have pulled and pushed, in a job with such modules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_push: Option<Traffic>,
     #[serde(default)]

@@ -23,10 +23,17 @@ use crate::topology::Rank;
 /// How long a TorchScript module may take to load and to compute a batch of two, where nobody says otherwise.
 pub const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Finds where the tensors are of the checkpoints that `job`'s modules start from. Those are needed where the module is, and where
-/// it is computed: on `rank` only, if there is one. Returns what is wrong with them.
-pub fn open_checkpoints(job: &mut Job, rank: Option<Rank>) -> Vec<JobError> {
+/// Finds where the tensors are of the checkpoints that `job`'s modules start from, and returns everything that is wrong with the files
+/// of its modules. Weights are needed where the module is, and where it is computed: on `rank` only, if there is one.
+pub fn open(job: &mut Job, rank: Option<Rank>) -> Vec<JobError> {
     let Work::Train(training) = &mut job.work else { return Vec::new() };
+    let (mut all, told) = open_checkpoints(training, rank);
+    all.extend(problems(training, rank, told));
+    all
+}
+
+/// Returns what is wrong with checkpoints, and of which modules that was told.
+fn open_checkpoints(training: &mut Training, rank: Option<Rank>) -> (Vec<JobError>, BTreeSet<String>) {
     let trainers = &training.train.trainers.ranks;
     let mut opened: BTreeMap<PathBuf, Result<Arc<Scattered>, (String, String)>> = BTreeMap::new();
     let (mut problems, mut told) = (Vec::new(), BTreeSet::new());
@@ -44,7 +51,7 @@ pub fn open_checkpoints(job: &mut Job, rank: Option<Rank>) -> Vec<JobError> {
             Err(_) => {}
         }
     }
-    problems
+    (problems, told)
 }
 
 /// Where there is to be a checkpoint, if it is none that a module starts from.
@@ -61,7 +68,7 @@ fn open_checkpoint(place: &Place) -> Result<Arc<Scattered>, (String, String)> {
     }
     if !checkpoint::is_checkpoint(place).unwrap_or(false) {
         let hint = "name a file of weights, model.safetensors of a run, or one of its checkpoints: a folder step-NUMBER";
-        return Err(("is a folder, and no checkpoint".into(), hint.into()));
+        return Err(("is a folder, and not a checkpoint".into(), hint.into()));
     }
     let opened = Checkpoint::open(place).and_then(|checkpoint| {
         checkpoint.verify()?;
@@ -73,14 +80,12 @@ fn open_checkpoint(place: &Place) -> Result<Arc<Scattered>, (String, String)> {
     })
 }
 
-/// Everything that is wrong with the files of `job`'s modules, whose checkpoints were opened. TorchScript is part of the job, which
-/// all ranks have to agree on.
-pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
-    let training = job.training();
-    let modules = training.map_or(&[][..], |training| training.modules.as_slice());
-    let trainers = training.map_or(&[][..], |training| training.train.trainers.ranks.as_slice());
-    let (mut problems, mut seen) = (Vec::new(), BTreeSet::new());
-    for module in modules {
+/// What is wrong with the files of modules, whose checkpoints were opened, but for the weights of those modules of which something
+/// was `told`. TorchScript is part of the job, which all ranks have to agree on.
+fn problems(training: &Training, rank: Option<Rank>, told: BTreeSet<String>) -> Vec<JobError> {
+    let trainers = training.train.trainers.ranks.as_slice();
+    let (mut problems, mut seen) = (Vec::new(), told);
+    for module in &training.modules {
         if let Some(script) = module.torchscript() {
             problems.extend(torchscript(&key(module, "torchscript", &script.file), &script.file));
         }
@@ -88,8 +93,7 @@ pub fn problems(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
         let Some(given) = module.weights.as_ref().filter(|_| is_held(module, trainers, rank)) else {
             continue;
         };
-        let is_told = given.scattered.is_none() && place_of_checkpoint(&given.path).is_some();
-        if !is_told && seen.insert(module.written_name()) {
+        if seen.insert(module.written_name().to_owned()) {
             problems.extend(weights(&key(module, "weights", &given.path), given, module));
         }
     }

@@ -45,7 +45,7 @@ impl Format {
 /// A file that is being written, and appears when all rows are there.
 pub struct Predictions {
     path: PathBuf,
-    /// Of the columns.
+    /// The names of the columns.
     names: Vec<String>,
     samples: u64,
     written: u64,
@@ -60,7 +60,7 @@ enum To {
 }
 
 impl Predictions {
-    /// Of so many samples. Nothing is written before the first batch, which tells shapes and dtypes.
+    /// A file for so many samples. Nothing is written before the first batch, which tells shapes and dtypes.
     ///
     /// # Errors
     /// Two columns have one name.

@@ -32,7 +32,7 @@ use crate::topology::Rank;
 pub struct Facts(BTreeMap<String, String>);
 
 impl Facts {
-    /// Of `rank`: the program, libtorch, the weights that it starts from.
+    /// The facts of `rank`: the program, libtorch, the weights that it starts from.
     ///
     /// # Errors
     /// When a file of weights cannot be read.

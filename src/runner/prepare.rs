@@ -21,14 +21,14 @@ struct PrepareField {
     name: String,
     /// It is taken in several ways: none writes over it.
     shared: bool,
-    /// Of a target nothing is wanted.
+    /// What is wanted of a field; of a target nothing is.
     wanted: Option<Wanted>,
 }
 
 /// What a module takes.
 #[derive(Clone, Debug)]
 struct Wanted {
-    /// Of one sample.
+    /// The shape of one sample.
     shape: Vec<i64>,
     kind: Kind,
     normalize: Option<Normalize>,

@@ -56,12 +56,12 @@ pub struct EvalRecord {
 /// A trainer's logged step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Of this rank, counted from 1.
+    /// This rank's step, counted from 1.
     pub step: u64,
     /// Counted from 1.
     pub epoch: u32,
     pub rank: Rank,
-    /// Of this step's batch. JSON has no NaN: it is written as null.
+    /// The loss of this step's batch. JSON has no NaN: it is written as null.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
     /// The learning rate of `[optimizer]` in this step.
@@ -74,7 +74,7 @@ pub struct StepRecord {
     pub staleness: Option<f64>,
     /// Seconds since the training loop began.
     pub time_s: f64,
-    /// Of all gradients, before they are clipped; where they are clipped or the loss is scaled.
+    /// The norm of all gradients, before they are clipped; where they are clipped or the loss is scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grad_norm: Option<f64>,
     /// What the loss was multiplied by for its gradients, with `precision.autocast = "fp16"`.
@@ -111,14 +111,15 @@ pub struct RankRecord {
     pub time_s: f64,
     /// Seconds since the previous record.
     pub passed_s: f64,
-    /// Of the process, now.
+    /// The memory that the process has now.
     pub resident_bytes: u64,
     /// 100 is one core.
     pub cpu_pct: f64,
-    /// Of its first device; where it computes on one, and the driver tells.
+    /// The use of its first device; where it computes on one, and the driver tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuUse>,
-    /// Of all threads, since the previous record, by what they went into. What is inside of another activity is not the outer one's.
+    /// Seconds of all threads since the previous record, by what they went into. What is inside of another activity is not the
+    /// outer one's.
     pub seconds: BTreeMap<Activity, f64>,
 }
 

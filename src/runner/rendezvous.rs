@@ -23,7 +23,7 @@ use crate::job::{Cluster, Init};
 use crate::topology::Rank;
 
 /// Where the ranks meet.
-pub struct Meeting {
+pub struct Rendezvous {
     /// `host:port` of rank 0.
     pub master: String,
     /// Rank 0's socket, if it is bound already.
@@ -52,7 +52,7 @@ impl Agent {
 
 /// # Errors
 /// When the store is not there, or rank 0 has not said in time where it is.
-pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> Result<Meeting> {
+pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> Result<Rendezvous> {
     let store = match (&cluster.init, agent) {
         (Init::File(path), _) => {
             look_at(path).map_err(BadJob)?;
@@ -72,7 +72,7 @@ pub fn meet(cluster: &Cluster, rank: Rank, far: bool, agent: Option<Agent>) -> R
             (store.prefix("pstrain")?.prefix(&agent.attempt)?, "torchrun's store".into())
         }
         (Init::Env | Init::Tcp, _) => {
-            return Ok(Meeting { master: cluster.master(), listen: None, _store: None });
+            return Ok(Rendezvous { master: cluster.master(), listen: None, _store: None });
         }
     };
     let (store, named) = store;
@@ -196,11 +196,11 @@ fn is_store(mut bytes: &[u8]) -> bool {
 
 const MASTER: &str = "rank 0";
 
-fn through(store: Store, rank: Rank, far: bool, limit: Duration) -> Result<Meeting> {
+fn through(store: Store, rank: Rank, far: bool, limit: Duration) -> Result<Rendezvous> {
     if rank != Rank(0) {
         store.wait(&[MASTER], limit)?;
         let master = String::from_utf8(store.get(MASTER)?).context("the address of rank 0")?;
-        return Ok(Meeting { master, listen: None, _store: Some(store) });
+        return Ok(Rendezvous { master, listen: None, _store: Some(store) });
     }
     // Without a token nobody from elsewhere could join anyway.
     let host = if far { "0.0.0.0" } else { "127.0.0.1" };
@@ -211,7 +211,7 @@ fn through(store: Store, rank: Rank, far: bool, limit: Duration) -> Result<Meeti
     };
     let master = format!("{name}:{}", listen.local_addr()?.port());
     store.set(MASTER, master.as_bytes())?;
-    Ok(Meeting { master, listen: Some(listen), _store: Some(store) })
+    Ok(Rendezvous { master, listen: Some(listen), _store: Some(store) })
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct RunRecorder {
     metrics: Mutex<Metrics>,
     ends: Mutex<Vec<TrainerEnd>>,
     measured: Mutex<Vec<RankMeasured>>,
-    /// Of modules on trainers, from the first one, by the module's name.
+    /// The states of modules on trainers, from the first one, by the module's name.
     states: Mutex<Vec<(String, Taken)>>,
     data_state: Mutex<Option<Vec<u8>>>,
 }

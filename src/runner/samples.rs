@@ -59,7 +59,7 @@ pub struct Split {
     config: serde_json::Value,
     first: Dataset,
     prepare: Prepare,
-    /// Of the first epoch.
+    /// What the samples of the first epoch are for.
     purpose: Purpose,
 }
 

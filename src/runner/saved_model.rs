@@ -31,7 +31,7 @@ pub enum Numbers {
 }
 
 /// One part of a tensor.
-struct Part<'a> {
+struct TensorPart<'a> {
     snapshot: &'a StateSnapshot,
     /// Among its entries.
     entry: usize,
@@ -113,15 +113,15 @@ impl States {
     }
 }
 
-impl Part<'_> {
+impl TensorPart<'_> {
     fn entry(&self) -> &crate::parallel::Entry {
         &self.snapshot.entries[self.entry]
     }
 }
 
 /// The parts of each tensor, in their order.
-fn parts(snapshots: &[StateSnapshot], numbers: Numbers) -> BTreeMap<String, Vec<Part<'_>>> {
-    let mut parts: BTreeMap<String, Vec<Part<'_>>> = BTreeMap::new();
+fn parts(snapshots: &[StateSnapshot], numbers: Numbers) -> BTreeMap<String, Vec<TensorPart<'_>>> {
+    let mut parts: BTreeMap<String, Vec<TensorPart<'_>>> = BTreeMap::new();
     for snapshot in snapshots {
         let entries = || snapshot.entries.iter().enumerate();
         let averages = || entries().filter(|(_, of)| of.slot.as_deref() == Some(AVERAGE));
@@ -130,7 +130,7 @@ fn parts(snapshots: &[StateSnapshot], numbers: Numbers) -> BTreeMap<String, Vec<
                 numbers == Numbers::Averages && (&average.tensor, average.extent) == (&of.tensor, of.extent)
             });
             let entry = average.map_or(value, |(entry, _)| entry);
-            parts.entry(of.tensor.clone()).or_default().push(Part { snapshot, entry });
+            parts.entry(of.tensor.clone()).or_default().push(TensorPart { snapshot, entry });
         }
     }
     for parts in parts.values_mut() {
@@ -155,7 +155,7 @@ fn names(job: &Training, spec: &ModuleSpec, snapshots: &[StateSnapshot], tensor:
     names
 }
 
-/// Of the list of ids beside a table's rows, which only a table cut by hash has.
+/// The name of the list of ids beside a table's rows, which only a table cut by hash has.
 fn ids_name(job: &Training, spec: &ModuleSpec, tensor: &str) -> Option<String> {
     let module = tensor.strip_suffix("weight").filter(|_| spec.placement == Placement::Shards(Cut::Hash));
     module.map(|module| job.tensor_name(spec, &format!("{module}ids")))
@@ -165,7 +165,7 @@ fn write_tensor(
     file: &mut TensorFile,
     names: &[String],
     ids: Option<String>,
-    parts: Vec<Part<'_>>,
+    parts: Vec<TensorPart<'_>>,
 ) -> Result<()> {
     let Some(ids) = ids else {
         // Parts follow one another.

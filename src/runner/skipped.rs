@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 const HINT: &str = "lower optimizer.lr, and look at the data of these steps";
 
-/// Of one trainer.
+/// The skipped steps of one trainer.
 #[derive(Debug)]
 pub struct Skipped {
     all: u64,

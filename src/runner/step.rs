@@ -119,7 +119,7 @@ pub struct Stepped {
     pub peak_activations: usize,
     /// Its loss was not finite, and it has updated nothing; or gradients were not, and have not been applied.
     pub skipped: bool,
-    /// Of all gradients, where they are clipped or scaled.
+    /// The norm of all gradients, where they are clipped or scaled.
     pub grad_norm: Option<f64>,
     /// What the loss was multiplied by.
     pub loss_scale: Option<f64>,
@@ -169,7 +169,7 @@ impl Shares {
         Ok(Shares { parts: weights.iter().map(part).collect(), weight })
     }
 
-    /// Of a loss that is a sum: the parts are added up. So are those of `trainers`, whose mean is what is applied.
+    /// The shares of a loss that is a sum: the parts are added up. So are those of `trainers`, whose mean is what is applied.
     fn added(weights: &[Weight], trainers: usize) -> Shares {
         let all = all(weights);
         let part = |of: &Weight| Part {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::calls::checkpoint::{Ask, Asked, Restore};
+use super::calls::checkpoint::{Ask, Restore, ResumedFrom};
 use super::calls::validation::Verdict;
 use super::checkpoint::{Announced, Checkpoint, Resumed, TrainerState, Turns, Writer};
 use super::course::Course;
@@ -27,7 +27,7 @@ use super::validation::{
 };
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{Consistency, ModuleSpec, Place, Placement, PluginRef, Task, Training};
+use crate::job::{ModuleSpec, Place, Placement, PluginRef, Task, Training};
 use crate::parallel::{
     DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
     Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
@@ -129,7 +129,7 @@ impl Trainer<'_> {
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
-        let Asked { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
+        let ResumedFrom { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
         let schedule = match &resumed {
             Some(resumed) => resumed.continued(schedule).map_err(|error| BadJob(error.into()))?,
             None => schedule,
@@ -375,7 +375,7 @@ impl Trainer<'_> {
         let gradient_sync = self.gradient_sync(&modules)?;
         let updated = modules.iter().zip(&job.modules);
         let updated = updated.map(|(module, spec)| Ok((module.parameters()?, job.optimization(spec))));
-        let rounds = job.train.consistency == Consistency::Bsp;
+        let rounds = job.train.consistency.has_rounds();
         let (max_norm, scaling) = (job.clip_norm, job.loss_scaling);
         let is_measured = max_norm.is_some() || scaling.is_some();
         let optimizer = DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::best_model::BestModel;
-use super::checkpoint::{Announced, Keeper, Writer};
+use super::checkpoint::{Announced, Coordinator, Writer};
 use super::driver::{self, TrainRequests};
 use super::flight::{FlightWriter, Flights, SharedWriter};
 use super::measured::Worked;
@@ -68,7 +68,7 @@ struct Kept {
     folder: RunFolder,
     recorder: Arc<RunRecorder>,
     best: Arc<BestModel>,
-    checkpoints: Arc<Keeper>,
+    checkpoints: Arc<Coordinator>,
     flights: Arc<Flights>,
 }
 
@@ -103,7 +103,7 @@ impl<'a> TrainingRank<'a> {
             traces.register(methods);
             let best = BestModel::new(training, &autograd, &recorder, &folder);
             best.register(methods);
-            let checkpoints = Keeper::new(job, training, (job_text, folder.path()), resumed, &autograd);
+            let checkpoints = Coordinator::new(job, training, (job_text, folder.path()), resumed, &autograd);
             checkpoints.register(methods);
             let flights = Flights::open(folder.path());
             flights.register(methods);
@@ -152,7 +152,10 @@ impl<'a> TrainingRank<'a> {
 
     /// Frees what a lost rank's steps hold here.
     pub fn forget(&self, rank: Rank) {
+        let open = self.autograd.open_contexts();
         self.autograd.drop_contexts_of(rank);
+        let ended = open - self.autograd.open_contexts().min(open);
+        tracing::debug!("{ended} of {open} open autograd contexts were those of rank {rank}");
     }
 
     /// # Errors

@@ -22,7 +22,7 @@ use crate::plugin::HOSTS_OWN;
 
 /// A [`JobError`] on its way.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct SentError {
     message: String,
     hint: Option<String>,
 }
@@ -39,8 +39,8 @@ pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
             // A parent that is killed takes it along.
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             let wrong = inputs::look(training, root, true).wrong.into_iter();
-            let told: Vec<Told> =
-                wrong.map(|error| Told { message: error.message, hint: error.hint }).collect();
+            let told: Vec<SentError> =
+                wrong.map(|error| SentError { message: error.message, hint: error.hint }).collect();
             let _ = File::from(to_parent).write_all(&serde_json::to_vec(&told).unwrap_or_default());
             // Destructors of libtorch would wait for threads, of which one may be reading a pipe.
             c10d::process::leave(0)
@@ -58,10 +58,10 @@ pub fn unfit(training: &Training, root: &Path) -> Result<Vec<JobError>> {
                 );
             };
             let ended = waitpid(child, None).context("the process that looks at the data")?;
-            let Ok(told) = serde_json::from_slice::<Vec<Told>>(&told) else {
+            let Ok(told) = serde_json::from_slice::<Vec<SentError>>(&told) else {
                 bail!("the process that looks at the data {}", ending(ended));
             };
-            let error = |Told { message, hint }| JobError { message, origin: None, hint };
+            let error = |SentError { message, hint }| JobError { message, origin: None, hint };
             Ok(told.into_iter().map(error).collect())
         }
     }

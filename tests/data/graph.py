@@ -1,4 +1,4 @@
-"""Models that are no chains, trained in one process of PyTorch for 50 steps: a small DLRM, two towers, a
+"""Models that are not chains, trained in one process of PyTorch for 50 steps: a small DLRM, two towers, a
 diamond, TorchScript with two arguments and two results, a DLRM of Criteo's shape with a table for each column, weighted bags, a small ConvNet, and two heads
 with a target each.
 

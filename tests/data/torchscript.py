@@ -292,6 +292,55 @@ class Normed(nn.Module):
         return self.fc(x.flatten(1))
 
 
+class BasicBlock(nn.Module):
+    """That of torchvision's resnet18, with its names."""
+
+    def __init__(self, channels, planes, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, planes, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = nn.Sequential()
+        if stride != 1:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, planes, 1, stride, bias=False), nn.BatchNorm2d(planes)
+            )
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return self.relu(y + self.downsample(x))
+
+
+class ResNet18(nn.Module):
+    """torchvision's resnet18, a sixteenth as wide, for the digits at 32x32: that of ddp.py."""
+
+    def __init__(self, width=4, inputs=1, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        blocks = [(width, width, 1)] + [(width * 2**nth, width * 2 ** (nth + 1), 2) for nth in range(3)]
+        layers = [
+            nn.Sequential(BasicBlock(channels, planes, stride), BasicBlock(planes, planes, 1))
+            for channels, planes, stride in blocks
+        ]
+        self.layer1, self.layer2, self.layer3, self.layer4 = layers
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(8 * width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x):
+        x = nn.functional.interpolate(x, scale_factor=4.0)
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
 def write(module, path):
     """As `module.save(path)`, without what is for debugging, and the same bytes each time."""
     whole = io.BytesIO()
@@ -365,7 +414,7 @@ def main():
     torch.manual_seed(1)
     write(torch.jit.script(Wide()), FOLDER / "wide.pt")
     torch.manual_seed(1)
-    for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed()]:
+    for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed(), ResNet18()]:
         write(torch.jit.script(module), FOLDER / f"{type(module).__name__.lower()}.pt")
     write(torch.jit.script(nn.Sequential(nn.BatchNorm1d(6, affine=False))), FOLDER / "statistics.pt")
     write(torch.jit.freeze(torch.jit.script(Mlp().eval())), FOLDER / "frozen.pt")

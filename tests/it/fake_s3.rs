@@ -228,7 +228,7 @@ impl Request {
         Ok(Some(Request { method, key, query, bucket, headers, body }))
     }
 
-    /// Of an object, or of parts.
+    /// Whether it puts an object, or parts of one.
     pub fn is_put(&self) -> bool {
         self.method == "PUT"
     }
@@ -379,7 +379,7 @@ fn error(status: u16, code: &str) -> Answer {
     xml(status, format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"))
 }
 
-/// Of a URL.
+/// The text that is encoded in a URL.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes().iter();

@@ -12,6 +12,7 @@ use std::{fs, thread};
 
 use pstrain::rpc::{CallError, JoinError, LostRank, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::{Rank, WorldSize};
+use tch::Tensor;
 
 /// Far more than anything here takes, even on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -163,8 +164,20 @@ pub fn message(values: impl IntoIterator<Item = Value>) -> Message {
 /// The one value of an answer.
 #[track_caller]
 pub fn one(pending: Pending) -> Value {
-    let [value] = pending.wait().expect("an answer").into_array().expect("one value");
+    let [value] = values(pending.wait().expect("an answer"));
     value
+}
+
+/// The values of a message that has `N` of them.
+#[track_caller]
+pub fn values<const N: usize>(message: Message) -> [Value; N] {
+    let wrong = |values: Vec<Value>| panic!("{} values came where {N} are expected", values.len());
+    message.values.try_into().unwrap_or_else(wrong)
+}
+
+/// The tensor that a value is, without what it brings along.
+pub fn tensor_of(value: Value) -> Result<Tensor, CallError> {
+    Ok(value.into_sent()?.tensor)
 }
 
 #[track_caller]

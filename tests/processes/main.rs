@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 
 /// Functions with their names, which are those of tests.
 macro_rules! tests {
@@ -39,18 +39,31 @@ fn main() -> ExitCode {
         ("confined", confined::TESTS),
     ];
     let all = folders.iter().flat_map(|(folder, tests)| tests.iter().map(move |test| (folder, test)));
-    let trial = |(folder, &(name, test)): (&&str, &(&str, fn()))| {
-        let trial = Trial::test(format!("{folder}::{name}"), move || {
-            test();
-            Ok(())
-        });
-        let is_ignored = match *folder {
-            // Giving a file to somebody else is root's alone.
-            "privileges" => !nix::unistd::geteuid().is_root(),
-            "confined" => !confined::is_possible(),
-            _ => name == signals::WHILE_SAVING && !signals::has_nameless_files(),
-        };
-        trial.with_ignored_flag(is_ignored)
+    let trial = |(folder, &(name, test)): (&&'static str, &'static (&'static str, fn()))| {
+        let folder = *folder;
+        Trial::ignorable_test(format!("{folder}::{name}"), move || match lack(folder, name) {
+            Some(lack) => Ok(Completion::ignored_with(lack)),
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+        })
     };
     libtest_mimic::run(&Arguments::from_args(), all.map(trial).collect()).exit_code()
+}
+
+/// What this machine lacks for a test, if it does: the reason with which it is ignored.
+fn lack(folder: &str, name: &str) -> Option<&'static str> {
+    match folder {
+        "privileges" if !nix::unistd::geteuid().is_root() => {
+            Some("only root gives a file to somebody else: run it as root")
+        }
+        "confined" if !confined::is_possible() => {
+            Some("the system gives no namespaces: run it where `unshare --user --net true` succeeds")
+        }
+        _ if name == signals::WHILE_SAVING && !signals::has_nameless_files() => Some(
+            "the file system of temporary files has no O_TMPFILE: set TMPDIR to a folder on ext4, xfs or tmpfs",
+        ),
+        _ => None,
+    }
 }

@@ -34,7 +34,7 @@ pub fn has_nameless_files() -> bool {
 const END: Duration = Duration::from_secs(60);
 /// A run takes about as long.
 const LONGEST_MS: u64 = 3000;
-/// Of any process of a run: libtorch takes a third of it.
+/// The most that any process of a run takes: libtorch takes a third of it.
 const MOST_MIB: u64 = 1024;
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_millis(20);
@@ -133,7 +133,7 @@ fn opened_in(process: Pid, folder: &Path) -> Vec<PathBuf> {
 struct Run {
     pid: Pid,
     ended: mpsc::Receiver<ExitStatus>,
-    /// Of its largest process, when it has ended.
+    /// The peak of its largest process, when it has ended.
     peak_mib: mpsc::Receiver<u64>,
 }
 

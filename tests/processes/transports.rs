@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{self, config, echo, listener, message, one};
+use crate::support::{self, config, echo, listener, message, one, tensor_of, values};
 use pstrain::rpc::{CallErrorKind, Mesh, Message, Methods, Transport, Transports, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
@@ -42,8 +42,8 @@ pub fn callee(told: &str) {
     methods.add("leave", move |incoming| {
         let slot = slot.clone();
         Box::pin(async move {
-            let [tensor] = incoming.message.into_array()?;
-            *slot.lock().expect("no panic") = Some(tensor.into_tensor()?);
+            let [came] = values(incoming.message);
+            *slot.lock().expect("no panic") = Some(tensor_of(came)?);
             Ok(Message::default())
         })
     });
@@ -125,7 +125,7 @@ fn tensors_of_all_sizes_go_there_and_come_back_as_they_were() {
             for kind in [Kind::Float, Kind::Uint8, Kind::BFloat16] {
                 let sent = counted(kind, elements);
                 let back =
-                    one(pair.call("echo", [sent.shallow_clone().into()])).into_tensor().expect("a tensor");
+                    tensor_of(one(pair.call("echo", [sent.shallow_clone().into()]))).expect("a tensor");
                 assert!(back.kind() == kind && back == sent, "{elements} of {kind:?} by {transport}");
             }
         }
@@ -143,7 +143,7 @@ fn a_view_and_many_tensors_of_one_message_keep_their_places() {
         let back = pair.call("echo", values.chain(texts)).wait().expect("an answer").values;
         let mut back = back.into_iter();
         for (came, sent) in back.by_ref().take(sent.len()).zip(&sent) {
-            assert!(came.into_tensor().expect("a tensor") == *sent, "{transport}");
+            assert!(tensor_of(came).expect("a tensor") == *sent, "{transport}");
         }
         for (n, came) in back.enumerate() {
             assert_eq!(came.into_text().expect("a text").len(), n * 18_000, "{transport}");
@@ -160,7 +160,7 @@ fn many_calls_at_once_get_their_own_tensors() {
             })
             .collect();
         for (n, call) in calls {
-            let back = one(call).into_tensor().expect("a tensor");
+            let back = tensor_of(one(call)).expect("a tensor");
             assert_eq!(
                 (back.numel() as i64, back.max().double_value(&[])),
                 (300_000 + n, n as f64),
@@ -241,7 +241,7 @@ fn two_that_have_no_fast_transport_in_common_send_inline() {
     let pair = Pair::of(Transport::Cma, Transport::Bulk);
     assert_eq!(pair.mesh.transport_to(Rank(1)), Transport::Inline);
     let sent = counted(Kind::Float, 300_000);
-    assert!(one(pair.call("echo", [sent.shallow_clone().into()])).into_tensor().expect("a tensor") == sent);
+    assert!(tensor_of(one(pair.call("echo", [sent.shallow_clone().into()]))).expect("a tensor") == sent);
 }
 
 fn a_rank_does_not_read_its_own_memory_for_a_peer() {

@@ -106,10 +106,6 @@ char* shim_group_set_name(const GroupBox* group, const char* name) {
   return guarded([&] { group->group->setGroupName(name); });
 }
 
-char* shim_group_sequence_number(const GroupBox* group, uint64_t* number) {
-  return guarded([&] { *number = group->group->getSequenceNumberForGroup(); });
-}
-
 char* shim_group_abort(const GroupBox* group) {
   return guarded([&] { group->group->abort(); });
 }

@@ -49,7 +49,6 @@ char* shim_group_set_backend(
     uint8_t backend_type,
     const BackendBox* backend);
 char* shim_group_set_name(const GroupBox* group, const char* name);
-char* shim_group_sequence_number(const GroupBox* group, uint64_t* number);
 // Ends what is in flight with an error, as far as the backend can, and refuses what comes later.
 char* shim_group_abort(const GroupBox* group);
 void shim_group_drop(GroupBox* group);

@@ -73,7 +73,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of a failure that ends its group.
+    /// The operation and the reason of a failure that ends its group.
     pub(crate) fn operation_and_reason(&self) -> Option<(&Operation, &str)> {
         match self {
             Self::Timeout { operation, reason, .. } | Self::PeerLost { operation, reason, .. } => {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::backend::{self, Backend};
 use crate::error::{Members, Operation};
-use crate::shim::group::{self as c, GroupBox, ShimCall};
+use crate::shim::group::{GroupBox, ShimCall};
 use crate::shim::work::WorkBox;
 use crate::store::millis;
 use crate::work::{End, Running};
-use crate::{Error, ReduceOp, Result, Store, TorchError, shim};
+use crate::{Error, ReduceOp, Result, Store, TorchError};
 
 mod abort;
 mod agree;
@@ -285,19 +285,6 @@ impl ProcessGroup {
     /// The group's part of the store that it was made with, for facts of one's own. The ranks' keys are in there too.
     pub fn store(&self) -> &Store {
         &self.shared.store
-    }
-
-    /// How many operations this rank has started, as c10d counts them.
-    ///
-    /// # Errors
-    /// The backend does not count.
-    pub fn sequence_number(&self) -> Result<u64> {
-        let mut number = 0;
-        // SAFETY: a group that is borrowed.
-        let returned = unsafe { c::shim_group_sequence_number(self.ptr(), &mut number) };
-        // SAFETY: just returned by a guarded function, passed on once.
-        unsafe { shim::check(returned) }?;
-        Ok(number)
     }
 
     /// c10d's group, for other parts of this crate; valid as long as `self` is borrowed.

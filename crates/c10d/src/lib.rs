@@ -40,6 +40,9 @@
 //! Python. Over NCCL an operation that has been waited for is done for the stream, not for the host: read a tensor
 //! through CUDA, which waits.
 //!
+//! This is a library of its own: it has the whole of what `torch.distributed` offers, also where the program that it was
+//! made for needs a part (the `_async` forms, for one).
+//!
 //! A C++ shim (`csrc/`) does the calls; no C++ exception leaves it. The `unsafe` code written by hand lives here, so
 //! nothing here knows of jobs. c10d's own log goes to standard error.
 

@@ -113,7 +113,7 @@ pub fn sums_of_rows(
     })
 }
 
-/// What [`pair_dots`] takes at most, in multiplications: more are worth libtorch's threads.
+/// What [`pair_dots`] takes at most, in MACs: more are worth libtorch's threads.
 pub const FEW_PRODUCTS: u64 = 1 << 26;
 
 /// The vector `[batch, dim]` that comes first in `inputs`, and behind it the dot product of each pair of vectors of a sample:
@@ -244,7 +244,7 @@ struct Backward<'a> {
     inputs: &'a [&'a [f32]],
     /// The gradient of the output.
     output: &'a [f32],
-    /// Of each input.
+    /// The gradient of each input, which is written here.
     gradients: Vec<&'a mut [f32]>,
 }
 
@@ -363,7 +363,7 @@ fn torch(error: TchError) -> TorchError {
     TorchError { message: torch_message(&error) }
 }
 
-/// Of a dense tensor of float32 in this machine's memory, whose numbers lie one behind the other.
+/// The numbers of a dense tensor of float32 in this machine's memory, one behind the other.
 fn floats(tensor: &Tensor) -> &[f32] {
     if tensor.numel() == 0 {
         return &[];

@@ -11,7 +11,7 @@ const KIND: u64 = 3 << 32;
 const PAIR: u64 = 4 << 32;
 
 pub(crate) struct Columns {
-    /// Of each column.
+    /// The rows of each column's table.
     pub rows: Vec<u64>,
     /// How many numbers a sample has.
     pub numbers: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Line {
 }
 
 impl Columns {
-    /// Of what `random` draws.
+    /// The line that `random` draws.
     pub fn line(&self, random: &mut Random) -> Line {
         let categories: Vec<u64> = self.rows.iter().map(|rows| random.frequent(*rows)).collect();
         // Numbers as a logarithm of counts has them: none is below 0, a few are large.

@@ -41,7 +41,7 @@ struct Config {
     users: Option<u64>,
     items: Option<u64>,
     categories: Option<u64>,
-    /// Of each column.
+    /// The rows of each column's table.
     rows: Option<Vec<u64>>,
     numbers: Option<u64>,
     /// Another seed is another hidden model.

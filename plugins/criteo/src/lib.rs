@@ -17,7 +17,7 @@ const BUFFER: usize = 64 << 10;
 struct Config {
     /// One or several, of which the last part may have `*` and `?`.
     file: OneOrMore<String>,
-    /// Of all columns, or of each.
+    /// One number for all columns, or one for each.
     rows: OneOrMore<u32>,
     #[serde(default = "in_memory_mb")]
     in_memory_mb: usize,

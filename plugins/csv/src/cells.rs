@@ -10,7 +10,7 @@ const FILLS: &str = "a field of `fields` has `missing` to fill such cells: a num
 const NO_NUMBER: &str = "name it in `missing_values` if it stands for no value; texts are numbered by `categories = true` in a field of \
                          `fields`";
 
-/// Of the texts of all categories: they have to fit into a state, beside what JSON adds.
+/// The bytes of the texts of all categories: they have to fit into a state, beside what JSON adds.
 const MOST_TEXT: usize = 32 << 20;
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
@@ -359,7 +359,7 @@ impl ColumnReader {
                 let what = if text.is_empty() {
                     "the cell is empty".into()
                 } else {
-                    format!("`{text}` is no value")
+                    format!("`{text}` is not a value")
                 };
                 Err(format!("{what}\nhint: {FILLS}"))
             }

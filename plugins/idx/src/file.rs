@@ -21,7 +21,7 @@ pub struct IdxFile {
     name: String,
     dtype: DType,
     samples: u64,
-    /// Of one sample.
+    /// The shape of one sample.
     shape: Vec<u64>,
     /// Bytes of one sample.
     size: usize,
@@ -80,7 +80,7 @@ impl IdxFile {
         self.samples
     }
 
-    /// Of one sample.
+    /// The shape of one sample.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
@@ -135,7 +135,7 @@ struct Header {
     dims: Vec<u64>,
     /// Where the elements begin, in bytes.
     start: u64,
-    /// Of all elements.
+    /// How many bytes all elements take.
     bytes: u64,
 }
 

@@ -8,7 +8,7 @@ use zune_jpeg::JpegDecoder;
 
 /// 64 million: what an image takes in memory is three bytes a pixel.
 const MOST_PIXELS: u64 = 1 << 26;
-/// Of the format's own chunks.
+/// The most that the PNG format's own chunks may take.
 const PNG_BYTES: usize = 64 << 20;
 
 /// Pixels of 8 bits, row by row, with their channels (1 or 3) side by side.

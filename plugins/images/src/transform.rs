@@ -26,7 +26,7 @@ pub struct Planes {
 
 #[derive(Clone, Debug)]
 pub struct Transform {
-    /// Of the shorter side, or height and width.
+    /// The length of the shorter side, or height and width.
     pub resize: Option<Size>,
     pub crop: Option<Size>,
     pub random_crop: bool,

@@ -142,7 +142,7 @@ impl Array {
         self.header.shape[0]
     }
 
-    /// Of one sample.
+    /// The shape of one sample.
     pub fn shape(&self) -> &[u64] {
         &self.header.shape[1..]
     }

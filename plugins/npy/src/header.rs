@@ -31,11 +31,11 @@ impl Header {
     /// If it is not an array that a tensor can be made of; without the file's name.
     pub fn read(from: &mut impl Read) -> Result<Header> {
         let mut magic = [0; 8];
-        let short = |_| anyhow!("it is no array of NumPy: it ends within its header\nhint: {SAVED}");
+        let short = |_| anyhow!("it is not an array of NumPy: it ends within its header\nhint: {SAVED}");
         from.read_exact(&mut magic).map_err(short)?;
         ensure!(
             magic.starts_with(b"\x93NUMPY"),
-            "it is no array of NumPy: it begins with {:02x?}\nhint: {SAVED}",
+            "it is not an array of NumPy: it begins with {:02x?}\nhint: {SAVED}",
             &magic[..6]
         );
         let version = magic[6];

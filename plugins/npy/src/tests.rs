@@ -88,7 +88,7 @@ fn what_is_no_tensor_is_told_with_what_to_save_instead() {
         "`x.npy`: it is a single number: the first dimension is to count the samples\nhint: save x.reshape(1)"
     );
     let text = error(b"hello, world");
-    assert!(text.starts_with("`x.npy`: it is no array of NumPy: it begins with"), "{text}");
+    assert!(text.starts_with("`x.npy`: it is not an array of NumPy: it begins with"), "{text}");
     assert!(text.ends_with("\nhint: numpy.save(\"x.npy\", x) writes one"), "{text}");
     let pair: [(&str, &[u8]); 2] = [
         ("x.npy", &npy("'|u1'", "False", "(2,)", &[0; 2])),

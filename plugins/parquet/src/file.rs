@@ -126,7 +126,7 @@ impl ParquetFile {
             Type::BOOLEAN | Type::INT32 | Type::INT64 => true,
             Type::FLOAT | Type::DOUBLE => false,
             other => bail!(
-                "`{}`, column `{wanted}` is of {other}, which are no numbers\n\
+                "`{}`, column `{wanted}` is of {other}, which are not numbers\n\
                  hint: number its texts when the file is written; the plug-in `csv` finds categories itself",
                 self.name
             ),
@@ -172,9 +172,9 @@ impl Value {
     pub fn float32(self) -> Result<f32, String> {
         match self {
             Value::Whole(number) if number as f32 as i128 == i128::from(number) => Ok(number as f32),
-            Value::Whole(number) => {
-                Err(format!("{number} is no number of float32\nhint: set `dtype = \"int64\"` for its field"))
-            }
+            Value::Whole(number) => Err(format!(
+                "{number} is not a number of float32\nhint: set `dtype = \"int64\"` for its field"
+            )),
             Value::Fraction(number) if (number as f32).is_finite() => Ok(number as f32),
             Value::Fraction(number) if number.is_finite() => {
                 Err(format!("{number} is too large for float32"))

@@ -68,7 +68,7 @@ struct Group {
 
 struct Parquet {
     files: Vec<ParquetFile>,
-    /// Of each file, the columns of each field.
+    /// For each file, the columns of each field.
     columns: Vec<Vec<Vec<Column>>>,
     /// The first row of each group among those of all files, and where it is.
     groups: Vec<(u64, usize, usize)>,

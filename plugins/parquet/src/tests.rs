@@ -91,7 +91,7 @@ fn what_float32_has_not_is_told_with_what_has() {
     assert_eq!(Value::Fraction(0.1).float32(), Ok(0.1));
     assert_eq!(
         Value::Whole((1 << 24) + 1).float32().unwrap_err(),
-        "16777217 is no number of float32\nhint: set `dtype = \"int64\"` for its field"
+        "16777217 is not a number of float32\nhint: set `dtype = \"int64\"` for its field"
     );
     assert!(Value::Fraction(1e300).float32().unwrap_err().ends_with(" is too large for float32"));
     assert_eq!(

@@ -21,7 +21,7 @@ pub struct Records {
     file: File,
     core: Reader,
     buffer: Vec<u8>,
-    /// Of the buffer's bytes those from `taken` to `filled` are still to be read.
+    /// Where in the buffer the bytes begin that are still to be read; they end at `filled`.
     taken: usize,
     filled: usize,
     /// Where in the file the first of these is.

@@ -1,6 +1,6 @@
 //! Random numbers for augmentation: the same in every run, on every machine, and with any number of instances.
 
-/// Of one sample in one pass over the data.
+/// The random numbers of one sample in one pass over the data.
 ///
 /// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014, figure 17).
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ const MOST_ELEMENTS: u64 = 1 << 24;
 struct Config {
     kind: Kind,
     samples: u64,
-    /// Of one sample's features or image.
+    /// The shape of one sample's features or image.
     shape: Vec<u64>,
     #[serde(default = "two")]
     classes: u64,

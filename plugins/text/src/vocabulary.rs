@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use tokenizers::Tokenizer;
 
-/// Of a text that is tokenized at once: a line that has no end does not take the memory.
+/// The longest text that is tokenized at once: a line that has no end does not take the memory.
 const LONGEST_LINE: usize = 1 << 20;
 /// No tokenizer.json is larger: it goes into the state of the training samples.
 const LARGEST_TOKENIZER: usize = 48 << 20;

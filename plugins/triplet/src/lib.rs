@@ -58,7 +58,7 @@ impl Loss for Triplet {
 }
 
 impl Triplet {
-    /// Of the positive and of the negative.
+    /// The distances of the positive and of the negative from the anchor.
     fn distances(&self, outputs: &[Tensor]) -> Result<[Tensor; 2]> {
         let [anchor, positive, negative] = outputs else {
             bail!("this loss takes three outputs, anchor, positive and negative, and got {}", outputs.len());

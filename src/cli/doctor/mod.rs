@@ -47,7 +47,7 @@ impl Finding {
         Finding { what, state: State::Wrong, found: found.to_string(), hint: Some(hint.into()) }
     }
 
-    /// Of an error's text, whose hint stands in lines of its own.
+    /// A finding from an error's text, whose hint stands in lines of its own.
     fn of_error(what: &'static str, state: State, error: impl fmt::Display) -> Finding {
         let error = error.to_string();
         let (found, hint) = match error.split_once("\n  hint: ") {
@@ -63,16 +63,16 @@ pub fn doctor(as_json: bool) -> Result<u8, Failure> {
     findings.extend(torch::findings());
     findings.extend(machine::findings());
     let wrong = findings.iter().filter(|finding| finding.state == State::Wrong).count();
-    stdout::result(&findings, Told { findings: &findings, wrong }, as_json)?;
+    stdout::result(&findings, MachineReport { findings: &findings, wrong }, as_json)?;
     Ok(if wrong == 0 { DONE } else { FAILED })
 }
 
-struct Told<'a> {
+struct MachineReport<'a> {
     findings: &'a [Finding],
     wrong: usize,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for MachineReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.findings.iter().map(|finding| finding.what.len()).max().unwrap_or(0);
         for Finding { what, state, found, hint } in self.findings {
@@ -105,7 +105,7 @@ mod tests {
             Finding::missing("MPI", "not built", "`make mpi` builds it"),
             Finding::of_error("cache", State::Wrong, "not yours\n  hint: chmod it"),
         ];
-        insta::assert_snapshot!(Told { findings: &findings, wrong: 1 }, @r"
+        insta::assert_snapshot!(MachineReport { findings: &findings, wrong: 1 }, @r"
         ok     libtorch  2.11.0 in /opt/torch/lib
         -      MPI       not built
                          hint: `make mpi` builds it

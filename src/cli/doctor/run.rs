@@ -14,7 +14,7 @@ use crate::watch::ranks::{self, Looked};
 use crate::watch::standstill::{Verdict, verdict};
 
 #[derive(Serialize)]
-struct Told {
+struct RunReport {
     under_way: bool,
     #[serde(flatten)]
     verdict: Verdict,
@@ -38,12 +38,12 @@ pub fn doctor(run: &Path, as_json: bool) -> Result<u8, Failure> {
         ))?;
         return Ok(DONE);
     }
-    let told = Told { under_way, verdict: verdict(&ranks, free_bytes), elsewhere };
+    let told = RunReport { under_way, verdict: verdict(&ranks, free_bytes), elsewhere };
     stdout::result(&told, &told, as_json)?;
     Ok(if told.verdict.culprit.is_some() { FAILED } else { DONE })
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.under_way {
             writeln!(f, "the run has ended; what its ranks did last:")?;

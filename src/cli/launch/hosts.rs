@@ -24,11 +24,11 @@ impl Host {
 /// The machines of `--nodes`.
 ///
 /// # Errors
-/// It is no list of hosts.
+/// It is not a list of hosts.
 pub fn listed(list: &str, ranks: u32) -> Result<Vec<Host>, Failure> {
     let names = hostlist::expand(list).map_err(|problem| {
         Failure::usage(format_args!(
-            "--nodes {list:?} is no list of hosts: {problem}\n  hint: write it as node1,node2 or node[1-2]"
+            "--nodes {list:?} is not a list of hosts: {problem}\n  hint: write it as node1,node2 or node[1-2]"
         ))
     })?;
     names.into_iter().map(|name| host(&name, ranks).map_err(|problem| wrong("--nodes", &problem))).collect()

@@ -35,7 +35,7 @@ pub(super) const INPUT: Key<Optional<Str>> = key("input", string()).optional().d
 const TARGET: Key<Optional<Str>> = key("target", string())
     .optional()
     .doc("The field that goes into the loss, if `loss.target` names none; without it the plug-in's second.");
-pub(super) const NORMALIZE: Key<Optional<By<Written>>> =
+pub(super) const NORMALIZE: Key<Optional<By<ParsedNormalize>>> =
     key("normalize", by(normalize, || Kind::Table(NORMALIZATION)))
         .optional()
         .doc("Makes of each value x of a sample (x / scale - mean) / std.");
@@ -287,16 +287,16 @@ fn channels(item: &Item<'_>) -> Option<Vec<f64>> {
 
 /// What [`NORMALIZE`] says; which fields are meant may follow from `data.input`.
 #[derive(Clone)]
-pub(super) struct Written {
+pub(super) struct ParsedNormalize {
     fields: Option<Vec<String>>,
     scale: f64,
     mean: Vec<f64>,
     std: Vec<f64>,
 }
 
-impl Written {
+impl ParsedNormalize {
     fn of(self, input: Option<String>) -> Normalize {
-        let Written { fields, scale, mean, std } = self;
+        let ParsedNormalize { fields, scale, mean, std } = self;
         let fields = match fields {
             Some(names) => names.into_iter().map(FieldName::Named).collect(),
             None => vec![input.map_or(FieldName::Nth(0), FieldName::Named)],
@@ -315,7 +315,7 @@ pub(super) fn target(data: &Table<'_>) -> Option<String> {
     Some(data.item(&TARGET)?.value().as_str()?.to_owned())
 }
 
-fn normalize(item: &Item<'_>) -> Option<Written> {
+fn normalize(item: &Item<'_>) -> Option<ParsedNormalize> {
     let t = item.table()?;
     t.only(NORMALIZATION);
     let (scale, mean, std) = (t.read(&SCALE), t.read(&MEAN), t.read(&STD));
@@ -336,7 +336,7 @@ fn normalize(item: &Item<'_>) -> Option<Written> {
         return None;
     }
     let all = |list: Vec<f64>| if list.len() == 1 { vec![list[0]; channels] } else { list };
-    Some(Written { fields: fields?, scale, mean: all(mean), std: all(std) })
+    Some(ParsedNormalize { fields: fields?, scale, mean: all(mean), std: all(std) })
 }
 
 /// The plug-in of the loss, and its parameters.

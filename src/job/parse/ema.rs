@@ -1,6 +1,6 @@
 //! `[ema]`: the moving average of the weights.
 
-use super::super::validated::{Consistency, Training};
+use super::super::validated::Training;
 use crate::config::{AnyKey, Item, Key, Number, Table, at_least, key};
 
 const DECAY: Key<Number> = key("decay", at_least(0.0).below(1.0))
@@ -18,9 +18,12 @@ pub(super) fn read(table: Option<&Table<'_>>) -> Option<Option<f64>> {
 pub(super) fn check(item: &Item<'_>, training: &Training) {
     let wrong =
         |problem: &str, hint: &str| item.reader().report(item.error_without_value(problem).hint(hint));
-    if training.train.consistency == Consistency::Hogwild {
+    let consistency = training.train.consistency;
+    if !consistency.is_ordered() {
         wrong(
-            "is of the weights after each step, and under hogwild no step has weights of its own",
+            &format!(
+                "is of the weights after each step, and under {consistency} no step has weights of its own"
+            ),
             "use another consistency, or leave [ema] out",
         );
     }

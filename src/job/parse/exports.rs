@@ -65,7 +65,7 @@ fn named(t: &Table<'_>, name: String) -> Option<String> {
         return None;
     }
     if name.trim().is_empty() || name.len() > LONGEST_NAME {
-        let error = item.error_without_value(format!("is no name of 1 to {LONGEST_NAME} bytes"));
+        let error = item.error_without_value(format!("is not a name of 1 to {LONGEST_NAME} bytes"));
         t.reader().report(error.hint("name an experiment, or leave it out: then it is the job's name"));
         return None;
     }

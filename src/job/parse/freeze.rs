@@ -42,7 +42,7 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
     }
 }
 
-/// Of TorchScript the names of parameters are not known here; whoever loads it looks.
+/// Checks that each pattern fits a parameter. The names of TorchScript's parameters are not known here; whoever loads it looks.
 fn check_patterns(item: &Item<'_>, stages: &[&ModuleSpec]) {
     let Some(first) = stages.first().filter(|module| module.torchscript().is_none()) else { return };
     let tensors = wanted_by_layers(&first.whole_layers()).into_iter().filter(|tensor| tensor.required);

@@ -94,7 +94,7 @@ struct Joining<'a, 'i> {
     modules: &'a [Parsed<'i>],
     froms: &'a [Vec<Feed>],
     fields: Vec<Field>,
-    /// Of each module the places among them of what its inputs take; those from modules have none.
+    /// For each module the places, among the fields, of what its inputs take; inputs from modules have none.
     taken: Vec<Vec<Option<usize>>>,
     /// What each module gives, as far as that is known.
     given: Vec<Vec<Option<Signal>>>,

@@ -29,13 +29,11 @@ mod wiring;
 use super::Purpose;
 use super::keys;
 use super::size;
-use super::validated::{
-    Consistency, Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Task, Training, Work,
-};
+use super::validated::{Field, Job, Loss, ModuleSpec, Normalize, Placement, Taken, Task, Training, Work};
 use crate::config::JobError;
 use crate::config::{AnyKey, Item, Merged, Reader, Table};
 use crate::layers::{self, InputDtype, Layer, Signal};
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::{self, OptimizerSpec};
 use crate::topology::{Rank, Role};
 use graph::{Ends, Graph};
 
@@ -301,15 +299,15 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
         let (problem, hint) = match optimizer::refused(optimization, OptimizerSpec::refuses_sparse) {
             _ if module.is_replicated() => (
                 "has sparse gradients, which replicas cannot average".into(),
-                "leave sparse out, or place the module on a role of one rank that does not train",
+                "leave sparse out, or place the module on a role of one rank that does not train".into(),
             ),
             _ if module.placement == Placement::Caller => (
                 "has sparse gradients, which are not pushed".into(),
-                "leave sparse out, or place the module on a role of one rank without run = \"caller\"",
+                "leave sparse out, or place the module on a role of one rank without run = \"caller\"".into(),
             ),
             Some(why) => (
                 format!("has sparse gradients, which {}{why} cannot apply", optimization.spec.name()),
-                "leave sparse out, or use sgd without momentum and weight decay, or adagrad without weight decay",
+                format!("leave sparse out, or use {}", optimizers::that_apply_sparse()),
             ),
             None => return,
         };
@@ -322,7 +320,7 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
 fn check_sum(root: &Table<'_>, job: &Training) {
     let all_alike =
         !job.has_replicas() || job.modules.iter().all(|module| module.placement == Placement::Replicas);
-    if !job.loss.is_sum() || job.train.consistency == Consistency::Bsp || all_alike {
+    if !job.loss.is_sum() || job.train.consistency.has_rounds() || all_alike {
         return;
     }
     let Some(item) = root.section(&keys::LOSS).item(&data::PARAMS) else { return };

@@ -6,8 +6,8 @@ use std::slice;
 use super::super::shards::{Cut, RowLife};
 use super::super::validated::{Devices, MadeOf, ModuleSpec};
 use super::super::weights::Weights;
-use super::places::{self, Place};
-use super::pull_push::{self, Run};
+use super::places::{self, StagePlace};
+use super::pull_push::{self, ComputedBy};
 use super::takes::{self, Takes};
 use super::{freeze, shards, starts};
 use crate::config::{
@@ -87,7 +87,7 @@ pub(super) struct Parsed<'a> {
     pub item: Item<'a>,
     pub takes: Takes<'a>,
     /// The stages, or the only one: where each lives and the layer at which it begins.
-    places: Option<Vec<Place>>,
+    places: Option<Vec<StagePlace>>,
     devices: Devices,
     recompute: bool,
     row_life: RowLife,
@@ -106,13 +106,13 @@ pub(super) fn read<'a>(
     let t = item.table()?;
     t.only(KEYS);
     let sound = layers::check_name(name, &item);
-    let run = t.read(&pull_push::RUN).unwrap_or(Run::Owner);
+    let run = t.read(&pull_push::RUN).unwrap_or(ComputedBy::Owner);
     let cut = t.item(&SHARDS).map(|_| t.read(&SHARDS).flatten());
     let place = t.need_item(&PLACE).and_then(|item| match cut {
         None => places::read(&item, roles, trainers, run),
         Some(cut) => Some(vec![shards::place(&item, roles, trainers, cut?)?]),
     });
-    if let (Some(item), Some(_)) = (t.item(&pull_push::RUN).filter(|_| run == Run::Caller), cut) {
+    if let (Some(item), Some(_)) = (t.item(&pull_push::RUN).filter(|_| run == ComputedBy::Caller), cut) {
         item.wrong(
             "computes the whole module at each trainer, and this one is sharded",
             "leave one of them out",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::shards::RowLife;
-use super::super::validated::{Consistency, MadeOf, ModuleSpec, Training};
+use super::super::validated::{MadeOf, ModuleSpec, Training};
 use super::super::weights::wanted_by_layers;
 use super::modules;
 use super::patterns::unmatched;
@@ -72,18 +72,20 @@ pub(super) fn check(root: &Table<'_>, training: &Training) {
     }
 }
 
-/// Rprop takes its first steps' sizes from the learning rate, and finds the others by itself.
+/// What is wrong with a schedule of a rate that somebody's optimizer does not follow.
 fn reads_lr_once(training: &Training) -> Option<(String, String)> {
     let mut modules = training.modules.iter();
-    let module = modules.find(|module| training.written_optimization(module).spec.name() == "rprop")?;
-    let name = module.written_name();
-    let problem = format!("has no part in `modules.{name}`: rprop reads `lr` before its first step only");
+    let (module, spec) = modules.find_map(|module| {
+        let spec = &training.written_optimization(module).spec;
+        spec.reads_lr_once().then_some((module.written_name(), spec.name()))
+    })?;
+    let problem = format!("has no part in `modules.{module}`: {spec} reads `lr` before its first step only");
     Some((problem, "leave the schedule out, or use another optimizer".into()))
 }
 
 /// What is clipped has to be known before any of it is applied.
 fn check_clipping(item: &Item<'_>, training: &Training) {
-    let rounds = training.train.consistency == Consistency::Bsp;
+    let rounds = training.train.consistency.has_rounds();
     if training.has_replicas() && !rounds {
         let problem = "clips each trainer's gradients by a norm of its own, and replicas, which are to stay equal, would differ";
         item.wrong(

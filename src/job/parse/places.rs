@@ -3,7 +3,7 @@
 use super::super::split;
 use super::super::validated::{Devices, MadeOf, ModuleSpec, Placement, Stage};
 use super::cluster;
-use super::pull_push::{self, Run};
+use super::pull_push::{self, ComputedBy};
 use crate::config::suggest;
 use crate::config::{AnyKey, Item, Key, List, Optional, Str, Table, key, list, string};
 use crate::human::counted;
@@ -15,7 +15,7 @@ pub(super) const STAGES: Key<Optional<List<Str>>> = key("stages", list(string())
 );
 
 /// Where a stage lives.
-pub(super) struct Place {
+pub(super) struct StagePlace {
     pub role: Role,
     pub placement: Placement,
     /// Its first layer.
@@ -27,7 +27,7 @@ pub(super) fn read(
     item: &Item<'_>,
     roles: &[Role],
     trainers: Option<&Role>,
-    run: Run,
+    run: ComputedBy,
 ) -> Option<Vec<(Role, Placement)>> {
     let entries = if item.is_list() { Some(item.list()?) } else { None };
     if entries.as_ref().is_some_and(|entries| entries.is_empty()) {
@@ -37,7 +37,7 @@ pub(super) fn read(
         );
         return None;
     }
-    if run == Run::Caller {
+    if run == ComputedBy::Caller {
         return Some(vec![pull_push::placement(item, roles, trainers)?]);
     }
     let Some(entries) = entries else { return Some(vec![place(item, roles, trainers)?]) };
@@ -129,21 +129,21 @@ fn even(stages: usize, layers: &[Layer]) -> Vec<usize> {
     (1..parts.len()).filter(|&layer| parts[layer] != parts[layer - 1]).collect()
 }
 
-pub(super) fn cut(places: Vec<(Role, Placement)>, cuts: Vec<usize>) -> Vec<Place> {
+pub(super) fn cut(places: Vec<(Role, Placement)>, cuts: Vec<usize>) -> Vec<StagePlace> {
     let begins = [0].into_iter().chain(cuts);
-    let place = |((role, placement), begins)| Place { role, placement, begins };
+    let place = |((role, placement), begins)| StagePlace { role, placement, begins };
     places.into_iter().zip(begins).map(place).collect()
 }
 
 /// The module itself, or its stages.
-pub(super) fn stages(whole: ModuleSpec, places: &[Place]) -> Vec<ModuleSpec> {
+pub(super) fn stages(whole: ModuleSpec, places: &[StagePlace]) -> Vec<ModuleSpec> {
     if places.len() == 1 {
         return vec![whole];
     }
     let all = whole.layers();
     let signals = layers::infer(all, &whole.inputs).signals;
     let ends = places[1..].iter().map(|place| place.begins).chain([all.len()]);
-    let stage = |(number, (place, end)): (usize, (&Place, usize))| {
+    let stage = |(number, (place, end)): (usize, (&StagePlace, usize))| {
         let (earlier, layers) = (&all[..place.begins], &all[place.begins..end]);
         let inputs = match place.begins {
             0 => whole.inputs.clone(),

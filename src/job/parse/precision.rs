@@ -1,6 +1,6 @@
 //! `[precision]`: in how many bits modules compute.
 
-use super::super::validated::{Autocast, Consistency, Filter, Hook, LossScaling, Placement, Training};
+use super::super::validated::{Autocast, Filter, Hook, LossScaling, Placement, Training};
 use crate::config::{AnyKey, Integer, Item, Key, Number, Optional, Table, Words, above, integer, key, words};
 
 const AUTOCAST: Key<Optional<Words<Autocast>>> =
@@ -60,7 +60,7 @@ pub(super) fn check(t: &Table<'_>, training: &Training) {
 }
 
 fn why_not_scaled(training: &Training) -> Option<(&'static str, &'static str)> {
-    if training.has_replicas() && training.train.consistency != Consistency::Bsp {
+    if training.has_replicas() && !training.train.consistency.has_rounds() {
         return Some((
             "leaves out the steps in which a trainer's own gradients overflow, and replicas, which are to stay equal, would differ",
             "write consistency = \"bsp\" in [train]: then a step is left out by all trainers",

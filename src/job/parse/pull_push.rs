@@ -8,15 +8,15 @@ use crate::topology::Role;
 
 /// Where a module is computed.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Run {
+pub(super) enum ComputedBy {
     /// Where it is placed.
     Owner,
     /// At each trainer.
     Caller,
 }
 
-/// Of a module.
-pub(super) const RUN: Key<Words<Run>> = key("run", words(&[("owner", Run::Owner), ("caller", Run::Caller)]))
+/// Where a module is computed.
+pub(super) const RUN: Key<Words<ComputedBy>> = key("run", words(&[("owner", ComputedBy::Owner), ("caller", ComputedBy::Caller)]))
     .default("owner")
     .doc("`owner`: computed where it is placed; `caller`: by the trainers, which pull the parameters and push gradients.");
 

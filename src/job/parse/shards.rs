@@ -3,11 +3,11 @@
 use super::super::keys;
 use super::super::shards::{Cut, RowLife};
 use super::super::size::{BYTES_PER_PARAMETER, LARGEST_MESSAGE};
-use super::super::validated::{Consistency, MadeOf, ModuleSpec, Placement, Training};
+use super::super::validated::{MadeOf, ModuleSpec, Placement, Training};
 use super::{cluster, modules, optimizer, starts, train};
 use crate::config::{Integer, Item, Key, Optional, Table, integer, key};
 use crate::layers::{InputDtype, Signal};
-use crate::optimizers::OptimizerSpec;
+use crate::optimizers::{self, OptimizerSpec};
 use crate::topology::Role;
 
 pub(super) const ADMIT_AFTER: Key<Integer> = key("admit_after", integer(1..=RowLife::MOST)).default("1").doc(
@@ -56,8 +56,8 @@ pub(super) fn place(
 
 /// Only a table has rows that can lie on different ranks.
 pub(super) fn one_table(t: &Table<'_>, made_of: Option<&MadeOf>) {
-    const HINT: &str = "give the module one layer, embedding or embedding_bag, \
-                        and put the others into a module of their own";
+    const HINT: &str =
+        "give the module one layer, an embedding, and put the others into a module of their own";
     let (item, layers) = match (t.item(&modules::LAYERS), made_of) {
         (Some(item), Some(MadeOf::Layers(layers))) => (item, layers.as_slice()),
         (_, Some(MadeOf::TorchScript(_))) => {
@@ -90,12 +90,10 @@ pub(super) fn check(root: &Table<'_>, job: &Training) {
         {
             let problem =
                 format!("{why} updates all rows in every step, and those of `modules.{name}` are sharded");
-            let hint = "use sgd without momentum and weight decay, adagrad without weight decay, \
-                        or adam without amsgrad and weight decay";
-            item.wrong(problem.trim_start(), hint);
+            item.wrong(problem.trim_start(), format!("use {}", optimizers::that_update_rows()));
         }
-        if let (Consistency::Hogwild, Some(item)) =
-            (job.train.consistency, root.section(&keys::TRAIN).item(&train::CONSISTENCY))
+        if let (false, Some(item)) =
+            (job.train.consistency.is_ordered(), root.section(&keys::TRAIN).item(&train::CONSISTENCY))
         {
             let problem = format!(
                 "writes parameters without locks, and rows of `modules.{name}` are made when they are first used"

@@ -55,7 +55,7 @@ pub(super) struct Stated {
 pub(super) struct Takes<'a> {
     /// None: what comes before it.
     pub from: Option<Vec<Reference<'a>>>,
-    /// Of the only one.
+    /// What is said of the only input.
     single: Stated,
     /// By name.
     several: BTreeMap<String, Stated>,

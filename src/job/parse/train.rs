@@ -172,7 +172,7 @@ pub(super) fn only_drives(t: &Table<'_>, training: &Training) {
     }
 }
 
-/// Of each trainer: as written, or its part of the global batch.
+/// The batch size of each trainer: as written, or its part of the global batch.
 fn batch_size(t: &Table<'_>, trainers: Option<&Role>) -> Option<i64> {
     let Some(global) = t.item(&GLOBAL_BATCH_SIZE) else { return t.read(&BATCH_SIZE) };
     if t.item(&BATCH_SIZE).is_some_and(|own| own.is_written()) {
@@ -203,7 +203,7 @@ pub(super) fn no_skipping(t: &Table<'_>, train: &Train) {
 /// Replicas are always averaged: with nothing but replicas, every step is a round.
 pub(super) fn only_rounds(t: &Table<'_>, train: &mut Train) {
     let Some(item) = t.item(&CONSISTENCY) else { return };
-    let said = item.is_written() && train.consistency != Consistency::Bsp;
+    let said = item.is_written() && !train.consistency.has_rounds();
     if said && train.trainers.ranks.len() > 1 {
         let problem = "is for modules that are not replicated: replicas are averaged in every step";
         item.wrong(problem, "leave it out, or place a module on a role of its own");

@@ -20,7 +20,7 @@ pub struct Node {
     /// The role that computes it.
     pub role: String,
     pub takes: Vec<Wire>,
-    /// Of the loss: the fields that it compares with.
+    /// The fields that the loss compares with.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
 }

@@ -68,7 +68,7 @@ fn input_of(module: &ModulePlan, wire: &Wire) -> String {
 /// What has travelled so far.
 struct Ways {
     links: Vec<Link>,
-    /// Of one step.
+    /// The samples of one step.
     samples: u64,
 }
 

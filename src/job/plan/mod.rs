@@ -71,7 +71,7 @@ pub struct RolePlan {
     pub parameter_bytes: Option<u64>,
     /// Modules that others hold and each of its ranks computes on a copy.
     pub copies: Vec<String>,
-    /// Of those copies.
+    /// The bytes of those copies.
     pub copy_bytes: Option<u64>,
     pub trains: bool,
     /// It makes the remote modules and starts the trainers.
@@ -125,7 +125,7 @@ pub struct LayerPlan {
     pub output: Signal,
     pub parameters: u64,
     pub parameter_bytes: u64,
-    /// Of the parameters, those that train.
+    /// How many of the parameters train.
     pub trained_parameters: u64,
     #[serde(serialize_with = "as_text")]
     pub device: Device,
@@ -162,7 +162,7 @@ pub struct Load {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PipelinePlan {
     pub schedule: PipelineSchedule,
-    /// Of one step.
+    /// The micro-batches of one step.
     pub micro_batches: usize,
     /// The role of each stage.
     pub stages: Vec<String>,

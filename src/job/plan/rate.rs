@@ -15,7 +15,7 @@ pub struct RatePlan {
     /// Is it that of the first of several optimizers? The rates of the others are multiplied by the same factors.
     pub of_several: bool,
     pub schedule: Option<LrSchedule>,
-    /// Of a trainer. None: nobody has counted the data's samples, and the job does not say how many.
+    /// The steps of a trainer. None: nobody has counted the data's samples, and the job does not say how many.
     pub steps: Option<u64>,
     /// Are these the steps of the first trainer, and others have others?
     pub steps_differ: bool,
@@ -74,7 +74,7 @@ impl RatePlan {
 }
 
 impl Curve {
-    /// Of so many steps, at least one. `at`: of a step counted from 0.
+    /// The curve of so many steps, at least one. `at`: the rate of a step counted from 0.
     fn new(steps: u64, at: impl Fn(u64) -> f64) -> Curve {
         let rate = |step: u64| Rate { step: step + 1, lr: at(step) };
         let looked_at = (0..steps).step_by((steps / LOOKED_AT).max(1) as usize).chain([steps - 1]);

@@ -20,7 +20,7 @@ pub struct ShardPlan {
     pub optimizer_bytes: u64,
 }
 
-/// Of a module that is not sharded there are none.
+/// The shards of a module; none, if it is not sharded.
 pub(super) fn shard_plans(job: &Training, module: &ModuleSpec) -> Vec<ShardPlan> {
     let (Placement::Shards(cut), Some(table)) = (module.placement, module.table()) else { return Vec::new() };
     let owners = module.place.ranks.len();

@@ -16,7 +16,7 @@ pub struct Checkpoints {
     pub keep: usize,
     /// Beside these, so many whose validations were the best.
     pub keep_best: Option<usize>,
-    /// Of so many one has all rows of the tables.
+    /// One checkpoint in so many has all rows of the tables.
     pub full_every: u64,
     /// Where they are. None: in `checkpoints` in the run folder.
     pub to: Option<Place>,

@@ -14,7 +14,7 @@ pub struct Collectives {
     pub reduce: Vec<Reduction>,
     /// The rank that has, or gets, all: its place in the group.
     pub root: u32,
-    /// Of each tensor that a rank gives.
+    /// The elements of each tensor that a rank gives.
     pub elements: u64,
 }
 

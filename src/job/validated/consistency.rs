@@ -51,6 +51,25 @@ impl Consistency {
         }
     }
 
+    /// Whether each step is a round of all trainers: one update, from what all of them have given.
+    pub fn has_rounds(self) -> bool {
+        self.apart() == Apart::Together
+    }
+
+    /// Whether updates have an order. Without one no step has weights of its own, and each trainer has an optimizer with a state
+    /// of its own.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Consistency::Async | Consistency::Bsp | Consistency::Ssp { .. } | Consistency::Sequential => true,
+            Consistency::Hogwild => false,
+        }
+    }
+
+    /// The one that a job calls so.
+    pub fn named(word: &str) -> Option<Consistency> {
+        CONSISTENCIES.iter().find(|(known, _)| *known == word).map(|(_, consistency)| *consistency)
+    }
+
     /// With a bound on staleness. `None`: it has none.
     pub(in crate::job) fn bounded(self, staleness: u32) -> Option<Consistency> {
         match self {

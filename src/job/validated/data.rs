@@ -84,12 +84,12 @@ impl PluginRef {
 /// What a plug-in may use. On by default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PluginLimits {
-    /// Of one call into the guest.
+    /// The time of one call into the guest.
     pub time: Duration,
-    /// Of opening: reading headers, building indexes.
+    /// The time of opening: reading headers, building indexes.
     pub open_time: Duration,
-    /// Of an instance: its memories and tables. Of a loss's tensor operations: what they make, beside a part that grows
-    /// with the loss's inputs.
+    /// The memory of an instance: its memories and tables. For a loss's tensor operations: what they make, beside a part that
+    /// grows with the loss's inputs.
     pub memory_bytes: u64,
     /// What the tensor operations of one call may read and write, their backward included, beside such a part.
     pub work_bytes: u64,
@@ -97,7 +97,7 @@ pub struct PluginLimits {
     pub batch_bytes: u64,
     /// Files, streams and tensors that an instance holds at one time.
     pub max_files: usize,
-    /// Of compiling a plug-in of 4 MiB or less; a larger one may take more in proportion.
+    /// The time of compiling a plug-in of 4 MiB or less; a larger one may take more in proportion.
     pub compile_time: Duration,
     pub compile_memory_bytes: u64,
     /// Samples that a dataset may say it has.

@@ -13,7 +13,7 @@ use crate::topology::{Rank, Role};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModuleSpec {
-    /// Of a stage: its module's, with the stage's number.
+    /// The module's name; a stage has its module's, with the stage's number.
     pub name: String,
     pub stage: Option<Stage>,
     /// The role that owns the parameters.
@@ -34,7 +34,7 @@ pub struct ModuleSpec {
     /// Its forwards run in fewer bits what torch's `autocast` does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autocast: Option<Autocast>,
-    /// Of a table that is cut by hash.
+    /// When rows are made and dropped, in a table that is cut by hash.
     pub row_life: RowLife,
 }
 
@@ -54,7 +54,7 @@ pub struct Stage {
     pub number: u32,
     /// The layers of the stages before. Their first parameters are drawn before this one's, as in the whole module.
     pub earlier: Vec<Layer>,
-    /// Of the stages behind.
+    /// The layers of the stages behind.
     pub later: Vec<Layer>,
 }
 
@@ -278,7 +278,7 @@ impl ModuleSpec {
         self.stage.as_ref().map_or(&self.name, |stage| &stage.module)
     }
 
-    /// Of the whole module that this is, or is a stage of. None of TorchScript.
+    /// The layers of the whole module that this is, or is a stage of. TorchScript has none.
     pub fn whole_layers(&self) -> Vec<Layer> {
         let (earlier, later) =
             self.stage.as_ref().map_or((&[][..], &[][..]), |stage| (&stage.earlier, &stage.later));

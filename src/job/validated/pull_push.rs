@@ -24,7 +24,7 @@ pub enum Filter {
     Bf16,
     /// Whole numbers from -127 to 127 and one scale for each [`Filter::INT8_BLOCK`] of them.
     Int8,
-    /// Of all values this share, the largest; the others wait.
+    /// The largest values, this share of all; the others wait.
     TopK {
         share: f64,
     },

@@ -75,7 +75,7 @@ impl Training {
         Ok(runs.into_iter().map(|(_, run)| run).collect())
     }
 
-    /// Of each module.
+    /// The pieces of the backward that each module is in, and those that come before.
     fn pieces(&self) -> Vec<Pieces> {
         let mut all: Vec<Pieces> = vec![Pieces::default(); self.modules.len()];
         for at in (0..self.modules.len()).rev() {

@@ -31,7 +31,7 @@ pub struct Training {
     pub pipeline: Pipeline,
     pub data: Data,
     pub loss: Loss,
-    /// Of the modules that say no other.
+    /// The optimizer of the modules that say no other.
     pub optimizer: Optimization,
     /// Those of single modules, by the name that a job gives them.
     pub own_optimizers: BTreeMap<String, Optimization>,
@@ -43,7 +43,7 @@ pub struct Training {
     pub clip_value: Option<f64>,
     /// The decay of the weights' moving average.
     pub ema: Option<f64>,
-    /// Of losses whose gradients pass through float16.
+    /// How losses are scaled whose gradients pass through float16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<LossScaling>,
     pub train: Train,
@@ -141,7 +141,7 @@ pub struct Eval {
 pub enum Every {
     End,
     Epochs(u64),
-    /// Of a trainer.
+    /// So many steps of a trainer.
     Steps(u64),
 }
 
@@ -265,7 +265,7 @@ impl Training {
 
     /// Is every step of the trainers a round, one update from the batches of all?
     pub fn rounds(&self) -> bool {
-        self.train.consistency == Consistency::Bsp || self.has_replicas()
+        self.train.consistency.has_rounds() || self.has_replicas()
     }
 
     /// The plug-ins that are files, each with the key that names it.
@@ -315,7 +315,7 @@ impl Training {
         self.modules.iter().any(ModuleSpec::is_replicated)
     }
 
-    /// Of each module, whether gradients come to it: it trains, or one before it does.
+    /// Whether gradients come to each module: it trains, or one before it does.
     pub fn reached_by_gradients(&self) -> Vec<bool> {
         let mut reached: Vec<bool> = Vec::new();
         for module in &self.modules {

@@ -155,6 +155,8 @@ fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn header(tensors: &[(&str, &str, &[i64])]) -> Header {
@@ -167,7 +169,7 @@ mod tests {
             };
             ((*name).to_owned(), stored)
         });
-        Header { tensors: tensors.collect() }
+        Header { tensors: Arc::new(tensors.collect()) }
     }
 
     fn net() -> Vec<Wanted> {

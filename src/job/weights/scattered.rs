@@ -1,6 +1,5 @@
 //! Tensors that lie in pieces, in several files, as if they lay in one: those of a checkpoint.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +52,7 @@ struct Placed {
 impl Scattered {
     /// Without tensors yet. `sha256`: the sum of what tells what is in the files.
     pub fn new(files: Vec<PathBuf>, sha256: String) -> Scattered {
-        Scattered { header: Header { tensors: BTreeMap::new() }, pieces: Vec::new(), files, sha256 }
+        Scattered { header: Header { tensors: Arc::default() }, pieces: Vec::new(), files, sha256 }
     }
 
     /// Adds a tensor that these pieces make.
@@ -69,7 +68,7 @@ impl Scattered {
             self.pieces.push(Placed { at: self.end(), piece });
         }
         let stored = Stored { dtype, shape, start, len: self.end() - start };
-        self.header.tensors.insert(name.into(), stored);
+        Arc::make_mut(&mut self.header.tensors).insert(name.into(), stored);
     }
 
     fn end(&self) -> u64 {

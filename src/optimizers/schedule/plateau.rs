@@ -26,7 +26,7 @@ curve! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Threshold {
-    /// Of the best figure.
+    /// It is a part of the best figure.
     Rel,
     /// It is in the figure's own units.
     Abs,

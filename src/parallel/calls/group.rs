@@ -87,13 +87,13 @@ body! {
 }
 
 call! {
-    pub(in crate::parallel) struct Count = "group.count" -> Counted {
+    pub(in crate::parallel) struct Count = "group.count" -> KeyCount {
         group: String,
     }
 }
 
 body! {
-    pub(in crate::parallel) struct Counted {
+    pub(in crate::parallel) struct KeyCount {
         keys: u64,
     }
 }

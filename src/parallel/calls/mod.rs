@@ -3,7 +3,7 @@
 
 pub(super) mod group;
 pub(super) mod module;
-pub(super) mod optimizer;
-pub(super) mod range;
-pub(super) mod shard;
+pub mod optimizer;
+pub mod range;
+pub mod shard;
 pub(crate) mod state;

@@ -31,7 +31,7 @@ call! {
 
 body! {
     /// What became of a step.
-    pub(in crate::parallel) struct Stepped {
+    pub struct Stepped {
         /// The largest of the updates.
         staleness: u64,
         /// What of the gradients is not a finite number, and so was not applied.
@@ -41,7 +41,7 @@ body! {
 
 /// On what terms the caller takes its step.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::parallel) struct SentTerms {
+pub struct SentTerms {
     /// Its number among the caller's.
     pub step: u64,
     /// What the batch weighs, its samples as a rule.
@@ -94,8 +94,8 @@ call! {
 }
 
 body! {
-    pub(in crate::parallel) struct MeasuredStep {
-        /// Of each part the sum of the squares of its gradients: of a round, of their mean.
+    pub struct MeasuredStep {
+        /// For each part the sum of the squares of its gradients: in a round, of their mean.
         squares: Vec<f64>,
         not_finite: Option<String>,
     }

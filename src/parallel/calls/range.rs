@@ -8,20 +8,20 @@ use crate::rpc::{Body, CallError, Field, Fields, Json, RRef, Value, body, call};
 
 call! {
     /// The callee's range of a module's parameters, made by the first who asks.
-    pub(in crate::parallel) struct Get = "range.get" -> Reference {
+    pub struct Get = "range.get" -> Reference {
         module: String,
     }
 }
 
 body! {
-    pub(in crate::parallel) struct Reference {
+    pub struct Reference {
         range: RRef,
     }
 }
 
 call! {
     /// What updates the parameters from now on.
-    pub(in crate::parallel) struct Optimize = "range.optimizer" -> () {
+    pub struct Optimize = "range.optimizer" -> () {
         range: RRef,
         options: Json<Optimization>,
     }
@@ -29,7 +29,7 @@ call! {
 
 call! {
     /// What has changed.
-    pub(in crate::parallel) struct Pull = "range.pull" -> Update {
+    pub struct Pull = "range.pull" -> Update {
         range: RRef,
         /// The version that the caller has; none: all of it, as it is.
         have: Option<u64>,
@@ -38,7 +38,7 @@ call! {
 
 call! {
     /// Gradients.
-    pub(in crate::parallel) struct Push = "range.push" -> Pushed {
+    pub struct Push = "range.push" -> Pushed {
         range: RRef,
         /// The one that the caller has.
         version: u64,
@@ -53,7 +53,7 @@ call! {
 
 call! {
     /// The first half of a push that clips, in rounds.
-    pub(in crate::parallel) struct Measure = "range.measure" -> MeasuredStep {
+    pub struct Measure = "range.measure" -> MeasuredStep {
         range: RRef,
         /// Its number among the caller's.
         step: u64,
@@ -67,7 +67,7 @@ call! {
 
 call! {
     /// The second half: what was measured is applied, times a factor.
-    pub(in crate::parallel) struct PushMeasured = "range.push_measured" -> Pushed {
+    pub struct PushMeasured = "range.push_measured" -> Pushed {
         range: RRef,
         /// The one that the caller has.
         version: u64,
@@ -78,7 +78,7 @@ call! {
 }
 
 /// What became of a push, and what the caller is behind by.
-pub(in crate::parallel) struct Pushed {
+pub struct Pushed {
     pub staleness: u64,
     pub update: Update,
 }
@@ -95,7 +95,7 @@ impl Body for Pushed {
 
 body! {
     /// Values of segments, encoded by the filter, those of the marked ones one behind the other.
-    pub(in crate::parallel) struct Update {
+    pub struct Update {
         version: u64,
         marks: Marks,
         ..parts: Tensor,
@@ -103,7 +103,7 @@ body! {
 }
 
 /// For each segment of a range whether it travels: a byte each.
-pub(in crate::parallel) struct Marks(pub Vec<bool>);
+pub struct Marks(pub Vec<bool>);
 
 impl Field for Marks {
     fn into_value(self) -> Value {
@@ -118,7 +118,7 @@ impl Field for Marks {
 
 call! {
     /// The caller pushes no more.
-    pub(in crate::parallel) struct Leave = "range.leave" -> () {
+    pub struct Leave = "range.leave" -> () {
         range: RRef,
     }
 }

@@ -8,20 +8,20 @@ use crate::rpc::{Json, RRef, body, call};
 
 call! {
     /// The callee's part of a table, made by the first who asks.
-    pub(in crate::parallel) struct Get = "shard.get" -> Reference {
+    pub struct Get = "shard.get" -> Reference {
         module: String,
     }
 }
 
 body! {
-    pub(in crate::parallel) struct Reference {
+    pub struct Reference {
         shard: RRef,
     }
 }
 
 call! {
     /// Rows by their ids. Under a context they are recorded, and made if they are new.
-    pub(in crate::parallel) struct LookUp = "shard.rows" -> Rows {
+    pub struct LookUp = "shard.rows" -> Rows {
         shard: RRef,
         /// How many of the caller's steps are applied first.
         after: u64,
@@ -31,7 +31,7 @@ call! {
 }
 
 body! {
-    pub(in crate::parallel) struct Rows {
+    pub struct Rows {
         /// float32 `[n, dim]`.
         rows: Tensor,
     }
@@ -39,7 +39,7 @@ body! {
 
 call! {
     /// What updates the rows from now on.
-    pub(in crate::parallel) struct Optimize = "shard.optimize" -> () {
+    pub struct Optimize = "shard.optimize" -> () {
         shard: RRef,
         options: Json<Optimization>,
     }
@@ -47,7 +47,7 @@ call! {
 
 call! {
     /// The caller's step, as `optimizer.step`.
-    pub(in crate::parallel) struct Step = "shard.step" -> Stepped {
+    pub struct Step = "shard.step" -> Stepped {
         shard: RRef,
         backward: Option<u64>,
         terms: SentTerms,
@@ -56,7 +56,7 @@ call! {
 
 call! {
     /// The first half of the caller's step, as `optimizer.measure`.
-    pub(in crate::parallel) struct Measure = "shard.measure" -> MeasuredStep {
+    pub struct Measure = "shard.measure" -> MeasuredStep {
         shard: RRef,
         backward: Option<u64>,
         terms: SentTerms,
@@ -65,7 +65,7 @@ call! {
 
 call! {
     /// The caller takes no more steps.
-    pub(in crate::parallel) struct Leave = "shard.leave" -> () {
+    pub struct Leave = "shard.leave" -> () {
         shard: RRef,
     }
 }

@@ -10,7 +10,7 @@ call! {
     /// What the callee has of a module at this moment. Nothing is copied but what is updated while the snapshot is held.
     pub(in crate::parallel) struct Take = "state.take" -> Taken {
         module: String,
-        /// Of a table.
+        /// Which rows of a table.
         rows: Json<RowChoice>,
     }
 }
@@ -30,7 +30,7 @@ body! {
         /// Further names of tensors, each with the name under which it is one of the entries.
         aliases: Vec<(String, String)>,
         counters: Json<StepCounters>,
-        /// Of the owner: what later snapshots may have the rows of a table since.
+        /// The owner's version: what later snapshots may have the rows of a table since.
         version: u64,
     }
 }

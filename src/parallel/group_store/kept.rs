@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Of a group's name, and of a key.
+/// The longest name of a group, and the longest key.
 const MAX_NAME_BYTES: usize = 512;
 
 /// What Gloo leaves grows by 8 bytes a rank.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// Of all groups together, as the bytes are.
+/// The most keys of all groups together; the bytes are those of all, too.
 const MAX_KEYS: usize = 1 << 16;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -38,7 +38,7 @@ pub(super) struct Kept {
 struct State {
     /// By group and key.
     values: BTreeMap<(String, String), Vec<u8>>,
-    /// Of keys and values.
+    /// The bytes of keys and values.
     bytes: usize,
 }
 

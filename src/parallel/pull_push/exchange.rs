@@ -49,7 +49,7 @@ struct LocalSteps {
     /// From one to the next.
     every: u32,
     taken: u32,
-    /// Of the last one, which is the one that the servers take.
+    /// The factor of the last step, which is the one that the servers take.
     lr_factor: f64,
     /// What the steps weigh that were not skipped.
     weight: Option<f64>,

@@ -1,6 +1,6 @@
 //! Which rows of a table were written since a snapshot.
 
-use super::table::Place;
+use super::Place;
 
 /// By place, when its row was written last, counted in versions of the table: 4 bytes a row, from the first snapshot on that later
 /// ones may build on.

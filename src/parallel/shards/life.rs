@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Error, Result, anyhow, ensure};
 
-use super::table::Place;
+use super::Place;
 use crate::job::shards::RowLife;
 
 /// The rows that there are, and the ids that may come to have one.

@@ -14,9 +14,11 @@
 //!   finds it asked for often enough. Evaluation sees what it would be, and makes none.
 
 mod changes;
+mod contribution;
 mod initial;
 mod life;
 mod lookup_plan;
+mod places;
 mod shard;
 mod shard_server;
 mod sharded_module;
@@ -27,3 +29,6 @@ pub(crate) use life::AGE;
 pub use shard::Shard;
 pub use shard_server::ShardServer;
 pub use sharded_module::{LookingUp, ShardedModule};
+
+/// Where a row stands among those of its owner.
+type Place = u32;

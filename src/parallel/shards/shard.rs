@@ -7,9 +7,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use c10d::vectors::numbers_of;
 use tch::{Kind, Tensor};
 
+use super::contribution::{Contribution, Gradients, LookedUp};
 use super::life::{AGE, LifeState, SIGHTINGS};
 use super::snapshot::{Listed, ShardRows, TableSnapshot};
-use super::table::{Contribution, Gradients, LookedUp, Snapshots, Table};
+use super::table::{Snapshots, Table};
 use crate::autograd::ContextState;
 use crate::job::shards::{Cut, range};
 use crate::job::weights::Weights;
@@ -48,7 +49,7 @@ struct LookUp {
     version: u64,
     /// Under which the context keeps the gradient of the copy.
     watched_name: String,
-    /// Of several tables only: which rows they were.
+    /// Which rows they were; filled for several tables only.
     ids: Vec<i64>,
     of: LookedUp,
 }

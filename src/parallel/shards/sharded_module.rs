@@ -41,7 +41,7 @@ pub struct LookingUp {
     dim: i64,
     /// The batch, with the number of a row in the place of each id.
     numbered: Vec<u32>,
-    /// Of the batch.
+    /// The shape of the batch's ids.
     shape: Vec<i64>,
     /// What the rows in a bag are multiplied by.
     weights: Option<Tensor>,
@@ -96,14 +96,6 @@ impl ShardedModule {
     pub fn look_up(&self, context: &Context, inputs: &[Tensor], after: u64) -> Result<LookingUp> {
         self.ask(Some(context).filter(|_| !self.frozen), inputs, after)
             .with_context(|| format!("module `{}`", self.name))
-    }
-
-    /// The layer's output for a batch, on the CPU, as a look-up gives it.
-    ///
-    /// # Errors
-    /// An id that the table does not have; what an owner says, or the call.
-    pub fn forward(&self, context: &Context, inputs: &[Tensor]) -> Result<Tensor> {
-        self.look_up(context, inputs, 0)?.wait()
     }
 
     /// The layer's output; nothing is recorded, and no row is made.

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use anyhow::{Context as _, Result, ensure};
 use tch::Tensor;
 
+use super::Place;
 use super::shard::Shard;
-use super::table::{Place, Table};
+use super::table::Table;
 use crate::parallel::calls::state::Piece;
 use crate::parallel::state::RowSource;
 use crate::topology::Rank;

@@ -1,24 +1,26 @@
 //! One owner's rows.
 
+mod updating;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use c10d::vectors::{copied_rows, prefetch};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use c10d::vectors::copied_rows;
 use tch::Tensor;
 
+use super::Place;
 use super::changes::Changes;
+use super::contribution::LookedUp;
 use super::initial::Initial;
-use super::life::{AGE, LifeState, Living, Made, SIGHTINGS, no_room};
+use super::life::{AGE, LifeState, Living, Made, SIGHTINGS};
+use super::places::Places;
 use super::snapshot::{Row, Rows, TableSnapshot};
 use crate::job::shards::RowLife;
 use crate::layers::TableSpec;
 use crate::optimizers::{Optimization, OptimizerSpec, RowOptimizer};
-use crate::parallel::StepTerms;
-use crate::parallel::mean::weights;
 use crate::parallel::state::RowChoice;
-use crate::parallel::updates::Updated;
 
 /// The rows that this rank has, and what updates them. Rows never move, so whoever has looked one up may keep its
 /// place, unless rows come and go.
@@ -36,18 +38,6 @@ pub(super) struct Table {
     changes: Option<Changes>,
 }
 
-/// Where a row stands.
-pub(super) type Place = u32;
-
-enum Places {
-    /// At its distance from the first; `made` has a bit for each.
-    Range { ids: Range<i64>, made: Vec<u64> },
-    /// In the order in which they were made.
-    Hashed { places: HashMap<i64, Place>, most: usize },
-    /// Rows come and go; another one may stand where one has been.
-    Living(Living),
-}
-
 /// Rows of a table as they are at one moment.
 pub(super) struct Snapshots {
     pub rows: Arc<TableSnapshot>,
@@ -55,49 +45,6 @@ pub(super) struct Snapshots {
     pub is_partial: bool,
     /// Where they are, and averages are kept, all rows.
     pub averaged: Option<Arc<TableSnapshot>>,
-}
-
-/// What a look-up remembers of its rows.
-#[derive(Clone)]
-pub(super) enum LookedUp {
-    Places(Vec<Place>),
-    /// Where they come and go, an update finds out which of them there are.
-    Ids(Vec<i64>),
-}
-
-impl LookedUp {
-    pub fn len(&self) -> usize {
-        match self {
-            LookedUp::Places(places) => places.len(),
-            LookedUp::Ids(ids) => ids.len(),
-        }
-    }
-}
-
-/// What one trainer's step brings.
-pub(super) struct Contribution {
-    pub terms: StepTerms,
-    pub looked_up: Vec<Gradients>,
-}
-
-impl Contribution {
-    /// What it asks for, by look-up, where rows come and go.
-    fn ids(&self) -> Vec<&[i64]> {
-        let ids = self.looked_up.iter().filter_map(|gradients| match &gradients.of {
-            LookedUp::Ids(ids) => Some(ids.as_slice()),
-            LookedUp::Places(_) => None,
-        });
-        ids.collect()
-    }
-}
-
-/// The gradients of the rows of one look-up.
-pub(super) struct Gradients {
-    /// Of several tables only.
-    pub ids: Vec<i64>,
-    pub of: LookedUp,
-    /// Row after row.
-    pub numbers: Vec<f32>,
 }
 
 impl Table {
@@ -144,7 +91,7 @@ impl Table {
         let refused = |why| anyhow!("{}{why} cannot update single rows", spec.name());
         let mut optimizer = optimizer.map_err(refused)?;
         if optimizer.averages() {
-            for (_, place) in self.rows() {
+            for (_, place) in self.places.rows(self.now()) {
                 let row = self.range(place);
                 optimizer.written(row.start, &self.numbers[row]);
             }
@@ -169,7 +116,7 @@ impl Table {
         if !self.optimizer.as_ref().is_some_and(RowOptimizer::averages) {
             return;
         }
-        let rows = self.rows();
+        let rows = self.places.rows(self.now());
         let written: Vec<Entry> = rows.iter().map(|&(_, place)| Entry { place, part: 0, row: 0 }).collect();
         self.leave_to_snapshots(&written);
         let Some(mut optimizer) = self.optimizer.take() else { return };
@@ -178,19 +125,6 @@ impl Table {
             write(&mut optimizer, row.start, &mut self.numbers[row]);
         }
         self.optimizer = Some(optimizer);
-    }
-
-    /// The ids of the rows that there are, and where they stand.
-    fn rows(&self) -> Vec<(i64, Place)> {
-        match &self.places {
-            Places::Range { ids, made } => {
-                let is_made = |place: &Place| made[*place as usize / 64] >> (*place % 64) & 1 == 1;
-                let places = (0..(ids.end - ids.start) as Place).filter(is_made);
-                places.map(|place| (ids.start + i64::from(place), place)).collect()
-            }
-            Places::Hashed { places, .. } => places.iter().map(|(&id, &place)| (id, place)).collect(),
-            Places::Living(living) => living.rows(self.now()).map(|(id, place, _)| (id, place)).collect(),
-        }
     }
 
     /// Copies the rows of `ids`, made where they are not there yet (SH-2, SH-4). Gives what to remember of them, and the rows
@@ -202,8 +136,8 @@ impl Table {
         if let Places::Living(_) = self.places {
             return Ok((LookedUp::Ids(ids.to_vec()), self.peek(ids)?));
         }
-        self.check(ids)?;
-        self.check_room(ids)?;
+        self.places.check(ids)?;
+        self.places.check_room(ids, self.now())?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
         let rows = copied_rows(&self.numbers, &places, self.dim)?;
         Ok((LookedUp::Places(places), rows))
@@ -214,10 +148,10 @@ impl Table {
     /// # Errors
     /// An id is not of this rank.
     pub fn peek(&self, ids: &[i64]) -> Result<Tensor> {
-        self.check(ids)?;
+        self.places.check(ids)?;
         let mut rows = vec![0.0; ids.len() * self.dim];
         for (row, &id) in rows.chunks_mut(self.dim).zip(ids) {
-            match self.place(id) {
+            match self.places.place(id, self.now()) {
                 Some(place) => row.copy_from_slice(&self.numbers[self.range(place)]),
                 None => self.initial.draw(id, row),
             }
@@ -236,7 +170,9 @@ impl Table {
             Places::Range { ids, made } if wanted == RowChoice::All => {
                 Rows::All { ids: ids.clone(), made: made.clone() }
             }
-            Places::Range { .. } | Places::Hashed { .. } | Places::Living(_) => Rows::Listed(self.rows()),
+            Places::Range { .. } | Places::Hashed { .. } | Places::Living(_) => {
+                Rows::Listed(self.places.rows(self.now()))
+            }
         };
         let changed = match (wanted, &self.changes, &all) {
             (RowChoice::Since(version), Some(changes), Rows::Listed(rows)) if changes.know(version) => {
@@ -314,7 +250,7 @@ impl Table {
     /// # Errors
     /// An id is not of this rank, there is no room for its row, or there is no such slot.
     pub fn put(&mut self, slot: Option<&str>, ids: &[i64], numbers: &[f32]) -> Result<()> {
-        self.check(ids)?;
+        self.places.check(ids)?;
         if let Some(slot @ (AGE | SIGHTINGS)) = slot {
             let now = self.now();
             // A table whose rows stay has no use for it.
@@ -327,7 +263,7 @@ impl Table {
             numbers.len(),
             ids.len()
         );
-        self.check_room(ids)?;
+        self.places.check_room(ids, self.now())?;
         let places: Vec<Place> = ids.iter().map(|&id| self.place_or_make(id)).collect();
         places.iter().for_each(|&place| self.mark(place));
         let dim = self.dim;
@@ -379,67 +315,11 @@ impl Table {
         }
     }
 
-    fn check(&self, ids: &[i64]) -> Result<()> {
-        let of_rank = |id: &&i64| match &self.places {
-            Places::Range { ids, .. } => ids.contains(id),
-            Places::Hashed { .. } | Places::Living(_) => **id >= 0,
-        };
-        match (ids.iter().find(|id| !of_rank(id)), &self.places) {
-            (None, _) => Ok(()),
-            (Some(id), Places::Range { ids, .. }) => {
-                bail!("id {id} is not among the rows of this rank, from {} to below {}", ids.start, ids.end)
-            }
-            (Some(id), Places::Hashed { .. } | Places::Living(_)) => bail!("id {id} is negative"),
-        }
-    }
-
-    fn check_room(&mut self, ids: &[i64]) -> Result<()> {
-        let now = self.now();
-        let (places, most) = match &mut self.places {
-            Places::Range { .. } => return Ok(()),
-            Places::Hashed { places, most } => (places, *most),
-            Places::Living(living) => return living.check_room(ids, now),
-        };
-        // Mostly there is room for all, whichever they are.
-        if places.len() + ids.len() <= most {
-            return Ok(());
-        }
-        let mut fresh = ids.iter().filter(|id| !places.contains_key(id)).skip(most - places.len());
-        match fresh.next() {
-            None => Ok(()),
-            Some(id) => Err(no_room(*id, most, &["raise num_embeddings", "place the module on more ranks"])),
-        }
-    }
-
-    fn place(&self, id: i64) -> Option<Place> {
-        match &self.places {
-            Places::Range { ids, made } => {
-                let place = (id - ids.start) as usize;
-                (made[place / 64] >> (place % 64) & 1 == 1).then_some(place as Place)
-            }
-            Places::Hashed { places, .. } => places.get(&id).copied(),
-            Places::Living(living) => living.place(id, self.now()),
-        }
-    }
-
     fn place_or_make(&mut self, id: i64) -> Place {
-        if let Some(place) = self.place(id) {
+        if let Some(place) = self.places.place(id, self.now()) {
             return place;
         }
-        let now = self.now();
-        let made = match &mut self.places {
-            Places::Range { ids, made } => {
-                let place = (id - ids.start) as usize;
-                made[place / 64] |= 1 << (place % 64);
-                Made { id, place: place as Place, reused: false }
-            }
-            Places::Hashed { places, .. } => {
-                let place = places.len() as Place;
-                places.insert(id, place);
-                Made { id, place, reused: false }
-            }
-            Places::Living(living) => living.make(id, now),
-        };
+        let made = self.places.make(id, self.now());
         self.begin_row(made);
         made.place
     }
@@ -465,145 +345,12 @@ impl Table {
         }
     }
 
-    /// Has the rows that an update's steps ask for often enough.
-    fn admit(&mut self, given: &[Contribution]) -> Result<()> {
-        let now = self.now();
-        let Places::Living(living) = &mut self.places else { return Ok(()) };
-        let made = living.see(given.iter().map(Contribution::ids), now)?;
-        living.clear(now);
-        made.into_iter().for_each(|made| self.begin_row(made));
-        Ok(())
-    }
-
-    /// All gradients of rows that there are, those of a row together and in the order of the parts (SH-3).
-    fn by_row(&self, parts: &[(f32, &Gradients)]) -> Vec<Entry> {
-        let mut entries = Vec::with_capacity(parts.iter().map(|(_, gradients)| gradients.of.len()).sum());
-        for (part, (_, gradients)) in (0..).zip(parts) {
-            let entry = |(row, place): (u32, Place)| Entry { place, part, row };
-            match &gradients.of {
-                LookedUp::Places(places) => entries.extend((0..).zip(places.iter().copied()).map(entry)),
-                LookedUp::Ids(ids) => {
-                    let rows = (0..).zip(ids);
-                    entries.extend(rows.filter_map(|(row, &id)| Some((row, self.place(id)?))).map(entry));
-                }
-            }
-        }
-        entries.sort_by_key(|entry| entry.place);
-        entries
-    }
-
-    /// What several trainers have brought, each look-up with its weight, and the gradients by row.
-    fn parts<'a>(&self, given: &'a [Contribution]) -> (Vec<(f32, &'a Gradients)>, Vec<Entry>) {
-        let weights = weights(given.iter().map(|given| given.terms.weight));
-        let parts: Vec<(f32, &Gradients)> = given
-            .iter()
-            .zip(&weights)
-            .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
-            .collect();
-        let written = self.by_row(&parts);
-        (parts, written)
-    }
-
-    /// The mean over so many trainers of the gradients of a row.
-    fn mean_of_row(&self, trainers: usize, parts: &[(f32, &Gradients)], of_row: &[Entry], mean: &mut [f32]) {
-        mean.fill(0.0);
-        for entry in of_row {
-            let (weight, part) = parts[entry.part as usize];
-            let start = entry.row as usize * self.dim;
-            for (sum, gradient) in mean.iter_mut().zip(&part.numbers[start..start + self.dim]) {
-                *sum += weight * gradient;
-            }
-        }
-        if trainers > 1 {
-            mean.iter_mut().for_each(|sum| *sum /= trainers as f32);
-        }
-    }
-
     /// Where a row stands in `numbers`.
     fn range(&self, place: Place) -> Range<usize> {
         let start = place as usize * self.dim;
         start..start + self.dim
     }
-
-    /// The place of the row that stays zero.
-    fn padding(&self) -> Option<Place> {
-        let id = self.initial.padding?;
-        self.check(&[id]).ok().and_then(|()| self.place(id))
-    }
 }
-
-impl Updated for Table {
-    type Contribution = Contribution;
-    /// What they have brought, and what its gradients are multiplied by.
-    type Mean = (Vec<Contribution>, f64);
-    type Averager = ();
-
-    /// Rows are averaged where they are applied: nothing of them is as large as the table.
-    fn average((): &(), given: Vec<Contribution>) -> Result<Option<Self::Mean>> {
-        let Some(Contribution { terms, .. }) = given.first() else { return Ok(None) };
-        let factor = terms.factor;
-        Ok(Some((given, factor)))
-    }
-
-    fn version(&self) -> u64 {
-        self.version
-    }
-
-    fn squares(&self, (given, _): &Self::Mean) -> Result<f64> {
-        let (parts, written) = self.parts(given);
-        let (padding, mut sum, mut squares) = (self.padding(), vec![0.0; self.dim], 0.0);
-        for of_row in written.chunk_by(|one, next| one.place == next.place) {
-            if padding != Some(of_row[0].place) {
-                self.mean_of_row(given.len(), &parts, of_row, &mut sum);
-                squares += sum.iter().map(|&number| f64::from(number).powi(2)).sum::<f64>();
-            }
-        }
-        Ok(squares)
-    }
-
-    fn scaled((given, _): Self::Mean, factor: f64) -> Result<Self::Mean> {
-        Ok((given, factor))
-    }
-
-    /// The mean over the samples of all trainers; a row that one did not touch counts as zero there.
-    fn apply(&mut self, (given, factor): Self::Mean) -> Result<()> {
-        self.admit(&given)?;
-        let padding = self.padding();
-        let (parts, written) = self.parts(&given);
-        self.leave_to_snapshots(&written);
-        let mut optimizer = self.optimizer.take().context("no optimizer was made for this module")?;
-        // The trainers of a round are at the same step.
-        let mut step = optimizer.begin(given.first().map_or(1.0, |given| given.terms.lr_factor));
-        let mut sum = vec![0.0; self.dim];
-        let mut ahead = written.iter().skip(AHEAD);
-        for of_row in written.chunk_by(|one, next| one.place == next.place) {
-            let place = of_row[0].place;
-            for entry in ahead.by_ref().take(of_row.len()) {
-                prefetch(&self.numbers, entry.place as usize * self.dim);
-            }
-            if padding == Some(place) {
-                continue;
-            }
-            self.mean_of_row(given.len(), &parts, of_row, &mut sum);
-            if factor != 1.0 {
-                sum.iter_mut().for_each(|sum| *sum *= factor as f32);
-            }
-            let range = self.range(place);
-            step.row(range.start, &mut self.numbers[range], &sum);
-            self.mark(place);
-        }
-        self.optimizer = Some(optimizer);
-        self.version += 1;
-        Ok(())
-    }
-
-    fn share(&self) -> Result<Table> {
-        bail!("rows of a table are not updated without order")
-    }
-}
-
-/// So many rows ahead of the one that is updated the memory is asked for.
-const AHEAD: usize = 8;
 
 /// One gradient of one row.
 #[derive(Clone, Copy)]

@@ -68,7 +68,7 @@ pub struct StateKey {
 }
 
 impl StateKey {
-    /// Of a tensor's value.
+    /// The key of a tensor's value.
     pub fn value(tensor: &str) -> StateKey {
         StateKey { tensor: tensor.into(), slot: None, lane: None }
     }
@@ -148,7 +148,7 @@ impl RowShare {
         }
     }
 
-    /// Of some rows of the table, counted from the first of them.
+    /// The share of some rows of the table, counted from the first of them.
     pub fn part(self, rows: &Range<i64>) -> RowShare {
         match self {
             RowShare::Range { from, to } => {

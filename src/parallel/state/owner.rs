@@ -37,7 +37,7 @@ pub(crate) struct OwnerState {
     /// Further names of tensors, each with the name under which it is one of the entries.
     pub aliases: Vec<(String, String)>,
     pub counters: StepCounters,
-    /// Of a table: how many updates it has had.
+    /// How many updates a table has had.
     pub version: u64,
     /// Keeps the tensors from being written.
     guards: Vec<Box<dyn Any + Send>>,

@@ -21,7 +21,7 @@ pub struct MetricReport {
     /// What it was given, as `float32[8, 10]`.
     pub outputs: Vec<String>,
     pub targets: Vec<String>,
-    /// Of all samples at once; `value` where it tells one figure.
+    /// The figures of all samples at once; `value` where it tells one figure.
     pub figures: Vec<(String, f64)>,
     /// What an instance that has counted them hands over.
     pub state_bytes: u64,

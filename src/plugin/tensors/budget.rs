@@ -17,9 +17,9 @@ const TIMES_THE_INPUTS: u64 = 64;
 const WORK_TIMES_THE_INPUTS: u64 = 512;
 /// A GPU moves as many times more in the same time.
 const TIMES_ON_A_GPU: u64 = 32;
-/// Of any operation: the tensor and the graph's node beside the elements.
+/// The bytes of any operation: the tensor and the graph's node beside the elements.
 const EACH_BYTES: u64 = 1 << 10;
-/// Of any operation and its backward, in bytes that could be moved meanwhile.
+/// The work of any operation and its backward, in bytes that could be moved meanwhile.
 const EACH_WORK: u64 = 16 << 10;
 
 /// What one call may take. What the guest drops is not given back: libtorch keeps it for the backward.
@@ -36,7 +36,7 @@ pub struct Budget {
 
 #[derive(Clone, Copy)]
 struct Allowance {
-    /// Of results, and once more of gradients.
+    /// The bytes of results, and once more as many of gradients.
     bytes: u64,
     work: u64,
 }

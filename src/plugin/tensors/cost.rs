@@ -154,7 +154,7 @@ fn elementwise(elements: u64, each: u64, grad: bool, passes: Passes) -> Cost {
     Cost { result, temporaries: gradients.saturating_mul(2), gradients, work: passes.over(result, grad) }
 }
 
-/// Of an operand to the shape of `elements`.
+/// The cost of reducing an operand to the shape of `elements`.
 pub fn reduction(a: &Operand, elements: u64, passes: Passes) -> Cost {
     let result = elements.saturating_mul(8);
     // Whole numbers are added up as int64. Exponentials, masks of maxima and spread gradients are as large as the operand.

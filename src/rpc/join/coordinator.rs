@@ -15,7 +15,7 @@ use super::failure::{Failure, Refusal};
 use super::frame;
 use super::handshake::{self, Introduction};
 use super::secret::{Key, nonce};
-use super::unauthenticated::{Counted, accept_all};
+use super::unauthenticated::{PendingConnection, accept_all};
 use super::world::{Joined, SAY_EVERY, World, fits, introduction, listener};
 use crate::rpc::transport::socket::{Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
@@ -74,7 +74,12 @@ pub(super) async fn gather(
     }
 }
 
-async fn admit_connection(lobby: Rc<Lobby>, socket: Socket, nearer: Option<UnixName>, counted: Counted) {
+async fn admit_connection(
+    lobby: Rc<Lobby>,
+    socket: Socket,
+    nearer: Option<UnixName>,
+    counted: PendingConnection,
+) {
     let (ask, asked) = oneshot::channel();
     let (mut taken, mut named) = (None, None);
     let admitted = handshake::accept(socket, nearer, &lobby.key, lobby.config.transports, |came| {
@@ -151,7 +156,7 @@ impl Lobby {
         Ok(())
     }
 
-    /// Of those that have gone the first, and when it is not waited for any more.
+    /// The first rank that has gone, and when it is not waited for any more.
     fn first_given_up(&self) -> Option<(Rank, Instant)> {
         let gone = self.gone.borrow();
         let first = gone.iter().min_by_key(|(_, since)| **since);
@@ -323,7 +328,7 @@ mod tests {
         let far = accepted.0.into_std()?;
         let twin = far.try_clone()?;
         let far = Socket::Tcp(TcpStream::from_std(far)?);
-        let admitted = spawn_local(admit_connection(lobby.clone(), far, None, Counted::alone()));
+        let admitted = spawn_local(admit_connection(lobby.clone(), far, None, PendingConnection::alone()));
         near.peek(&mut [0]).await?;
         if cut {
             // What it says still comes, but it cannot be answered.

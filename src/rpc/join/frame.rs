@@ -14,7 +14,7 @@ use crate::rpc::transport::stream::Stream;
 /// For one message of the other side.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of a message before its sender has proven anything.
+/// The longest message before its sender has proven anything.
 const MAX_FRAME_BYTES: usize = 8 << 10;
 
 /// What Cap'n Proto's framing begins with, where there is one segment: one less than how many there are, and its words.

@@ -15,7 +15,7 @@ use super::failure::{Failure, Refusal};
 use super::frame::{self, Frame};
 use super::handshake::{self, Introduction};
 use super::secret::Key;
-use super::unauthenticated::{Counted, accept_all, turn_away};
+use super::unauthenticated::{PendingConnection, accept_all, turn_away};
 use super::world::{Joined, MAX_WORLD_BYTES, SAY_EVERY, World, fits, introduction, listener};
 use crate::rpc::transport::socket::{Listener, Socket, UnixName};
 use crate::rpc::transport::stream::Stream;
@@ -114,6 +114,7 @@ async fn reach(
             said = Instant::now();
             let _ = waiting.send(Waiting::ForCoordinator { address: config.master.clone(), why: last });
         }
+        // It may not listen yet.
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
@@ -159,7 +160,7 @@ fn read_world(frame: &Frame, world_size: WorldSize) -> Result<(Vec<Peer>, [u8; 3
 /// The ranks but 0, once it is known who they are.
 struct Others {
     config: MeshConfig,
-    /// Of this world.
+    /// The key of this world.
     key: Key,
     me: Introduction,
     members: Vec<Peer>,
@@ -229,7 +230,7 @@ impl Others {
         self: Rc<Self>,
         socket: Socket,
         nearer: Option<UnixName>,
-        counted: Counted,
+        counted: PendingConnection,
         came: mpsc::UnboundedSender<Joined>,
     ) {
         let admitted = handshake::accept(socket, nearer, &self.key, self.config.transports, |one| {

@@ -55,7 +55,7 @@ mod tests {
     use crate::rpc::types::transport::{Transport, Transports};
     use crate::topology::WorldSize;
 
-    /// Of the connections between three ranks of this machine, which are Unix sockets: six ends.
+    /// Whether the connections between three ranks of this machine are Unix sockets: six ends.
     fn unix_sockets(transports: [Transports; 3]) -> Vec<bool> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

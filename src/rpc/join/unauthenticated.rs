@@ -11,10 +11,10 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use crate::rpc::transport::socket::{Listener, Socket, UnixName};
 
-/// Of one address.
+/// The most connections of one address.
 const MOST_OF_ONE: usize = 128;
 
-/// Of all addresses.
+/// The most connections of all addresses.
 const MOST_IN_ALL: usize = 256;
 
 /// When there are no file descriptors: they come back as others give up.
@@ -39,20 +39,20 @@ struct Pending {
 }
 
 /// Counts a connection among the unauthenticated ones until it is dropped.
-pub(super) struct Counted {
+pub(super) struct PendingConnection {
     among: Rc<Unauthenticated>,
     number: u64,
 }
 
 #[cfg(test)]
-impl Counted {
-    /// Of a connection that nobody counts.
-    pub fn alone() -> Counted {
-        Counted { among: Rc::default(), number: 0 }
+impl PendingConnection {
+    /// A connection that nobody counts.
+    pub fn alone() -> PendingConnection {
+        PendingConnection { among: Rc::default(), number: 0 }
     }
 }
 
-impl Drop for Counted {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.among.pending.borrow_mut().retain(|pending| pending.number != self.number);
     }
@@ -73,12 +73,12 @@ impl Drop for Accepting {
     }
 }
 
-/// Accepts connections side by side until what comes back is dropped. `welcome` drops its `Counted` as soon as the other
+/// Accepts connections side by side until what comes back is dropped. `welcome` drops its `PendingConnection` as soon as the other
 /// side has proven itself.
 pub(super) fn accept_all<F>(
     listener: Listener,
     expected: Vec<IpAddr>,
-    welcome: impl Fn(Socket, Option<UnixName>, Counted) -> F + 'static,
+    welcome: impl Fn(Socket, Option<UnixName>, PendingConnection) -> F + 'static,
 ) -> Accepting
 where
     F: Future<Output = ()> + 'static,
@@ -119,7 +119,7 @@ fn source(socket: &Socket) -> Source {
 
 impl Unauthenticated {
     /// One more, for which another may have to go.
-    fn start<F>(self: &Rc<Self>, from: Source, work: impl FnOnce(Counted) -> F)
+    fn start<F>(self: &Rc<Self>, from: Source, work: impl FnOnce(PendingConnection) -> F)
     where
         F: Future<Output = ()> + 'static,
     {
@@ -129,7 +129,7 @@ impl Unauthenticated {
             pending.task.abort();
         }
         let number = self.next.replace(self.next.get() + 1);
-        let task = spawn_local(work(Counted { among: self.clone(), number }));
+        let task = spawn_local(work(PendingConnection { among: self.clone(), number }));
         self.pending.borrow_mut().push(Pending { number, from, task: task.abort_handle() });
     }
 }

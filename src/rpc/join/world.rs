@@ -20,7 +20,7 @@ use crate::topology::Rank;
 /// Between two words on whom a rank waits for.
 pub(super) const SAY_EVERY: Duration = Duration::from_secs(3);
 
-/// Of the message that says who is there.
+/// The longest message that says who is there.
 pub(super) const MAX_WORLD_BYTES: usize = 1 << 20;
 
 /// Everybody is here.

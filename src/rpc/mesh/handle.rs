@@ -238,7 +238,7 @@ impl Mesh {
         counters.map(|counters| counters.payload_bytes_sent.load(Ordering::Relaxed)).collect()
     }
 
-    /// Of [`payload_bytes_sent`](Mesh::payload_bytes_sent), what belongs to an autograd context: training steps, and
+    /// The part of [`payload_bytes_sent`](Mesh::payload_bytes_sent) that belongs to an autograd context: training steps, and
     /// neither setting up nor evaluating.
     pub fn context_bytes_sent(&self) -> Vec<u64> {
         let counters = self.0.shared.counters.iter();

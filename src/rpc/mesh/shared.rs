@@ -49,13 +49,14 @@ pub(crate) struct Shared {
     pub end: watch::Sender<Option<End>>,
 }
 
-/// Of one peer. Written by the threads that call it or serve it, `waiting` also by the RPC thread.
+/// What has gone to one peer and come from it. Written by the threads that call it or serve it, `waiting` also by the RPC
+/// thread.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub calls_sent: AtomicU64,
-    /// Of tensors, texts and bytes, in calls to it and in answers.
+    /// What its payloads took: tensors, texts and bytes, in calls to it and in answers.
     pub payload_bytes_sent: AtomicU64,
-    /// Of these, what belongs to an autograd context.
+    /// Those of them that belong to an autograd context.
     pub context_bytes_sent: AtomicU64,
     /// How large tensors go there, once it has asked for a transport.
     pub transport: OnceLock<Transport>,

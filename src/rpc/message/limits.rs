@@ -15,9 +15,9 @@ pub(super) fn too_large(message: impl std::fmt::Display) -> CallError {
 /// Counts what a message holds, while it is prepared and while it is read.
 pub(super) struct MessageLimits {
     values: usize,
-    /// Of all payloads.
+    /// The bytes of all payloads.
     pub bytes: u64,
-    /// Of those that the message carries in itself.
+    /// The bytes of those that the message carries in itself.
     inline_bytes: usize,
     max_bytes: u64,
 }

@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 use tokio::sync::Semaphore;
 
 use super::received::ReceivedMessage;
-use super::sparse::Parts;
+use super::sparse::SparseParts;
 use crate::rpc::transport::bulk::BulkReceiver;
 use crate::rpc::transport::cma::{Lease, UnreadTensor};
 use crate::rpc::transport::inline;
@@ -24,23 +24,23 @@ use crate::topology::Rank;
 /// A message as read, of which some parts may still have to be fetched.
 #[derive(Default)]
 pub(crate) struct PartialMessage {
-    pub values: Vec<Part>,
+    pub values: Vec<PartialValue>,
     pub context: Option<ContextId>,
     pub fetches: Vec<Fetch>,
     pub forks: Vec<Fork>,
-    /// Of all payloads.
+    /// The bytes of all payloads.
     pub bytes: u64,
 }
 
 /// A value; the numbers point into `fetches` and `forks`.
-pub(crate) enum Part {
+pub(crate) enum PartialValue {
     Ready(Value),
     Text(usize),
     Bytes(usize),
     Tensor { fetch: usize, edge: Option<u64> },
     Sparse { indices: usize, values: usize, shape: Vec<i64>, coalesced: bool, edge: Option<u64> },
     Ref(usize),
-    List(Vec<Part>),
+    List(Vec<PartialValue>),
 }
 
 pub(crate) enum Fetch {
@@ -164,31 +164,33 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn list(&mut self, parts: Vec<Part>) -> Result<Vec<Value>, CallError> {
+    fn list(&mut self, parts: Vec<PartialValue>) -> Result<Vec<Value>, CallError> {
         parts.into_iter().map(|part| self.value(part)).collect()
     }
 
-    fn value(&mut self, part: Part) -> Result<Value, CallError> {
+    fn value(&mut self, part: PartialValue) -> Result<Value, CallError> {
         Ok(match part {
-            Part::Ready(value) => value,
-            Part::Text(fetch) => {
+            PartialValue::Ready(value) => value,
+            PartialValue::Text(fetch) => {
                 let text = String::from_utf8(bytes(self.buffers[fetch].take()));
                 let text = text
                     .map_err(|_| CallError::of_kind(CallErrorKind::BadValue, "a text that is not UTF-8"))?;
                 Value::Text(text)
             }
-            Part::Bytes(fetch) => Value::Bytes(bytes(self.buffers[fetch].take())),
-            Part::Tensor { fetch, edge } => {
+            PartialValue::Bytes(fetch) => Value::Bytes(bytes(self.buffers[fetch].take())),
+            PartialValue::Tensor { fetch, edge } => {
                 Value::Tensor(SentTensor { tensor: tensor(self.buffers[fetch].take()), edge })
             }
-            Part::Sparse { indices, values, shape, coalesced, edge } => {
+            PartialValue::Sparse { indices, values, shape, coalesced, edge } => {
                 let [indices, values] = [indices, values].map(|fetch| tensor(self.buffers[fetch].take()));
-                let joined = Parts { indices, values, coalesced }.join(&shape)?;
+                let joined = SparseParts { indices, values, coalesced }.join(&shape)?;
                 self.sparse.push(joined.shallow_clone());
                 Value::Tensor(SentTensor { tensor: joined, edge })
             }
-            Part::Ref(fork) => Value::RRef(self.rrefs[fork].take().expect("each fork is of one value")),
-            Part::List(parts) => Value::List(self.list(parts)?),
+            PartialValue::Ref(fork) => {
+                Value::RRef(self.rrefs[fork].take().expect("each fork is of one value"))
+            }
+            PartialValue::List(parts) => Value::List(self.list(parts)?),
         })
     }
 }

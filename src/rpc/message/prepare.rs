@@ -4,7 +4,7 @@ use tch::{Device, Tensor};
 
 use super::dtype::dtype_of;
 use super::limits::{MessageLimits, bad};
-use super::sparse::Parts;
+use super::sparse::SparseParts;
 use crate::rpc::transport::memory;
 use crate::rpc::types::error::CallError;
 use crate::rpc::types::value::{Message, Value};
@@ -75,8 +75,8 @@ fn prepare_tensor(tensor: &Tensor, local: bool) -> Result<Tensor, CallError> {
     if !tensor.is_sparse() {
         return on_cpu(tensor);
     }
-    let Parts { indices, values, coalesced } = Parts::of(&tensor)?;
-    Parts { indices: on_cpu(indices)?, values: on_cpu(values)?, coalesced }.join(&tensor.size())
+    let SparseParts { indices, values, coalesced } = SparseParts::of(&tensor)?;
+    SparseParts { indices: on_cpu(indices)?, values: on_cpu(values)?, coalesced }.join(&tensor.size())
 }
 
 /// Contiguous, on the CPU.
@@ -89,11 +89,11 @@ fn on_cpu(tensor: Tensor) -> Result<Tensor, CallError> {
     Ok(tensor.f_resolve_conj()?.f_resolve_neg()?.f_contiguous()?)
 }
 
-/// Of all its payloads.
+/// The bytes of all payloads of a tensor: a sparse one has two.
 fn byte_len(tensor: &Tensor) -> Result<u64, CallError> {
     if !tensor.is_sparse() {
         return Ok(memory::byte_len(tensor)? as u64);
     }
-    let parts = Parts::of(tensor)?;
+    let parts = SparseParts::of(tensor)?;
     Ok((memory::byte_len(&parts.indices)? + memory::byte_len(&parts.values)?) as u64)
 }

@@ -4,7 +4,7 @@ use tch::Kind;
 
 use super::dtype::kind_of;
 use super::limits::{MessageLimits, bad, too_large};
-use super::partial::{Fetch, Fork, Part, PartialMessage, Shape};
+use super::partial::{Fetch, Fork, PartialMessage, PartialValue, Shape};
 use super::reference::read_object_id;
 use super::sparse::check_shapes;
 use crate::profile::{Activity, span};
@@ -48,23 +48,23 @@ struct MessageReader<'a> {
 }
 
 impl MessageReader<'_> {
-    fn list(&mut self, from: Values<'_>, depth: usize) -> Result<Vec<Part>, CallError> {
+    fn list(&mut self, from: Values<'_>, depth: usize) -> Result<Vec<PartialValue>, CallError> {
         self.limits.list(from.len() as usize, depth)?;
         from.iter().map(|value| self.value(value, depth)).collect()
     }
 
-    fn value(&mut self, from: value::Reader<'_>, depth: usize) -> Result<Part, CallError> {
+    fn value(&mut self, from: value::Reader<'_>, depth: usize) -> Result<PartialValue, CallError> {
         Ok(match from.which()? {
-            value::Nil(()) => Part::Ready(Value::Nil),
-            value::Bool(value) => Part::Ready(Value::Bool(value)),
-            value::Int(value) => Part::Ready(Value::Int(value)),
-            value::Float(value) => Part::Ready(Value::Float(value)),
-            value::Text(blob) => Part::Text(self.blob(blob?)?),
-            value::Bytes(blob) => Part::Bytes(self.blob(blob?)?),
+            value::Nil(()) => PartialValue::Ready(Value::Nil),
+            value::Bool(value) => PartialValue::Ready(Value::Bool(value)),
+            value::Int(value) => PartialValue::Ready(Value::Int(value)),
+            value::Float(value) => PartialValue::Ready(Value::Float(value)),
+            value::Text(blob) => PartialValue::Text(self.blob(blob?)?),
+            value::Bytes(blob) => PartialValue::Bytes(self.blob(blob?)?),
             value::Tensor(sent) => {
                 let sent = sent?;
                 let edge = sent.get_has_edge().then(|| sent.get_edge());
-                Part::Tensor { fetch: self.tensor(sent)?.fetch, edge }
+                PartialValue::Tensor { fetch: self.tensor(sent)?.fetch, edge }
             }
             value::Sparse(sent) => self.sparse(sent?)?,
             value::Ref(reference) => {
@@ -72,9 +72,9 @@ impl MessageReader<'_> {
                 let held = reference.has_fork().then(|| reference.get_fork()).transpose()?;
                 let (owner, id) = (Rank(reference.get_owner()), read_object_id(reference.get_id()?));
                 self.partial.forks.push(Fork { owner, id, held });
-                Part::Ref(self.partial.forks.len() - 1)
+                PartialValue::Ref(self.partial.forks.len() - 1)
             }
-            value::List(list) => Part::List(self.list(list?, depth + 1)?),
+            value::List(list) => PartialValue::List(self.list(list?, depth + 1)?),
         })
     }
 
@@ -99,12 +99,12 @@ impl MessageReader<'_> {
         Ok(Announced { kind, shape, fetch })
     }
 
-    fn sparse(&mut self, from: sparse::Reader<'_>) -> Result<Part, CallError> {
+    fn sparse(&mut self, from: sparse::Reader<'_>) -> Result<PartialValue, CallError> {
         let shape = checked_shape(from.get_shape()?)?;
         let (indices, values) = (self.tensor(from.get_indices()?)?, self.tensor(from.get_values()?)?);
         check_shapes((indices.kind, &indices.shape), &values.shape, &shape)?;
         let (coalesced, edge) = (from.get_coalesced(), from.get_has_edge().then(|| from.get_edge()));
-        Ok(Part::Sparse { indices: indices.fetch, values: values.fetch, shape, coalesced, edge })
+        Ok(PartialValue::Sparse { indices: indices.fetch, values: values.fetch, shape, coalesced, edge })
     }
 
     fn payload(&mut self, from: payload::Reader<'_>, shape: Shape, len: u64) -> Result<usize, CallError> {

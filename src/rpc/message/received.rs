@@ -22,7 +22,7 @@ pub(crate) struct ReceivedMessage {
     message: Message,
     unread: Vec<UnreadTensor>,
     was_pinned: bool,
-    /// Of the message: their indices are checked when all is there, by whoever needs it, as that takes time.
+    /// The sparse tensors of the message: their indices are checked when all is there, by whoever needs it, as that takes time.
     sparse: Vec<Tensor>,
 }
 

@@ -6,25 +6,25 @@ use super::limits::{bad, too_large};
 use crate::rpc::types::error::CallError;
 
 /// What a sparse tensor is made of. Nothing is copied.
-pub(super) struct Parts {
+pub(super) struct SparseParts {
     /// Int64, of shape [sparse dimensions, entries].
     pub indices: Tensor,
-    /// Of shape [entries, dense dimensions ...].
+    /// The values, of shape [entries, dense dimensions ...].
     pub values: Tensor,
     pub coalesced: bool,
 }
 
-impl Parts {
-    pub fn of(tensor: &Tensor) -> Result<Parts, CallError> {
+impl SparseParts {
+    pub fn of(tensor: &Tensor) -> Result<SparseParts, CallError> {
         // `_indices` and `_values`, which do not ask that the tensor be coalesced.
         let (indices, values) = (tensor.f_internal_indices()?, tensor.f_internal_values()?);
-        Ok(Parts { indices, values, coalesced: tensor.f_is_coalesced()? })
+        Ok(SparseParts { indices, values, coalesced: tensor.f_is_coalesced()? })
     }
 
     /// A sparse tensor over the memory of its parts, which may still be to be read: [`check_indices`] comes then.
     pub fn join(&self, shape: &[i64]) -> Result<Tensor, CallError> {
         let options = (self.values.f_kind()?, self.values.device());
-        let Parts { indices, values, coalesced } = self;
+        let SparseParts { indices, values, coalesced } = self;
         Ok(Tensor::f_internal_sparse_coo_tensor_unsafe(indices, values, shape, options, *coalesced)?)
     }
 }
@@ -77,14 +77,14 @@ mod tests {
 
     use super::*;
 
-    /// Of rows of three, `entries` of them.
-    fn parts(indices: &[i64], entries: i64) -> Parts {
+    /// The parts of a tensor with rows of three, `entries` of them.
+    fn parts(indices: &[i64], entries: i64) -> SparseParts {
         let indices = Tensor::from_slice(indices).unsqueeze(0);
         let values = Tensor::ones([entries, 3], (Kind::Float, Device::Cpu));
-        Parts { indices, values, coalesced: false }
+        SparseParts { indices, values, coalesced: false }
     }
 
-    fn refused(parts: &Parts, shape: &[i64]) -> String {
+    fn refused(parts: &SparseParts, shape: &[i64]) -> String {
         let indices = (parts.indices.kind(), &*parts.indices.size());
         let fits = check_shapes(indices, &parts.values.size(), shape);
         fits.and_then(|()| check_indices(&parts.join(shape)?)).expect_err("nonsense").message
@@ -94,7 +94,7 @@ mod tests {
     fn a_sparse_tensor_is_joined_of_its_parts() {
         let joined = parts(&[4, 0, 4], 3).join(&[5, 3]).expect("sound");
         check_indices(&joined).expect("inside");
-        let apart = Parts::of(&joined).expect("sparse");
+        let apart = SparseParts::of(&joined).expect("sparse");
         assert_eq!((apart.coalesced, apart.indices.size()), (false, vec![1, 3]));
         assert_eq!(joined.to_dense(None, false).double_value(&[4, 1]), 2.0);
         check_indices(&parts(&[], 0).join(&[5, 3]).expect("of no rows")).expect("no index is outside");
@@ -109,7 +109,7 @@ mod tests {
         assert!(refused(&parts(&[1], 1), &[]).contains("shape []"));
         assert!(refused(&parts(&[1], 1), &[-5, 3]).contains("shape [-5, 3]"));
         assert!(refused(&parts(&[1], 1), &[i64::MAX, i64::MAX, 3]).contains("does not have indices"));
-        let floats = Parts { indices: parts(&[1], 1).indices.to_kind(Kind::Float), ..parts(&[1], 1) };
+        let floats = SparseParts { indices: parts(&[1], 1).indices.to_kind(Kind::Float), ..parts(&[1], 1) };
         assert!(refused(&floats, &[5, 3]).contains("indices of Float"));
     }
 }

@@ -4,7 +4,7 @@ use super::dtype::dtype_of;
 use super::limits::bad;
 use super::prepare::too_large;
 use super::reference::{ReferenceServer, write_object_id};
-use super::sparse::Parts;
+use super::sparse::SparseParts;
 use crate::profile::{Activity, span};
 use crate::rpc::transport::bulk::TransferServer;
 use crate::rpc::transport::cma::PinServer;
@@ -28,16 +28,16 @@ pub(crate) struct MessageWriter<'a> {
     sending: Sending,
     /// For what does not go inside.
     reaper: &'a Reaper,
-    /// Of requests: who answers them, and what is held until then.
+    /// Who answers the requests, if it writes such, and what is held until then.
     asked: Option<(Rank, UntilAnswered)>,
 }
 
 /// What requests name without a capability that would hold it: their sender holds it until they are answered.
 #[derive(Default)]
 pub(crate) struct UntilAnswered {
-    /// Of the callee's own objects.
+    /// References to the callee's own objects.
     rrefs: Vec<RRef>,
-    /// Of tensors that the callee reads where they lie (RT-6).
+    /// The bytes of tensors that the callee reads where they lie (RT-6).
     bytes: Vec<PinnedBuffer>,
 }
 
@@ -142,7 +142,7 @@ impl<'a> MessageWriter<'a> {
 
     fn sparse(&mut self, mut to: sparse::Builder<'_>, sent: SentTensor) -> Result<(), CallError> {
         let SentTensor { tensor, edge } = sent;
-        let Parts { indices, values, coalesced } = Parts::of(&tensor)?;
+        let SparseParts { indices, values, coalesced } = SparseParts::of(&tensor)?;
         to.set_shape(tensor.size().as_slice())?;
         to.set_coalesced(coalesced);
         if let Some(edge) = edge {

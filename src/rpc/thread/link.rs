@@ -65,7 +65,7 @@ pub(crate) struct Link {
     pub last_received: Rc<Cell<Instant>>,
     /// Since then, how long this thread was not there to listen.
     pub overslept: Cell<Duration>,
-    /// Of what this rank does, how often it had changed when the peer was told last.
+    /// How often what this rank does had changed when the peer was told last.
     pub announced: Cell<u64>,
     /// The last heartbeat is not answered yet.
     pub beating: Cell<bool>,

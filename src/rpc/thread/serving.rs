@@ -29,7 +29,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Of this rank to itself: its tensors take no memory of their own.
+    /// A request of this rank to itself: its tensors take no memory of their own.
     pub(super) fn local(message: Message, permit: Option<Permit>) -> Request {
         Request { arrived: message.into(), permit, share: None }
     }

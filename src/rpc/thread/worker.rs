@@ -30,7 +30,7 @@ use crate::topology::Rank;
 pub(crate) struct Job {
     pub handler: Handler,
     pub incoming: Incoming,
-    /// Of which the message is missing.
+    /// The message of `incoming`, which has none until this one is whole.
     pub arrived: ReceivedMessage,
     pub shared: Arc<Shared>,
     pub answer: oneshot::Sender<Outcome>,

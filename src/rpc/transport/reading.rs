@@ -9,7 +9,8 @@ use std::thread;
 
 use super::memory::{Process, ReceiveBuffer};
 
-/// Of a tensor that two threads read. (16 MiB take 1.6 ms instead of 4 on a machine with two cores, 4 MiB 0.5 as before.)
+/// The bytes from which on two threads read a tensor. (16 MiB take 1.6 ms instead of 4 on a machine with two cores, 4 MiB 0.5
+/// as before.)
 const LARGE_BYTES: usize = 4 << 20;
 
 /// Read at once by each of two threads, which then leaves its core to whoever wants it. (On two cores a small call beside

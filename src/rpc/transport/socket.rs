@@ -39,8 +39,8 @@ pub(in crate::rpc) struct Listener {
     unix: Option<(UnixListener, UnixName)>,
 }
 
-/// Of a Unix socket in the abstract namespace of this machine (of its network namespace: unix(7)). Whoever is there can see
-/// it; both ends talk to processes of their own user only.
+/// The name of a Unix socket in the abstract namespace of this machine (of its network namespace: unix(7)). Whoever is there
+/// can see it; both ends talk to processes of their own user only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rpc) struct UnixName(pub [u8; 16]);
 

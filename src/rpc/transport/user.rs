@@ -23,7 +23,7 @@ pub(super) fn is_own(user: u32) -> bool {
     user == geteuid().as_raw()
 }
 
-/// Of the socket at `local` that is connected to `remote`.
+/// The user of the socket at `local` that is connected to `remote`.
 fn owner(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     const USER: usize = 7;
     let (local, remote) = (listed(local), listed(remote));

@@ -43,8 +43,9 @@ pub struct MeshConfig {
     pub stalled_after: Option<Duration>,
     /// How often this process has moved on beside its calls: any number that grows as it does.
     pub progress: fn() -> u64,
-    /// Of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a time, and
-    /// of all replies of one peer that are fetched at a time. (Small ones come on top, see RT-2 in `transport/quota.rs`.)
+    /// The most bytes of all tensors, texts and bytes of one message; also of all requests of one peer that are served at a
+    /// time, and of all replies of one peer that are fetched at a time. (Small ones come on top, see RT-2 in
+    /// `transport/quota.rs`.)
     pub max_payload_bytes: u64,
     /// What a peer may leave unread of what this rank says; one that leaves more is lost.
     pub max_unread_bytes: usize,

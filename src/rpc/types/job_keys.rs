@@ -12,7 +12,7 @@ pub struct JobKeys(BTreeMap<String, Short>);
 
 type Short = [u8; 4];
 
-/// Of the path and of the value.
+/// The bytes of a digest: four of the path's hash, four of the value's.
 const DIGEST_BYTES: usize = 8;
 
 /// What a handshake has room for. Keys beyond that are not compared.
@@ -22,7 +22,7 @@ const MAX_KEYS: usize = 512;
 const MAX_NAMED: usize = 8;
 
 impl JobKeys {
-    /// Of paths and values; a path that comes twice stands for its last value.
+    /// The digests of paths and values; a path that comes twice stands for its last value.
     pub fn new(keys: impl IntoIterator<Item = (String, String)>) -> JobKeys {
         JobKeys(keys.into_iter().map(|(path, value)| (path, short(value.as_bytes()))).collect())
     }

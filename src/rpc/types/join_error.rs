@@ -18,7 +18,7 @@ pub enum JoinError {
     )]
     Listen { address: String, source: std::io::Error },
     #[error(
-        "{address} can be reached from other machines, and there is no token to keep strangers out\n  \
+        "{address} can be reached from other machines, and there is no token to keep unauthenticated connections out\n  \
          hint: set PSTRAIN_TOKEN to the same secret on all ranks (`pstrain token` prints one), or use 127.0.0.1 as the master's address"
     )]
     NoToken { address: String },
@@ -157,7 +157,7 @@ mod tests {
         insta::assert_snapshot!(text, @r"
         rank 0 cannot listen at node1:29500: the port is in use
           hint: another job may run there; choose another --master-port on all ranks
-        node1:29500 can be reached from other machines, and there is no token to keep strangers out
+        node1:29500 can be reached from other machines, and there is no token to keep unauthenticated connections out
           hint: set PSTRAIN_TOKEN to the same secret on all ranks (`pstrain token` prints one), or use 127.0.0.1 as the master's address
         no rank 0 at node1:29500 within 60s: connection refused
           hint: start rank 0, and check --master-addr and --master-port; a job that all ranks have joined listens no more

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 
 use super::error::{CallError, CallErrorKind};
 use super::release::{Release, Releases};
-use crate::rpc::wait::park::block_on;
 use crate::topology::Rank;
 
 /// Names an object in the whole world.
@@ -208,14 +207,6 @@ impl RRef {
                 format_args!("the object is not a {}", std::any::type_name::<T>()),
             )
         })
-    }
-
-    /// [`local`](RRef::local) for a thread that serves nobody: blocks until the object is filled.
-    ///
-    /// # Errors
-    /// As `local`; `WouldBlock` on a thread that serves calls.
-    pub fn wait_local<T: Any + Send + Sync>(&self) -> Result<Arc<T>, CallError> {
-        block_on(self.local())?
     }
 
     fn elsewhere(&self) -> CallError {

@@ -30,7 +30,7 @@ pub struct WeakToken {
 
 pub(crate) const KEY_BYTES: usize = 32;
 
-/// Of a token. What people make up has perhaps two bits a character.
+/// The shortest token. What people make up has perhaps two bits a character.
 const LEAST_CHARACTERS: usize = 16;
 
 /// Different characters of it: fewer are a pattern.

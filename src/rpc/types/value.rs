@@ -51,20 +51,6 @@ impl Message {
     pub fn new(values: Vec<Value>) -> Message {
         Message { values, context: None }
     }
-
-    /// The values, if they are exactly `N`.
-    ///
-    /// # Errors
-    /// `BadValue` when they are fewer or more.
-    pub fn into_array<const N: usize>(self) -> Result<[Value; N], CallError> {
-        let came = self.values.len();
-        self.values.try_into().map_err(|_| {
-            CallError::of_kind(
-                CallErrorKind::BadValue,
-                format_args!("{came} values came where {N} are taken"),
-            )
-        })
-    }
 }
 
 macro_rules! into_part {
@@ -88,12 +74,6 @@ impl Value {
     into_part!(into_sent, Tensor, SentTensor, "a tensor");
     into_part!(into_rref, RRef, RRef, "an RRef");
     into_part!(into_list, List, Vec<Value>, "a list");
-
-    /// # Errors
-    /// `BadValue` when it is not a tensor.
-    pub fn into_tensor(self) -> Result<Tensor, CallError> {
-        self.into_sent().map(|sent| sent.tensor)
-    }
 
     fn is_not(&self, wanted: &str) -> CallError {
         let is = self.kind();

@@ -64,11 +64,11 @@ pub(in crate::rpc) async fn keep_spinning() {
 /// What a thread knows of its waits.
 #[derive(Default)]
 struct Spin {
-    /// Of the last eight waits, a bit for each that was short.
+    /// The last eight waits, a bit for each that was short.
     short: Cell<u8>,
     /// None: it does not wait.
     waits_since: Cell<Option<Instant>>,
-    /// Of a thread that runs tasks: it may sleep until `on`.
+    /// Set where a thread that runs tasks does not spin: it may sleep until `on`.
     off: Cell<bool>,
     on: Notify,
 }

@@ -53,7 +53,7 @@ call! {
     pub(in crate::runner) struct Write = "checkpoint.write" -> () {
         place: String,
         step: u64,
-        /// Of a table these rows.
+        /// Which rows of a table.
         rows: Json<SavedRows>,
     }
 }
@@ -94,11 +94,11 @@ body! {
 
 call! {
     /// To the coordinator: what the run goes on from, if it was not begun anew.
-    pub(in crate::runner) struct Ask = "checkpoint.ask" -> Asked {}
+    pub(in crate::runner) struct Ask = "checkpoint.ask" -> ResumedFrom {}
 }
 
 body! {
-    pub(in crate::runner) struct Asked {
+    pub(in crate::runner) struct ResumedFrom {
         resumed: Json<Option<Resumed>>,
     }
 }

@@ -8,7 +8,7 @@ use crate::rpc::{Json, body, call};
 call! {
     /// The caller has taken the steps before a validation, and waits. The answer comes when all trainers are here.
     pub(in crate::runner) struct Ready = "validation.ready" -> Buffers {
-        /// Of the validation, counted from 1.
+        /// The number of the validation, counted from 1.
         number: u64,
     }
 }
@@ -25,8 +25,8 @@ call! {
     pub(in crate::runner) struct Judge = "validation.judge" -> Judged {
         number: u64,
         about: Json<About>,
-        /// Of its batches in their order, f64 `[n, 5 + reported]`: samples, elements of their targets, weights of the loss
-        /// and of what it reports, the loss, what it reports.
+        /// The figures of its batches in their order, f64 `[n, 5 + reported]`: samples, elements of their targets, weights of
+        /// the loss and of what it reports, the loss, what it reports.
         batches: Tensor,
         ..states: Tensor,
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::job::Consistency;
+
 /// A key whose values differ; none: the job does not say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -56,10 +58,15 @@ fn is_fixed(difference: &Difference) -> bool {
     let comes_or_goes = difference.before.is_none() || difference.now.is_none();
     // Without order each trainer has an optimizer, with what it remembers.
     let with_optimizers_of_their_own =
-        [&difference.before, &difference.now].into_iter().flatten().any(|value| value == "\"hogwild\"");
+        [&difference.before, &difference.now].into_iter().flatten().any(|value| is_unordered(value));
     matches!(key, "seed" | "optimizer.type" | "train.batch_size" | "train.accumulate" | "train.local_steps")
         || key == "ema.decay" && comes_or_goes
         || key == "train.consistency" && with_optimizers_of_their_own
+}
+
+/// Whether a value of `train.consistency`, as TOML has it, is of one without order.
+fn is_unordered(value: &str) -> bool {
+    Consistency::named(value.trim_matches('"')).is_some_and(|consistency| !consistency.is_ordered())
 }
 
 impl std::fmt::Display for Difference {

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::tensors::{Found, Layer, Run};
+use super::tensors::{ByteRun, Found, Layer};
 use super::whole::{self, ids_name};
 use crate::job::Place;
 use crate::job::weights::{Dtype, Piece, Scattered};
 use crate::model::torch_name;
 
-/// Of what is in `of` and in the `base` of that. `sha256`: of the manifest.
+/// The tensors of `of` and of its `base`, as the weights that a model is given. `sha256`: of the manifest.
 ///
 /// # Errors
 /// It is not in a folder; a file cannot be read, or has not what the manifest says; numbers of a tensor are missing.
@@ -42,9 +42,13 @@ impl Files {
         Ok(Files(files))
     }
 
-    fn pieces<'a>(&self, found: &Found<'_>, runs: Vec<Run>) -> Result<impl Iterator<Item = Piece> + use<'a>> {
+    fn pieces<'a>(
+        &self,
+        found: &Found<'_>,
+        runs: Vec<ByteRun>,
+    ) -> Result<impl Iterator<Item = Piece> + use<'a>> {
         let file = self.0.binary_search(&path(found)?).ok().context("a file that nobody has looked for")?;
-        Ok(runs.into_iter().map(move |Run { start, len }| Piece { file, start, len }))
+        Ok(runs.into_iter().map(move |ByteRun { start, len }| Piece { file, start, len }))
     }
 }
 

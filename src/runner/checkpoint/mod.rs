@@ -11,25 +11,40 @@
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
 //!   table, which a cut brings up to date.
 
+// Who is saved: which validations are the best.
 mod best;
+// A part of a tensor as boxes, which PyTorch's format wants.
 mod boxes;
+// The coordinator: when a cut is made, who writes, and what goes on.
+mod coordinator;
+// The job of a checkpoint beside that of the run that goes on.
 mod differences;
+// A checkpoint as the weights that a model is given.
 mod given;
-mod keeper;
+// A checkpoint that is opened, and its manifest.
 mod opened;
+// What an owner writes: its files, and what each tensor of them is.
 mod part;
+// Which checkpoint is meant by a path.
 mod sought;
+// What trainers have beside the model.
 mod state;
+// Where checkpoints are: folders and buckets.
 mod store;
+// Tensors read, in whichever files they are.
 mod tensors;
+// Trainers: when a checkpoint is due, and how they stand still for it.
 mod turns;
+// The model whole, as one file.
 mod whole;
+// An owner's side: it takes snapshots and writes its part.
 mod writer;
+// What the coordinator writes: that a checkpoint is there, and which are removed.
 mod writing;
 
 pub use best::Criterion;
+pub use coordinator::{Coordinator, placed, within};
 pub use differences::{Difference, differences};
-pub use keeper::{Keeper, placed, within};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};

@@ -22,7 +22,7 @@ use crate::job::{Place, Training};
 use crate::parallel::ModuleState;
 use crate::runner::saved_model::Numbers;
 
-/// Of the format that this program writes. One that is newer is refused.
+/// The version of the format that this program writes. One that is newer is refused.
 pub const VERSION: u32 = 2;
 pub const STATE: &str = "state.json";
 pub const JOB: &str = "job.toml";
@@ -32,7 +32,7 @@ pub const JOB: &str = "job.toml";
 pub struct Manifest {
     pub version: u32,
     pub job: String,
-    /// Of the first trainer.
+    /// The first trainer's step.
     pub step: u64,
     pub world_size: u32,
     /// Where it has rows of tables that were written since another one: which that is.
@@ -61,7 +61,7 @@ impl Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     pub step: u64,
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub sha256: String,
 }
 
@@ -70,7 +70,7 @@ pub struct Base {
 pub struct Checkpoint {
     store: Rc<dyn Store>,
     manifest: Manifest,
-    /// Of the text of its manifest.
+    /// The digest of its manifest's text.
     sha256: String,
     base: Option<Rc<Checkpoint>>,
 }
@@ -141,7 +141,7 @@ impl Checkpoint {
         Layer { store: &*self.store, parts: &self.manifest.parts }
     }
 
-    /// Of the one of which it has the rows of tables that were written since.
+    /// The step of the checkpoint that it builds on, if it has only those rows of tables that were written since.
     pub fn base_step(&self) -> Option<u64> {
         Some(self.manifest.base.as_ref()?.step)
     }
@@ -171,7 +171,7 @@ impl Checkpoint {
         &self.manifest.job
     }
 
-    /// Of the first trainer.
+    /// The first trainer's step.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
@@ -271,7 +271,7 @@ fn open_base(place: &Place, base: &Base) -> Result<Checkpoint> {
     Ok(Checkpoint { store, manifest: manifest(&of_base, &text)?, sha256: sum, base: None })
 }
 
-/// Of the step that the checkpoint of `step` in `within` builds on. Of one that cannot be read: nothing.
+/// The step that the checkpoint of `step` in `within` builds on. None, too, where that cannot be read.
 pub fn built_on(within: &dyn Store, step: u64) -> Option<u64> {
     #[derive(Deserialize)]
     struct OfBase {
@@ -281,7 +281,7 @@ pub fn built_on(within: &dyn Store, step: u64) -> Option<u64> {
     Some(serde_json::from_str::<OfBase>(&text).ok()?.base?.step)
 }
 
-/// Of the text of a manifest.
+/// The digest of a manifest's text.
 pub fn sha256(text: &str) -> String {
     hex(Sha256::digest(text))
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use super::boxes::blocks;
-use super::store::{Counted, Store};
+use super::store::{CountedFile, Store};
 use crate::job::weights::Header;
 use crate::job::{ModuleSpec, Training};
 use crate::model::{Layout, Region, TensorStream, torch_name};
@@ -38,6 +38,9 @@ pub struct PartFile {
     pub tensors: BTreeMap<String, Saved>,
 }
 
+/// Bytes of a row's id.
+pub const ID_BYTES: u64 = size_of::<i64>() as u64;
+
 /// What a tensor of a file is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
@@ -62,8 +65,15 @@ impl Saved {
         let (dtype, kind) = (stored.dtype.name(), torch_name(entry.kind));
         ensure!(dtype == kind, "`{name}` is {dtype} in the file, and {kind} in the manifest");
         let width = match (entry.extent, entry.shape.as_slice()) {
-            (Extent::Rows { .. }, [_, row @ ..]) if ids.is_some() => numbers(row),
-            (Extent::Rows { .. }, _) => bail!("`{name}` has rows, and no ids or no dimensions"),
+            (Extent::Rows { .. }, [_, row @ ..]) => {
+                let ids = ids.as_ref().with_context(|| format!("`{name}` has rows, and no ids"))?;
+                let of_ids = header.get(ids).with_context(|| format!("`{ids}` is not in the file"))?;
+                let right = of_ids.dtype.name() == torch_name(Kind::Int64)
+                    && Some(of_ids.len) == count.checked_mul(ID_BYTES);
+                ensure!(right, "`{ids}` is not the {count} ids of `{name}`");
+                numbers(row).filter(|width| *width > 0)
+            }
+            (Extent::Rows { .. }, _) => bail!("`{name}` has rows, and no dimensions"),
             (_, shape) => {
                 let ends = numbers(shape).zip(from.checked_add(*count));
                 let fits = ids.is_none() && ends.is_some_and(|(all, end)| end <= all);
@@ -204,7 +214,7 @@ fn write_file(store: &dyn Store, name: String, wanted: Vec<Wanted<'_>>) -> Resul
         ("DCP_SHARDING_INFO", serde_json::Value::Object(offsets).to_string()),
     ];
     let layout = Layout::new(regions, &metadata).map_err(cannot_write)?;
-    let file = Counted::new(store.create(&name, layout.bytes())?);
+    let file = CountedFile::new(store.create(&name, layout.bytes())?);
     let in_order: Vec<String> = layout.names().map(str::to_owned).collect();
     let mut tensors = TensorStream::begin(file, layout).map_err(cannot_write)?;
     for name in &in_order {

@@ -9,7 +9,7 @@ use crate::runner::loader::{Dealt, Schedule, ScheduleError};
 use crate::runner::records::{EvalRecord, EvalResult};
 use crate::topology::Rank;
 
-/// Of one trainer, between two steps.
+/// The state of one trainer, between two steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerState {
     pub rank: Rank,

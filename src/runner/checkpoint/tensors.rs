@@ -1,7 +1,7 @@
 //! The tensors of a checkpoint, in whichever of its files they are.
 //!
-//! Of a table it may have the rows alone that were written since an earlier one, its base: then those of the base come before them,
-//! but what was written since, and what is gone.
+//! A checkpoint may have only those rows of a table that were written since an earlier one, its base: then those of the base
+//! come before them, but what was written since, and what is gone.
 
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use tch::{Kind, Tensor};
 
-use super::part::{Part, PartFile, Saved};
+use super::part::{ID_BYTES, Part, PartFile, Saved};
 use super::state::Successor;
 use super::store::{InOrder, Source, Store};
 use crate::job::Place;
@@ -42,19 +42,14 @@ impl Opened {
         Ok(Opened { source, header, place })
     }
 
-    /// Where a tensor of so many bytes lies.
-    fn stored(&self, name: &str, bytes: u64) -> Result<&Stored> {
-        let stored = self.header.get(name).with_context(|| format!("`{name}` is not in the file"))?;
-        ensure!(stored.len == bytes, "`{name}` has {} bytes, and {bytes} are known", stored.len);
-        Ok(stored)
+    /// Where a tensor lies, which has the bytes that it is to have: see [`Saved::check`].
+    fn stored(&self, name: &str) -> Result<&Stored> {
+        self.header.get(name).with_context(|| format!("`{name}` is not in the file"))
     }
 }
 
-/// Bytes of a row's id.
-const ID_BYTES: u64 = size_of::<i64>() as u64;
-
 /// Bytes of a file, one after the other.
-pub struct Run {
+pub struct ByteRun {
     pub start: u64,
     pub len: u64,
 }
@@ -65,7 +60,7 @@ pub struct Found<'a> {
     /// In the file.
     name: &'a str,
     pub saved: &'a Saved,
-    /// Of a base: which of its rows there still are, the same for all that is kept of a table.
+    /// Which of a base's rows there still are, the same for all that is kept of a table.
     still: Option<Rc<Still>>,
 }
 
@@ -254,7 +249,7 @@ impl<'a> Found<'a> {
     ///
     /// # Errors
     /// The file has not what the manifest says, or cannot be read.
-    pub fn value_runs(&self) -> Result<Vec<Run>> {
+    pub fn value_runs(&self) -> Result<Vec<ByteRun>> {
         self.runs(self.name, self.width() * self.saved.entry.kind.elt_size_in_bytes() as u64)
     }
 
@@ -262,22 +257,22 @@ impl<'a> Found<'a> {
     ///
     /// # Errors
     /// As [`Found::value_runs`]; it has none.
-    pub fn id_runs(&self) -> Result<Vec<Run>> {
+    pub fn id_runs(&self) -> Result<Vec<ByteRun>> {
         self.runs(self.ids_name()?, ID_BYTES)
     }
 
-    /// Of a tensor with `each` bytes a row, or a number where it does not go by rows.
-    fn runs(&self, name: &str, each: u64) -> Result<Vec<Run>> {
-        let stored = self.opened.stored(name, self.saved.count * each)?;
+    /// The runs of a tensor with `each` bytes a row, or a number where it does not go by rows.
+    fn runs(&self, name: &str, each: u64) -> Result<Vec<ByteRun>> {
+        let stored = self.opened.stored(name)?;
         let Some(still) = &self.still else {
-            return Ok(vec![Run { start: stored.start, len: stored.len }]);
+            return Ok(vec![ByteRun { start: stored.start, len: stored.len }]);
         };
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<ByteRun> = Vec::new();
         for (row, _) in (0..).zip(self.ids()?).filter(|(_, id)| still.has(*id)) {
             let start = stored.start + row * each;
             match runs.last_mut().filter(|last| last.start + last.len == start) {
                 Some(last) => last.len += each,
-                None => runs.push(Run { start, len: each }),
+                None => runs.push(ByteRun { start, len: each }),
             }
         }
         Ok(runs)
@@ -296,7 +291,7 @@ impl<'a> Found<'a> {
     }
 
     fn ids(&self) -> Result<Vec<i64>> {
-        let stored = self.opened.stored(self.ids_name()?, self.saved.count * ID_BYTES)?;
+        let stored = self.opened.stored(self.ids_name()?)?;
         // The header's lengths were compared with the file's, so there is no more to allocate than the file has.
         let mut bytes = vec![0; usize::try_from(stored.len)?];
         self.opened.source.read_at(&mut bytes, stored.start)?;
@@ -325,11 +320,10 @@ impl Iterator for Pieces<'_> {
         let of = (self.next, each.min(count - self.next));
         self.next += of.1;
         let read = || {
-            let values =
-                self.numbers(self.found.name, entry.kind, (of.0 * width, of.1 * width), *count * width)?;
+            let values = self.numbers(self.found.name, entry.kind, (of.0 * width, of.1 * width))?;
             let Some(ids) = ids else { return Ok(Piece { ids: None, values }) };
             let shape: Vec<i64> = [of.1 as i64].into_iter().chain(entry.shape[1..].iter().copied()).collect();
-            let ids = self.numbers(ids, Kind::Int64, of, *count)?;
+            let ids = self.numbers(ids, Kind::Int64, of)?;
             Ok(Piece { ids: Some(ids), values: values.f_view(shape.as_slice())? })
         };
         Some(read())
@@ -337,11 +331,11 @@ impl Iterator for Pieces<'_> {
 }
 
 impl Pieces<'_> {
-    /// So many numbers from one on, of a tensor that has `all`.
-    fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64), all: u64) -> Result<Tensor> {
+    /// So many numbers of a tensor, from one on.
+    fn numbers(&self, name: &str, kind: Kind, (from, count): (u64, u64)) -> Result<Tensor> {
         let size = kind.elt_size_in_bytes() as u64;
         let Opened { source, .. } = &*self.found.opened;
-        let stored = self.found.opened.stored(name, all * size)?;
+        let stored = self.found.opened.stored(name)?;
         let mut bytes = vec![0; (count * size) as usize];
         source.read_at(&mut bytes, stored.start + from * size)?;
         Ok(Tensor::f_from_data_size(&bytes, &[count as i64], kind)?)

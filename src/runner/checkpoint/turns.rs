@@ -68,7 +68,7 @@ pub struct Turns<'a> {
     best: Option<(Criterion, usize)>,
     others: Vec<Rank>,
     is_first: bool,
-    meeting: Meeting,
+    stand_still: StandStill,
     /// This trainer's.
     schedule: &'a Schedule,
     /// How many were announced.
@@ -82,7 +82,7 @@ pub struct Turns<'a> {
 
 /// How the trainers come to stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meeting {
+enum StandStill {
     /// In rounds nobody has taken a step that the first trainer has not.
     Rounds,
     /// Each at the end of its step.
@@ -100,13 +100,13 @@ impl<'a> Turns<'a> {
         schedule: &'a Schedule,
     ) -> Option<Turns<'a>> {
         let trainers = &job.train.trainers.ranks;
-        let meeting = match job.train.consistency.apart() {
-            Apart::Together => Meeting::Rounds,
-            _ if trainers.len() == 1 => Meeting::Rounds,
-            Apart::AtMost(steps) => Meeting::Ahead(steps),
+        let stand_still = match job.train.consistency.apart() {
+            Apart::Together => StandStill::Rounds,
+            _ if trainers.len() == 1 => StandStill::Rounds,
+            Apart::AtMost(steps) => StandStill::Ahead(steps),
             // In each step they wait for each other's gradients.
-            Apart::Freely if job.has_replicas() => Meeting::Ahead(2),
-            Apart::Freely => Meeting::Anywhere,
+            Apart::Freely if job.has_replicas() => StandStill::Ahead(2),
+            Apart::Freely => StandStill::Anywhere,
         };
         let checkpoints = job.checkpoint.clone()?;
         announced.trains.store(true, Ordering::SeqCst);
@@ -117,7 +117,7 @@ impl<'a> Turns<'a> {
             checkpoints,
             others: trainers[1..].to_vec(),
             is_first: trainers[0] == mesh.rank(),
-            meeting,
+            stand_still,
             schedule,
             number: 0,
             last: Instant::now(),
@@ -138,16 +138,16 @@ impl<'a> Turns<'a> {
             return Ok(lock(&self.announced.coming).is_some_and(|coming| coming.at <= steps));
         }
         if self.wanted.is_none() && self.wants(steps) {
-            let at = match self.meeting {
-                Meeting::Rounds | Meeting::Anywhere => steps,
-                Meeting::Ahead(by) => steps + by,
+            let at = match self.stand_still {
+                StandStill::Rounds | StandStill::Anywhere => steps,
+                StandStill::Ahead(by) => steps + by,
             };
             // Behind its end it would not come.
             if at >= self.schedule.total_steps() {
                 return Ok(false);
             }
             self.wanted = Some(at);
-            if let Meeting::Ahead(_) = self.meeting {
+            if let StandStill::Ahead(_) = self.stand_still {
                 self.announce(at)?;
             }
         }
@@ -180,9 +180,9 @@ impl<'a> Turns<'a> {
         }
         self.owed = Some(Instant::now());
         // Who is ahead of it may have taken the steps behind which they would meet: that of the next step they have not.
-        match self.meeting {
-            Meeting::Rounds | Meeting::Anywhere => self.is_due(steps),
-            Meeting::Ahead(_) => Ok(false),
+        match self.stand_still {
+            StandStill::Rounds | StandStill::Anywhere => self.is_due(steps),
+            StandStill::Ahead(_) => Ok(false),
         }
     }
 
@@ -206,10 +206,10 @@ impl<'a> Turns<'a> {
             return Ok(self.mesh.request_within(COORDINATOR, pause, WAIT_FOR_TRAINERS).wait()?);
         }
         // Not before: another one that stood still would not come to a validation that this one comes to first.
-        if self.meeting == Meeting::Anywhere {
+        if self.stand_still == StandStill::Anywhere {
             self.announce(0)?;
         }
-        let number = (self.meeting != Meeting::Rounds).then_some(self.number);
+        let number = (self.stand_still != StandStill::Rounds).then_some(self.number);
         let begin = Begin { state, number };
         let Begun { begun } = self.mesh.request_within(COORDINATOR, begin, WAIT_FOR_TRAINERS).wait()?;
         let now = Instant::now();
@@ -227,7 +227,7 @@ impl<'a> Turns<'a> {
     /// # Errors
     /// When the coordinator is lost.
     pub fn away(&self, state: TrainerState) -> Result<()> {
-        if self.is_first || self.meeting == Meeting::Rounds {
+        if self.is_first || self.stand_still == StandStill::Rounds {
             return Ok(());
         }
         Ok(self.mesh.request(COORDINATOR, Away { state: Json(state) }).wait()?)
@@ -247,7 +247,7 @@ impl<'a> Turns<'a> {
     /// # Errors
     /// When the coordinator is lost.
     pub fn back(&self) -> Result<()> {
-        if self.is_first || self.meeting == Meeting::Rounds {
+        if self.is_first || self.stand_still == StandStill::Rounds {
             return Ok(());
         }
         Ok(self.mesh.request_within(COORDINATOR, Back {}, WAIT_FOR_TRAINERS).wait()?)

@@ -99,7 +99,7 @@ fn take_averages<'a>(tensors: &mut Tensors<'a>, all: Vec<Found<'a>>) {
     }
 }
 
-/// Of the list of ids, of a table of which rows were saved.
+/// The name of the list of ids, if rows of a table were saved.
 pub fn ids_name(name: &str, parts: &[Found<'_>]) -> Option<String> {
     matches!(parts[0].saved.entry.extent, Extent::Rows { .. })
         .then(|| format!("{}ids", name.strip_suffix("weight").unwrap_or(name)))
@@ -119,7 +119,7 @@ fn regions(tensors: &Tensors<'_>) -> Vec<Region> {
     regions
 }
 
-/// Of the parts of a tensor those that go on behind the ones before: what is the same for all, each owner has saved.
+/// The parts of a tensor that go on behind the ones before: what is the same for all, each owner has saved.
 pub fn without_repetition<'a, 'b>(parts: &'b [Found<'a>]) -> impl Iterator<Item = &'b Found<'a>> {
     let mut next = 0;
     parts.iter().filter(move |part| {

@@ -12,7 +12,7 @@ use super::opened::Checkpoint;
 use super::part::Part;
 use super::store;
 use crate::autograd::Autograd;
-use crate::job::{Consistency, ModuleSpec, Place, Placement, Task, Training};
+use crate::job::{ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::{RowChoice, StateSnapshot};
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
@@ -29,14 +29,14 @@ pub enum SavedRows {
     Since(u64),
 }
 
-/// Of one rank.
+/// What one rank writes of checkpoints.
 pub struct Writer {
     training: Training,
     rank: Rank,
     autograd: Arc<Autograd>,
     /// What the first trainer has of modules on trainers, for the checkpoint that comes.
     offered: Mutex<Vec<(ModuleSpec, StateSnapshot)>>,
-    /// Of the checkpoints that later ones may build on, by step: the versions of this rank's modules.
+    /// The versions of this rank's modules in the checkpoints that later ones may build on, by step.
     versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What is being written.
     writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,
@@ -103,7 +103,7 @@ impl Writer {
             let mut held = Some(held);
             let mut tell = |what: Result<(), String>| drop(held.take().map(|held| held.send(what)));
             let taken = writer.take(step, rows);
-            if let (Ok(_), true) = (&taken, writer.training.train.consistency != Consistency::Hogwild) {
+            if let (Ok(_), true) = (&taken, writer.training.train.consistency.is_ordered()) {
                 tell(Ok(()));
             }
             let written = taken.and_then(|states| {

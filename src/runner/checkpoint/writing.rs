@@ -8,7 +8,7 @@ use super::best::Criterion;
 use super::opened::{Base, JOB, Manifest, Other, STATE, VERSION, built_on, judged_before, sha256};
 use super::part::Part;
 use super::state::TrainerState;
-use super::store::{self, Counted, Store};
+use super::store::{self, CountedFile, Store};
 use crate::job::Place;
 
 pub struct Writing<'a> {
@@ -72,7 +72,7 @@ impl<'a> Writing<'a> {
 }
 
 fn write(store: &dyn Store, name: &str, text: &str) -> Result<Other> {
-    let mut file = Counted::new(store.create(name, text.len() as u64)?);
+    let mut file = CountedFile::new(store.create(name, text.len() as u64)?);
     let written = file.write_all(text.as_bytes());
     written.with_context(|| format!("cannot write `{}`", store.place().join(name)))?;
     let (bytes, sha256) = file.finish()?;

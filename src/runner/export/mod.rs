@@ -49,7 +49,7 @@ pub enum ExportError {
 }
 
 /// One module of the job, all stages of it.
-struct Part<'a> {
+struct ExportedModule<'a> {
     /// The first stage.
     spec: &'a ModuleSpec,
     last: &'a ModuleSpec,
@@ -58,7 +58,7 @@ struct Part<'a> {
     /// None of TorchScript.
     layers: Vec<Layer>,
     script: Option<&'a TorchScript>,
-    /// Of a table of which only some rows were saved: how many of each column.
+    /// How many rows of each column were saved, of a table of which only some were.
     seen: Option<Vec<i64>>,
 }
 
@@ -80,7 +80,7 @@ impl Export<'_> {
         let parts = parts(training);
         let parts =
             parts.into_iter().map(|part| part.seen_in(&header).map_err(|told| unlike(&weights, &told)));
-        let parts = parts.collect::<Result<Vec<Part<'_>>, _>>()?;
+        let parts = parts.collect::<Result<Vec<ExportedModule<'_>>, _>>()?;
         let text = python::source(&job, training, &parts).map_err(ExportError::Refused)?;
 
         let folder = self.out.map_or_else(|| self.run.join(FOLDER), Path::to_owned);
@@ -158,21 +158,21 @@ fn script_file(module: &str) -> String {
     format!("{module}.pt")
 }
 
-fn parts(training: &Training) -> Vec<Part<'_>> {
-    let mut parts: Vec<Part<'_>> = Vec::new();
+fn parts(training: &Training) -> Vec<ExportedModule<'_>> {
+    let mut parts: Vec<ExportedModule<'_>> = Vec::new();
     for (at, spec) in training.modules.iter().enumerate() {
         match parts.last_mut().filter(|part| part.spec.written_name() == spec.written_name()) {
             Some(part) => (part.last, part.end) = (spec, at),
             None => {
                 let (layers, script) = (spec.whole_layers(), spec.torchscript());
-                parts.push(Part { spec, last: spec, end: at, layers, script, seen: None });
+                parts.push(ExportedModule { spec, last: spec, end: at, layers, script, seen: None });
             }
         }
     }
     parts
 }
 
-impl Part<'_> {
+impl ExportedModule<'_> {
     /// Looks whether the file has what `load_state_dict` will want, and of a table which rows.
     fn seen_in(mut self, header: &Header) -> Result<Self, Vec<weights::Problem>> {
         if self.script.is_some() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, assigned, is_kept, read};
-use super::{Part, WEIGHTS, script_file};
+use super::{ExportedModule, WEIGHTS, script_file};
 use crate::job::{Field, FieldName, Job, Normalize, PluginRef, Source, Training};
 use crate::layers::python::{Class, Python, indented};
 use crate::layers::{InputDtype, Layer, Signal};
@@ -32,7 +32,7 @@ const OWN: [&str; 8] = ["torch", "nn", "self", "super", "load", "normalize", "fo
 ///
 /// # Errors
 /// A name that no part of an `nn.Module` can have.
-pub(super) fn source(job: &Job, training: &Training, parts: &[Part<'_>]) -> Result<String, String> {
+pub(super) fn source(job: &Job, training: &Training, parts: &[ExportedModule<'_>]) -> Result<String, String> {
     let file = File::new(training, parts)?;
     let mut classes: Vec<String> = file.helpers.iter().map(|class| class.source().to_owned()).collect();
     if parts.len() > 1 {
@@ -49,10 +49,10 @@ pub(super) fn source(job: &Job, training: &Training, parts: &[Part<'_>]) -> Resu
 
 struct File<'a> {
     training: &'a Training,
-    parts: &'a [Part<'a>],
+    parts: &'a [ExportedModule<'a>],
     /// Those that torch has not, each behind those that it builds on.
     helpers: Vec<Class>,
-    /// Of the parts.
+    /// The classes of the parts.
     classes: Vec<String>,
     /// Fields that forward takes, by their name in Python and where it is among the training's: there more than once, if it is
     /// taken in several ways.
@@ -62,7 +62,7 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    fn new(training: &'a Training, parts: &'a [Part<'a>]) -> Result<File<'a>, String> {
+    fn new(training: &'a Training, parts: &'a [ExportedModule<'a>]) -> Result<File<'a>, String> {
         let mut helpers: Vec<Class> = Vec::new();
         let mut add = |class: Class| {
             if !helpers.contains(&class) {
@@ -130,7 +130,7 @@ impl<'a> File<'a> {
     }
 
     /// The class of one of several modules.
-    fn module(&self, part: &Part<'_>, class: &str) -> String {
+    fn module(&self, part: &ExportedModule<'_>, class: &str) -> String {
         let base = if part.joins() { JOINING.name() } else { "nn.Sequential" };
         let inputs: Vec<String> = part.spec.inputs.iter().map(signal).collect();
         let outputs: Vec<String> = part.last.outputs().iter().map(signal).collect();
@@ -307,7 +307,7 @@ fn made(layers: &[(&str, Python)]) -> String {
     text
 }
 
-fn names_fit(several: bool, part: &Part<'_>) -> Result<(), String> {
+fn names_fit(several: bool, part: &ExportedModule<'_>) -> Result<(), String> {
     fn of_layers(layers: &[Layer]) -> Option<&str> {
         let own = layers.iter().map(|layer| layer.name.as_str()).find(|name| is_kept(name));
         own.or_else(|| layers.iter().find_map(|layer| of_layers(layer.op.inner())))
@@ -357,7 +357,7 @@ fn quoted(text: &str) -> String {
     text.chars().map(safe).collect()
 }
 
-impl Part<'_> {
+impl ExportedModule<'_> {
     /// Takes its first layer several inputs?
     fn joins(&self) -> bool {
         self.script.is_none() && self.spec.sources.len() > 1

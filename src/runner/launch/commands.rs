@@ -1,6 +1,5 @@
 //! Ranks on other machines: each is had by a command here, such as ssh, which brings its output and ends as it does.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
@@ -8,10 +7,11 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::Signal;
 use nix::unistd::{self, Pid};
 
-use super::{Child, Children, LaunchError, ParentPipes, Supervisor};
+use super::LaunchError;
+use super::children::{Child, Children, ParentPipes, Remote};
+use super::supervise::Supervisor;
 use crate::topology::Rank;
 
 /// What has a rank on another machine. The rank's progress comes as marked lines of stderr (`Reporter::among_lines`).
@@ -22,28 +22,6 @@ pub struct RankCommand {
     pub command: Command,
     /// What it reads first. The names of signals follow, a line each; the end of its input says that nobody waits for it.
     pub input: Vec<u8>,
-}
-
-/// The command's input, by which a rank elsewhere gets its signals: one to the command itself would cut the rank off.
-#[derive(Debug)]
-pub(super) struct Remote {
-    input: File,
-    /// It was told so already; the launching thread alone writes it.
-    told_to_die: Cell<bool>,
-}
-
-impl Remote {
-    /// Whether the signal is on its way to the rank. One that was killed and is still there may not be reached any more: then
-    /// the command is what is left to kill.
-    pub(super) fn pass_on(&self, signal: Signal) -> bool {
-        if signal == Signal::SIGKILL && self.told_to_die.replace(true) {
-            return false;
-        }
-        let name = signal.as_str().trim_start_matches("SIG");
-        // Gone already: its end is seen elsewhere.
-        let _ = writeln!(&self.input, "{name}");
-        true
-    }
 }
 
 /// Starts one command for each rank.
@@ -67,7 +45,7 @@ pub fn start_commands(commands: Vec<RankCommand>) -> Result<Supervisor, LaunchEr
         // What has ended already does not read it.
         let _ = stdin.write_all(&input);
         let pipes = ParentPipes { stdout: stdout.into(), stderr: stderr.into(), progress: None };
-        let remote = Some(Remote { input: stdin, told_to_die: Cell::new(false) });
+        let remote = Some(Remote::new(stdin));
         children.list.push(Child { rank, name, pid, pipes: Some(pipes), remote, reaped: false });
         let prepared = children.list.last().map_or(Ok(()), prepare);
         prepared.map_err(|cause| failed(&command, cause))?;

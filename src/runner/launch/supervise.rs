@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver as Pipe;
@@ -15,9 +15,9 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::children::Children;
 use super::lines::Lines;
 use super::verdict::{self, Context, End, worst};
-use super::{Children, only_user_1};
 use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
 use crate::runner::progress::{Board, MARK, Update};
 
@@ -41,6 +41,11 @@ enum Event {
     Stdout(Vec<u8>),
     Stderr(usize, Vec<u8>),
     Progress(usize, Update),
+}
+
+/// SIGUSR1, which ranks write their flight records for.
+pub(super) fn only_user_1() -> SigSet {
+    SigSet::from(Signal::SIGUSR1)
 }
 
 impl Supervisor {

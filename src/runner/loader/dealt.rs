@@ -60,7 +60,7 @@ struct Band {
 }
 
 impl Left {
-    /// Of `samples`, behind sets of trainers of which each has taken so many. None: more than they had.
+    /// What is left of `samples` behind sets of trainers of which each has taken so many. None: more than they had.
     pub fn new(samples: u64, taken: &[Vec<u64>]) -> Option<Left> {
         let mut left = Left { deals: Vec::new(), count: samples };
         for taken in taken {

@@ -10,17 +10,17 @@ pub struct EpochOrder {
     /// The trainer's are the positions `first`, `first + stride` ... of the order.
     pub(super) first: u64,
     pub(super) stride: u64,
-    /// Of those that others have left of the order, where some have taken of it.
+    /// What others have left of the order, where some have taken of it: the positions are among these.
     pub(super) left: Option<Left>,
     /// Where the order is one of the trainer's own part.
-    pub(super) parts: Option<Part>,
+    pub(super) parts: Option<OwnSamples>,
     pub(super) count: u64,
     pub(super) batch_size: u64,
 }
 
 /// A part of the samples that is a trainer's own, after `before` others.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct OwnSamples {
     pub(super) order: Order,
     pub(super) before: u64,
 }

@@ -74,7 +74,7 @@ const ROUNDS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Permutation {
     count: u64,
-    /// Of the lower half of a number; the upper one has as many or one more.
+    /// The bits of the lower half of a number; the upper one has as many or one more.
     low_bits: u32,
     high_bits: u32,
     keys: [u64; ROUNDS],

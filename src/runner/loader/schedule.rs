@@ -18,7 +18,7 @@
 mod going_on;
 
 use super::dealt::{Dealt, Left, Origin};
-use super::epoch_order::{EpochOrder, Part};
+use super::epoch_order::{EpochOrder, OwnSamples};
 use super::order::Order;
 use crate::job::{Partition, Training};
 
@@ -53,7 +53,7 @@ pub struct Schedule {
     origin: Origin,
     /// The epochs from the origin on of which others have taken samples.
     begun: Vec<Begun>,
-    /// Of the batches of an epoch every so many-th is this trainer's, from this one on.
+    /// The first of the epoch's batches that is this trainer's; then every so many-th is.
     first_batch: u64,
     every: u64,
     steps_per_epoch: u64,
@@ -376,9 +376,9 @@ impl Schedule {
     }
 
     /// Where among the samples this trainer's part lies for the whole run: all are shuffled once, then cut (S-5).
-    fn own_fraction(&self) -> Part {
+    fn own_fraction(&self) -> OwnSamples {
         let before = (0..self.spec.trainer).map(|trainer| part(&self.spec, self.spec.samples, trainer)).sum();
-        Part { order: self.shuffled(self.spec.samples, PARTS), before }
+        OwnSamples { order: self.shuffled(self.spec.samples, PARTS), before }
     }
 
     /// By a stream of its own for each trainer and epoch.

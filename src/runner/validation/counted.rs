@@ -15,7 +15,7 @@ use crate::plugin::{Host, Weight};
 use crate::runner::calls::validation::About;
 use crate::runner::records::EvalResult;
 
-/// Of one trainer.
+/// What one trainer has counted.
 pub struct Counted {
     /// Samples of the test data, also those of other trainers.
     samples: u64,
@@ -38,7 +38,7 @@ pub struct BatchFigures {
 /// The numbers in front of what a loss reports, in a row of a batch.
 const OWN: usize = 5;
 
-/// Of one batch: a tensor has no more elements, and a sum of as many batches as there are stays a number.
+/// The most targets of one batch: a tensor has no more elements, and a sum of as many batches as there are stays a number.
 const MOST_TARGETS: f64 = (1u64 << 40) as f64;
 
 /// How batches of a data set are dealt out.

@@ -105,7 +105,7 @@ pub fn predict(
     predictions.finish()
 }
 
-/// Of what the loss takes: as modules and their outputs are called.
+/// The names of what the loss takes, as modules and their outputs are called.
 fn output_names(job: &Training) -> impl Iterator<Item = String> {
     job.loss.from.iter().map(|source| match *source {
         Source::Field(field) => job.fields[field].name.shown(),

@@ -11,7 +11,7 @@ use crate::runner::inputs::BadJob;
 use crate::runner::metrics::Unimproved;
 use crate::runner::records::EvalResult;
 
-/// Of a whole run; the first trainer has them.
+/// The rules of a whole run; the first trainer has them.
 #[derive(Default)]
 pub struct Rules {
     best: Option<Leading>,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pstrain::rpc::{CallError, CallErrorKind, ContextId, Message};
+use pstrain::autograd::{Discover, Gradients, Release, Run};
+use pstrain::rpc::{Call, CallError, CallErrorKind, ContextId, Message};
 use pstrain::topology::Rank;
 
-use super::world::{Values, World, call_of_values, input, loss, on, start, wait_until};
+use super::world::{Apply, Values, World, call_of_values, input, loss, on, start, wait_until};
 
 call_of_values!(Keep = "keep");
 
@@ -55,7 +56,7 @@ fn dropping_a_context_ends_it_on_every_rank_that_it_touched_and_what_hangs_on_it
 #[test]
 fn a_context_of_a_rank_that_does_not_exist_is_refused() {
     let world = World::start(2, |_, _| {});
-    let methods = ["apply", "autograd.run", "autograd.discover", "autograd.gradients", "autograd.release"];
+    let methods = [Apply::NAME, Run::NAME, Discover::NAME, Gradients::NAME, Release::NAME];
     for (method, rank) in methods.into_iter().zip([2, 3, u32::MAX, 2, 3]) {
         let context = Some(ContextId { rank: Rank(rank), number: 1 });
         let message = Message { values: vec!["same".into()], context };

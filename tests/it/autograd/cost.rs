@@ -5,6 +5,8 @@ use pstrain::rpc::{CallError, Value};
 use pstrain::topology::Rank;
 use tch::Tensor;
 
+use crate::support::tensor_of;
+
 use super::world::{
     Leaves, Values, World, assert_close, call_of_values, dense, input, loss, on, parameter, tensors,
 };
@@ -89,7 +91,7 @@ fn backward_and_step(world: &World, context: &Context, root: Tensor, ranks: &[u3
     for step in steps {
         let mut values = step.wait().expect("no rank fails").0.into_iter();
         while let (Some(name), Some(gradient)) = (values.next(), values.next()) {
-            gradients.push((name.into_text().expect("a name"), gradient.into_tensor().expect("a gradient")));
+            gradients.push((name.into_text().expect("a name"), tensor_of(gradient).expect("a gradient")));
         }
     }
     gradients

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tch::{Kind, Tensor};
 
-use crate::support::times;
+use crate::support::{tensor_of, times};
 
 use super::world::{Leaves, Values, World, assert_close, call_of_values, loss, parameter, tensors, value};
 
@@ -197,7 +197,7 @@ async fn serve_result(scope: Scope, ResultOf(mut values): ResultOf) -> Result<Va
 
 async fn serve_compute(scope: Scope, Compute(mut values): Compute) -> Result<Values, CallError> {
     let (index, seed) = (values.remove(1).into_int()? as usize, values.remove(0).into_int()? as u64);
-    let inputs = values.into_iter().map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+    let inputs = values.into_iter().map(tensor_of).collect::<Result<Vec<_>, _>>()?;
     let own = scope.mesh.rank().0;
     let p = |name: &str| parameter(scope.state.as_deref(), name);
     let result = compute(Graph::new(seed).nodes[index].op, &format!("{seed}.{index}"), own, p, &inputs);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::tensor_of;
 use pstrain::autograd::{Autograd, Context, ContextState, Scope};
 use pstrain::rpc::{Body, CallError, Fields, Mesh, MeshConfig, Methods, PendingReply, Value};
 use pstrain::topology::{Rank, WorldSize};
@@ -191,7 +192,7 @@ pub const ROWS: [i64; 4] = [2, 0, 2, 1];
 pub async fn apply(scope: Scope, Apply(values): Apply) -> Result<Values, CallError> {
     let mut values = values.into_iter();
     let what = values.next().unwrap_or(Value::Nil).into_text()?;
-    let x = values.map(Value::into_tensor).collect::<Result<Vec<_>, _>>()?;
+    let x = values.map(tensor_of).collect::<Result<Vec<_>, _>>()?;
     let own = scope.mesh.rank().0;
     let p = |name: &str| parameter(scope.state.as_deref(), name);
     let results = match what.split_once(' ') {
@@ -239,7 +240,7 @@ pub fn on(autograd: &Autograd, context: &Context, to: u32, what: &str, x: &[&Ten
 }
 
 pub fn tensors(Values(values): Values) -> Result<Vec<Tensor>, CallError> {
-    values.into_iter().map(Value::into_tensor).collect()
+    values.into_iter().map(tensor_of).collect()
 }
 
 pub fn input() -> Tensor {

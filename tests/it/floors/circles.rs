@@ -6,29 +6,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Source, sources};
 
 /// The circles that there are: below which folder, of how many files at most, and why.
-const KNOWN: [(&str, usize, &str); 10] = [
+const KNOWN: [(&str, usize, &str); 9] = [
     (
         "autograd/",
         4,
         "a context, its calls and its backward are handles of the one service, which makes them",
     ),
-    ("cli/", 2, "a command that runs a job reads it as `check` does, and the other way about"),
     ("config/", 5, "a table reads its items by keys, whose values are read of items, and may be tables"),
-    ("job/plan/", 3, "the plan's parts fill in the plan that holds them"),
+    ("job/plan/", 6, "the plan's parts fill in the plan that holds them"),
     (
         "job/",
         8,
-        "what follows from a job (shapes, sizes, shards, who takes what) is computed of the job, and kept in it",
+        "the table of keys is made of those of each section's reader, and readers look at other sections by it",
     ),
     ("layers/", 3, "a layer may have layers inside it, and tells shapes through them"),
-    ("model/", 6, "a TorchScript body is one kind of module, and its statistics are those of modules"),
-    ("parallel/", 10, "a pulled module is stepped like the others, and is one of them"),
+    ("model/", 4, "a TorchScript body is one kind of module, and its statistics are those of modules"),
+    (
+        "parallel/",
+        4,
+        "what is updated and what it is updated by know each other: a table and its snapshots, a step and its pushes",
+    ),
     (
         "plugin/",
-        8,
+        7,
         "wasmtime's linker wants the store's state by type, and the state has what the linker made",
     ),
-    ("runner/", 3, "a part of a file that became too long, and uses its types"),
+    ("runner/", 2, "a part of a file that became too long, and uses its types"),
 ];
 
 /// The rooms of `rpc`, from the lowest: each imports only from those before it.

@@ -75,7 +75,11 @@ impl Source {
 }
 
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    below("src")
+}
+
+fn below(folder: &str) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut found = Vec::new();
     collect(&root, &root, &mut found);
     assert!(found.len() > 20, "only {} sources found below {}", found.len(), root.display());
@@ -193,14 +197,24 @@ fn declared_call(line: &str) -> Option<&str> {
 #[test]
 fn each_call_is_named_in_one_place() {
     let sources = sources();
-    let lines = || sources.iter().flat_map(|source| source.lines().map(move |(at, line)| (source, at, line)));
-    let names: Vec<&str> = lines().filter_map(|(_, _, line)| declared_call(line)).collect();
+    let declared =
+        sources.iter().flat_map(|source| source.lines().filter_map(|(_, line)| declared_call(line)));
+    let names: Vec<&str> = declared.collect();
     assert!(names.len() >= 30, "only {} calls found", names.len());
+    let tests = below("tests");
+    let both = [("src", &sources), ("tests", &tests)];
+    let lines = || {
+        both.into_iter().flat_map(|(folder, sources)| {
+            sources
+                .iter()
+                .flat_map(move |source| source.lines().map(move |(at, line)| (folder, source, at, line)))
+        })
+    };
     for name in names {
         let quoted = format!("\"{name}\"");
         let places: Vec<String> = lines()
-            .filter(|(_, _, line)| line.contains(&quoted))
-            .map(|(source, at, _)| format!("src/{}:{at}", source.path))
+            .filter(|(.., line)| line.contains(&quoted))
+            .map(|(folder, source, at, _)| format!("{folder}/{}:{at}", source.path))
             .collect();
         assert_eq!(places.len(), 1, "the call {quoted} is named in {}", places.join(", "));
     }

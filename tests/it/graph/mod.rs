@@ -1,4 +1,4 @@
-//! Models that are no chains, whatever of them lies where: equal to the same model in one process of PyTorch
+//! Models that are not chains, whatever of them lies where: equal to the same model in one process of PyTorch
 //! (`tests/data/graph.py`) after 50 steps, and what is said of graphs that are wrong.
 
 mod jobs;

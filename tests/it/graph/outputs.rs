@@ -18,9 +18,9 @@ const CLOSE: f64 = 1e-6;
 
 struct Case {
     job: &'static str,
-    /// Of a run of a few steps. Its tables have the rows of the samples that it is tested on.
+    /// What makes it a run of a few steps. Its tables have the rows of the samples that it is tested on.
     settings: &'static [&'static str],
-    /// Of the made-up samples, as the model takes them.
+    /// The made-up samples' fields, as the model takes them.
     fields: &'static [MadeField],
 }
 
@@ -125,7 +125,7 @@ impl Model {
         Model { training, modules }
     }
 
-    /// Of a batch of the job's fields.
+    /// The outputs for a batch of the job's fields.
     fn outputs(&self, fields: &[Tensor]) -> Vec<Tensor> {
         let mut given: Vec<Vec<Tensor>> = Vec::new();
         let value = |given: &[Vec<Tensor>], source: &Source| match *source {

@@ -477,7 +477,7 @@ fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_p
     }
 }
 
-/// Of convolutions and their head: hosted, replicas, pulled, on two hosts, cut into stages, and mixed.
+/// The places of convolutions and their head: hosted, replicas, pulled, on two hosts, cut into stages, and mixed.
 pub(super) const CONV_PLACES: [[Place; 2]; 7] = [
     [Remote, Remote],
     [Remote, With("convs")],
@@ -602,7 +602,7 @@ fn assert_casts(model: &Model, places: &[Place], way: &str, settings: &[&str]) {
     assert!(of_float32 > 20.0 * CLOSE, "{}, {places:?}: {of_float32}", model.name);
 }
 
-/// Of fifty steps eleven or twelve overflow and are left out: the first ones, and whenever the scale has grown too far. Where
+/// Eleven or twelve of fifty steps overflow and are left out: the first ones, and whenever the scale has grown too far. Where
 /// another one did, the weights would differ by a whole step.
 #[test]
 fn fp16_is_torchs_autocast_and_grad_scaler_under_every_placement() {

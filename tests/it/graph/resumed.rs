@@ -12,7 +12,7 @@ use crate::support::runs_by_default;
 use pstrain::model;
 use tch::Tensor;
 
-/// Of fifty steps; a validation or the end of a warm-up may lie on either side.
+/// What saves at step 20 of fifty; a validation or the end of a warm-up may lie on either side.
 const SAVED: [&str; 2] = ["checkpoint.every_steps=20", "checkpoint.keep=9"];
 
 /// Trains, and goes on in another folder from a checkpoint on the way: with the places `then`. Gives both folders.

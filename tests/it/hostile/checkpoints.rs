@@ -16,7 +16,7 @@ use crate::program::*;
 use crate::runs::changed_rows;
 use crate::support::{is_alone, peak_kib, times};
 
-/// Of all that is done with one.
+/// The time for all that is done with one.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A run with a table whose rows were written since an earlier checkpoint, averages and all.
@@ -190,5 +190,5 @@ fn a_manifest_that_names_files_elsewhere_is_refused_and_so_is_a_pipe_or_one_of_a
     assert!(refused().contains("has 314572800 bytes; 268435456 are possible"), "{}", refused());
     fs::remove_file(&manifest).unwrap();
     nix::unistd::mkfifo(&manifest, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(refused().contains("manifest.json` is no file"), "{}", refused());
+    assert!(refused().contains("manifest.json` is not a regular file"), "{}", refused());
 }

@@ -16,7 +16,7 @@ use crate::support::{is_alone, peak_kib, times};
 
 const TIME: Duration = Duration::from_millis(50);
 const EVALUATION: Purpose = Purpose::evaluation(0);
-/// Of all that happens with one plug-in, on a busy machine: some calls of 50 ms each, compiling, a backward.
+/// The time for all that happens with one plug-in, on a busy machine: some calls of 50 ms each, compiling, a backward.
 const BOUND: Duration = Duration::from_secs(20);
 
 fn limits() -> PluginLimits {

@@ -151,7 +151,7 @@ fn no_mutated_handshake_holds_rank_0_up() {
     shut_down(vec![rank0, rank1]);
 }
 
-/// Of a process of its own, so that it is seen.
+/// The rank is a process of its own, so that its memory is seen.
 #[test]
 fn mutated_handshakes_take_little_of_a_ranks_memory() {
     const MOST_MIB: u64 = 32;

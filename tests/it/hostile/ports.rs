@@ -17,7 +17,7 @@ const MASTER: &str = "127.0.0.2";
 const MASTER_THERE: &str = "0200007F";
 const LOOPBACK_THERE: &str = "0100007F";
 
-/// Of Linux's `/proc/net/tcp`.
+/// The state of a socket that listens, in Linux's `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
 /// Replicas on the images of digits, for some seconds.

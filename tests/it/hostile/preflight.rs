@@ -64,7 +64,7 @@ fn columns_in_another_order_are_the_same_fields() {
     }
 }
 
-/// Of replicas the first one's weights would be taken, whatever the others were given.
+/// Replicas would take the first one's weights, whatever the others were given.
 #[test]
 fn replicas_that_were_given_other_weights_take_no_step() {
     let folder = tempfile::tempdir().unwrap();

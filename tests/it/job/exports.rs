@@ -33,7 +33,7 @@ fn mistakes_in_where_a_run_is_told_are_told() {
       hint: leave it out, or write mlflow = "http://HOST:5000"
     "#);
     insta::assert_snapshot!(set(&["log.mlflow=http://host:5000", "log.mlflow_experiment=\" \""]), @r#"
-    error: job `x.toml`: `log.mlflow_experiment` is no name of 1 to 250 bytes
+    error: job `x.toml`: `log.mlflow_experiment` is not a name of 1 to 250 bytes
       from: option --set log.mlflow_experiment=" "
       hint: name an experiment, or leave it out: then it is the job's name
     "#);

@@ -1,6 +1,26 @@
 //! `optimizer.groups` and `modules.NAME.optimizer`: what does not fit is told.
 
+use pstrain::optimizers::{OPTIMIZERS, OptimizerSpec, that_apply_sparse, that_update_rows};
+
 use super::{SOUND, load, replaced, said, set};
+
+/// By their defaults, in which everything is off that they refuse.
+#[test]
+fn hints_name_the_optimizers_that_apply_sparse_gradients_and_update_rows() {
+    let spec = |name: &str| -> OptimizerSpec {
+        let job = load(SOUND, &[], &[&format!("optimizer={{ type = \"{name}\", lr = 0.1 }}")]).unwrap().job;
+        job.training().unwrap().optimizer.spec.clone()
+    };
+    let can = |refuses: fn(&OptimizerSpec) -> Option<&'static str>| -> Vec<&str> {
+        let names = OPTIMIZERS.iter().map(|entry| entry.name);
+        names.filter(|name| refuses(&spec(name)).is_none()).collect()
+    };
+    let named = |hint: String| -> Vec<String> {
+        hint.split(", or ").map(|one| one.split(' ').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(named(that_apply_sparse()), can(OptimizerSpec::refuses_sparse));
+    assert_eq!(named(that_update_rows()), can(OptimizerSpec::refuses_rows));
+}
 
 #[test]
 fn a_group_says_only_what_differs() {

@@ -118,13 +118,13 @@ fn what_cannot_be_cut_is_refused_with_a_way_on() {
     insta::assert_snapshot!(set(&[two]), @r#"
     error: job `x.toml`: `modules.table.layers[1]` is relu, a layer that cannot be cut
       from: option --set modules.table.layers=[{ type = "embedding", num_embeddings = 9, embedding_dim = 16 }, "relu"]
-      hint: give the module one layer, embedding or embedding_bag, and put the others into a module of their own
+      hint: give the module one layer, an embedding, and put the others into a module of their own
     "#);
     let dense = r#"modules.table.layers=["flatten", "relu"]"#;
     insta::assert_snapshot!(set(&[dense, "modules.table.input_dtype=float32", "modules.dense.layers[1].in_features=3"]), @r#"
     error: job `x.toml`: `modules.table.layers[0]` is flatten, a layer that cannot be cut
       from: option --set modules.table.layers=["flatten", "relu"]
-      hint: give the module one layer, embedding or embedding_bag, and put the others into a module of their own
+      hint: give the module one layer, an embedding, and put the others into a module of their own
     "#);
 }
 
@@ -146,16 +146,16 @@ fn optimizers_and_consistencies_that_touch_all_rows_are_refused() {
     insta::assert_snapshot!(said_of.join("\n"), @r#"
     error: job `x.toml`: `optimizer.type` = "adamw" updates all rows in every step, and those of `modules.table` are sharded
       from: option --set optimizer.type=adamw
-      hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
+      hint: use sgd without momentum and weight decay, or adam without amsgrad and weight decay, or adagrad without weight decay
     error: job `x.toml`: `optimizer.type` = "adam" with amsgrad updates all rows in every step, and those of `modules.table` are sharded
       from: option --set optimizer.type=adam
-      hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
+      hint: use sgd without momentum and weight decay, or adam without amsgrad and weight decay, or adagrad without weight decay
     error: job `x.toml`: `optimizer.type` = "sgd" with momentum updates all rows in every step, and those of `modules.table` are sharded
       from: option --set optimizer.type=sgd
-      hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
+      hint: use sgd without momentum and weight decay, or adam without amsgrad and weight decay, or adagrad without weight decay
     error: job `x.toml`: `optimizer.type` = "adagrad" with weight decay updates all rows in every step, and those of `modules.table` are sharded
       from: x.toml, line 23
-      hint: use sgd without momentum and weight decay, adagrad without weight decay, or adam without amsgrad and weight decay
+      hint: use sgd without momentum and weight decay, or adam without amsgrad and weight decay, or adagrad without weight decay
     error: job `x.toml`: `train.consistency` = "hogwild" writes parameters without locks, and rows of `modules.table` are made when they are first used
       from: option --set train.consistency=hogwild
       hint: use "async": a look-up copies the rows it reads, so no step waits for another's

@@ -19,7 +19,7 @@ struct Figures {
     numbers: BTreeMap<String, Tensor>,
 }
 
-/// Of every optimizer that a job can name.
+/// The figures of every optimizer that a job can name.
 fn read() -> Figures {
     let numbers = |name: &str| load(&figures(&format!("optimizers/{name}.safetensors"))).unwrap();
     let mut all = Figures { specs: BTreeMap::new(), numbers: numbers("given").into_iter().collect() };

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use crate::support::{shut_down, within, world_with};
+use crate::support::{shut_down, values, within, world_with};
 use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
 use pstrain::parallel::{
-    Hosting, ModuleServer, ModuleState, RangeServer, RemoteModule, RowChoice, ShardServer, StateServer,
-    StateSnapshot,
+    Forward, Hosting, Input, ModuleServer, ModuleState, RangeServer, RemoteModule, RowChoice, ShardServer,
+    StateServer, StateSnapshot,
 };
 use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
@@ -94,7 +94,7 @@ fn a_module_made_by_one_rank_on_another_serves_a_third_that_got_its_reference() 
     let more = |methods: &mut Methods| {
         let given = given.clone();
         methods.add("give", move |incoming| {
-            let [rref] = incoming.message.into_array().expect("one reference");
+            let [rref] = values(incoming.message);
             given.send(rref.into_rref().expect("a reference")).expect("the test waits");
             std::future::ready(Ok(Message::default()))
         });
@@ -109,7 +109,8 @@ fn a_module_made_by_one_rank_on_another_serves_a_third_that_got_its_reference() 
         let module = RemoteModule::new(&user, taken.recv().unwrap());
         assert_eq!(module.owner(), Rank(0));
         let input = tch::Tensor::ones([2, 1, 8, 8], (tch::Kind::Float, tch::Device::Cpu));
-        (module.predict(vec![input]).unwrap(), module.parameters().unwrap())
+        let mut outputs = module.start(None, vec![Input::Tensor(input)], Forward::PREDICT).wait().unwrap();
+        (outputs.remove(0), module.parameters().unwrap())
     }));
     let module = Module::build(&spec, &[tch::Device::Cpu], SEED).unwrap();
     let initial = module.initial_parameters().unwrap();

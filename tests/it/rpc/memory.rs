@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{echo, error, eventually, message, one, shut_down, world_with};
+use crate::support::{echo, error, eventually, message, one, shut_down, tensor_of, values, world_with};
 use pstrain::rpc::{CallError, CallErrorKind, Incoming, Mesh, MeshConfig, Message, Methods, Pending, Value};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
@@ -66,7 +66,7 @@ impl Gate {
 /// Calls the other rank with as much as it got, until nothing is left to do.
 async fn bounce(incoming: Incoming) -> Result<Message, CallError> {
     let Incoming { message: came, mesh, from, .. } = incoming;
-    let [left, tensor] = came.into_array()?;
+    let [left, tensor] = values(came);
     match left.into_int()? {
         0 => Ok(message([tensor])),
         left => mesh.call(from, "bounce", message([Value::Int(left - 1), tensor])).await,
@@ -115,7 +115,7 @@ fn a_small_call_on_which_a_large_one_waits_gets_through() {
 fn a_reply_waits_for_no_request() {
     let (meshes, gate, holding) = with_full_share(small_share);
     // RT-4: rank 1 has no more memory for requests of rank 0.
-    let given = one(meshes[1].call(Rank(0), "give", Message::default())).into_tensor().expect("a tensor");
+    let given = tensor_of(one(meshes[1].call(Rank(0), "give", Message::default()))).expect("a tensor");
     assert_eq!(given, full());
     open(&gate);
     holding.wait().expect("served");
@@ -128,7 +128,7 @@ fn large_calls_nest_though_one_of_them_takes_all_memory() {
     let meshes = world_with(2, |_| gate.methods(), small_share);
     // RT-5: six requests of the same chain, three on each rank, and six replies.
     let sent = message([Value::Int(5), full().into()]);
-    assert_eq!(one(meshes[0].call(Rank(1), "bounce", sent)).into_tensor().expect("a tensor"), full());
+    assert_eq!(tensor_of(one(meshes[0].call(Rank(1), "bounce", sent))).expect("a tensor"), full());
     shut_down(meshes);
 }
 
@@ -155,7 +155,7 @@ fn what_the_handlers_have_let_go_of_can_be_taken_again() {
     for _ in 0..50 {
         let echoed = [(); 2].map(|()| meshes[0].call(Rank(1), "echo", message([full().into()])));
         for pending in echoed {
-            assert_eq!(one(pending).into_tensor().expect("a tensor"), full());
+            assert_eq!(tensor_of(one(pending)).expect("a tensor"), full());
         }
     }
     shut_down(meshes);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{echo, error, eventually, later, message, one, shut_down, within, world};
+use crate::support::{echo, error, eventually, later, message, one, shut_down, values, within, world};
 use futures::FutureExt;
 use pstrain::rpc::{CallError, CallErrorKind, ContextId, Incoming, Message, Methods, Pending, Value};
 use pstrain::topology::Rank;
@@ -25,7 +25,7 @@ fn every_rank_calls_every_rank_itself_too() {
         assert_eq!(caller.peers().len(), 4);
         for callee in 0..4 {
             let answer = caller.call(Rank(callee), "whoami", Message::default()).wait().expect("an answer");
-            let [who, from] = answer.into_array().expect("two values");
+            let [who, from] = values(answer);
             assert_eq!(who.into_int(), Ok(callee.into()));
             assert_eq!(from.into_int(), Ok(caller.rank().0.into()));
         }
@@ -74,7 +74,7 @@ fn noting(noted: &Arc<Mutex<Vec<i64>>>) -> Methods {
     let noted = noted.clone();
     let mut methods = Methods::new();
     methods.add("note", move |incoming: Incoming| {
-        let [number] = incoming.message.into_array().expect("one value");
+        let [number] = values(incoming.message);
         noted.lock().expect("nobody panics").push(number.into_int().expect("a number"));
         async { Ok(Message::default()) }
     });
@@ -173,13 +173,13 @@ fn nested() -> Methods {
     let mut methods = Methods::new();
     methods.add("down", async |incoming| {
         let Incoming { message: arguments, mesh, .. } = incoming;
-        let [left] = arguments.into_array()?;
+        let [left] = values(arguments);
         let left = left.into_int()?;
         if left == 0 {
             return Ok(message([Value::Int(0)]));
         }
         let other = Rank(1 - mesh.rank().0);
-        let [depth] = mesh.call(other, "down", message([Value::Int(left - 1)])).await?.into_array()?;
+        let [depth] = values(mesh.call(other, "down", message([Value::Int(left - 1)])).await?);
         Ok(message([Value::Int(depth.into_int()? + 1)]))
     });
     methods

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::support::{LIMIT, echo, error, message, one, shut_down, world, world_with};
+use crate::support::{LIMIT, echo, error, message, one, shut_down, tensor_of, values, world, world_with};
 use proptest::prelude::*;
 use pstrain::rpc::{CallErrorKind, ContextId, Mesh, Message, Methods, SentTensor, Value};
 use pstrain::topology::Rank;
@@ -18,7 +18,7 @@ fn pair() -> &'static [Mesh] {
 #[track_caller]
 fn round_trip(tensor: &Tensor) -> Tensor {
     let sent = message([tensor.shallow_clone().into()]);
-    one(pair()[0].call(Rank(1), "echo", sent)).into_tensor().expect("a tensor")
+    tensor_of(one(pair()[0].call(Rank(1), "echo", sent))).expect("a tensor")
 }
 
 /// The same shape, dtype and bits.
@@ -171,8 +171,8 @@ fn three_hundred_megabytes_travel() {
     let sent = message([tensor.shallow_clone().into()]);
     let mut methods = Methods::new();
     methods.add("check", async |incoming| {
-        let [tensor] = incoming.message.into_array()?;
-        let tensor = tensor.into_tensor()?;
+        let [came] = values(incoming.message);
+        let tensor = tensor_of(came)?;
         let expected = Tensor::arange(75_000_000, (Kind::Int, Device::Cpu));
         Ok(message([Value::Bool(tensor == expected)]))
     });

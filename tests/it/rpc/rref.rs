@@ -1,24 +1,31 @@
 //! References to objects of other ranks: how long they live, and where they can go.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{error, eventually, message, one, shut_down, world};
+use crate::support::{error, eventually, message, one, shut_down, values, world};
 use pstrain::rpc::{CallError, CallErrorKind, Incoming, Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
+use tokio::runtime::Builder;
 
 struct Counter(Mutex<i64>);
+
+/// The object behind a reference, for a thread that serves nobody.
+fn local<T: Any + Send + Sync>(rref: &RRef) -> Result<Arc<T>, CallError> {
+    Builder::new_current_thread().build().expect("a runtime").block_on(rref.local())
+}
 
 /// A counter that lives where it was made, and a place to keep an RRef.
 fn methods() -> Methods {
     let mut methods = Methods::new();
     methods.add("make", async |incoming| {
-        let [start] = incoming.message.into_array()?;
+        let [start] = values(incoming.message);
         let counter = Arc::new(Counter(Mutex::new(start.into_int()?)));
         Ok(message([incoming.mesh.objects().insert(counter).into()]))
     });
     methods.add("add", async |incoming| {
-        let [counter, by] = incoming.message.into_array()?;
+        let [counter, by] = values(incoming.message);
         let counter = counter.into_rref()?.local::<Counter>().await?;
         let mut value = counter.0.lock().expect("unpoisoned");
         *value += by.into_int()?;
@@ -29,7 +36,7 @@ fn methods() -> Methods {
     methods.add("keep", move |incoming: Incoming| {
         let kept = keep.clone();
         async move {
-            let [rref] = incoming.message.into_array()?;
+            let [rref] = values(incoming.message);
             kept.lock().expect("unpoisoned").push(rref.into_rref()?);
             Ok(Message::default())
         }
@@ -111,12 +118,9 @@ fn a_reference_comes_home_as_the_object_itself() {
     let [back] = back.into_list().expect("a list").try_into().expect("one");
     let back: RRef = Value::into_rref(back).expect("an RRef");
     assert_eq!(back.owner(), Rank(0));
-    let counter = back.wait_local::<Counter>().expect("local");
+    let counter = local::<Counter>(&back).expect("local");
     assert_eq!(*counter.0.lock().expect("unpoisoned"), 3);
-    assert_eq!(
-        back.wait_local::<String>().map(|_| ()).map_err(|error| error.kind),
-        Err(CallErrorKind::BadValue)
-    );
+    assert_eq!(local::<String>(&back).map(|_| ()).map_err(|error| error.kind), Err(CallErrorKind::BadValue));
     drop((own, back));
     eventually("it goes", || meshes[0].objects().is_empty());
     shut_down(meshes);
@@ -126,7 +130,7 @@ fn a_reference_comes_home_as_the_object_itself() {
 fn a_reference_is_of_no_use_on_a_rank_that_does_not_own_it() {
     let meshes = world(2, |_| methods());
     let counter = meshes[0].remote(Rank(1), "make", message([Value::Int(1)]));
-    let error = counter.wait_local::<Counter>().map(|_| ()).expect_err("elsewhere");
+    let error = local::<Counter>(&counter).map(|_| ()).expect_err("elsewhere");
     assert!(error.message.starts_with("the object lives on rank 1"), "{error}");
     drop(counter);
     eventually("it goes", || meshes[1].objects().is_empty());
@@ -159,7 +163,7 @@ fn what_goes_wrong_with_remote_shows_where_the_reference_is_used() {
 fn a_plain_message_can_be_kept_by_remote() {
     let meshes = world(2, |_| methods());
     let kept = meshes[1].remote(Rank(1), "echo", message([Value::Int(4), Value::Int(5)]));
-    let kept = kept.wait_local::<Mutex<Message>>().expect("filled");
+    let kept = local::<Mutex<Message>>(&kept).expect("filled");
     assert_eq!(kept.lock().expect("unpoisoned").values.len(), 2);
     shut_down(meshes);
 }

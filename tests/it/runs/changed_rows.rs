@@ -62,7 +62,7 @@ pub(super) fn tool(folder: &Path, args: &[&str]) -> std::process::Output {
     finish(pstrain(folder).arg("checkpoint").args(args))
 }
 
-/// Of each of a run's: its folder, its step, and the step of what it builds on.
+/// The listed checkpoints of a run: each one's folder, its step, and the step of what it builds on.
 fn listed(folder: &Path, run: &str) -> Vec<(String, u64, Option<u64>)> {
     let listed: Value = serde_json::from_str(&stdout(&tool(folder, &["list", run, "--json"]))).unwrap();
     let of = |one: &Value| {

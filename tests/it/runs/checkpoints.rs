@@ -92,25 +92,30 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
     }
 }
 
+/// The last step that a trainer has logged.
+fn last_step(metrics: &str) -> u64 {
+    let step = |line: &str| {
+        let record = serde_json::from_str::<Value>(line).ok()?;
+        (record["kind"] == "step").then(|| record["step"].as_u64())?
+    };
+    metrics.lines().rev().find_map(step).unwrap_or(0)
+}
+
 /// A rank at a time, in the middle of whatever it does; the model is what it would have been.
 #[test]
 fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
     let [whole, killed] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let settings = ["train.consistency=bsp", "train.steps=150", "checkpoint.every_steps=10"];
+    let settings = ["train.consistency=bsp", "train.steps=150", "checkpoint.every_steps=10", "log.every=1"];
     trained(whole.path(), &settings);
     let mut command = begin(killed.path(), &settings, &["--run-dir", "RUN", "--restarts", "9"]);
     let launcher = start(&mut command);
     let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
-    // Before that it has no ranks, perhaps.
-    eventually("a checkpoint", || {
-        let all = fs::read_dir(killed.path().join("RUN/checkpoints")).into_iter().flatten();
-        all.flatten().any(|one| one.file_name().as_encoded_bytes().starts_with(b"step-"))
-    });
     for round in 0..3 {
-        // Rank `round` of the attempt, some checkpoints after the one before.
-        std::thread::sleep(Duration::from_millis(830 * round));
+        // Rank `round` of the attempt, some checkpoints after the one before, and behind none of them.
+        let step = [13, 47, 81][round];
+        wait_for_metrics(killed.path(), |metrics| last_step(metrics) >= step);
         let children = fs::read_to_string(&ranks).unwrap_or_default();
-        if let Some(rank) = children.split_whitespace().nth(round as usize) {
+        if let Some(rank) = children.split_whitespace().nth(round) {
             let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
         }
     }
@@ -147,7 +152,8 @@ fn a_checkpoint_that_has_its_name_is_whole_whenever_ranks_are_killed() {
     for round in 0..rounds {
         let launcher = start(&mut begin(folder.path(), &settings, &attempt));
         eventually("the next checkpoint", || last() > saved);
-        // Spread over the two milliseconds or so from one to the next.
+        // Spread over the two milliseconds or so from one to the next. Nothing tells of what happens in between: the moment is
+        // what varies.
         std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 4000));
         let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
         let rank = ranks.split_whitespace().nth(round % 4).unwrap().parse().unwrap();
@@ -341,7 +347,7 @@ fn best_validations(folder: &Path, metric: &str, most: bool) -> Vec<u64> {
     found.into_iter().take(2).map(|(step, _)| step).collect()
 }
 
-/// Of the checkpoints that `list` calls the best, the steps.
+/// The steps of the checkpoints that `list` calls the best.
 fn listed_as_best(folder: &Path) -> Vec<u64> {
     let listed = finish(pstrain(folder).args(["checkpoint", "list", "RUN", "--json"]));
     assert_code(&listed, 0);

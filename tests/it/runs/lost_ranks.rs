@@ -5,7 +5,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::program::*;
-use crate::support::{regression, runs_by_default};
+use crate::support::{eventually, regression, runs_by_default};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -182,11 +182,8 @@ fn run_and_change_data(
     };
     let last = size - 1;
     let mut ranks: Vec<Child> = (0..last).map(run).collect();
-    let (began, only_one) = (Instant::now(), format!("waiting for trainer{last}\n"));
-    while !said(0).contains(&only_one) {
-        assert!(began.elapsed() < LIMIT, "{}", said(0));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let only_one = format!("waiting for trainer{last}\n");
+    eventually(&only_one, || said(0).contains(&only_one));
     change();
     ranks.push(run(last));
     let codes: Vec<_> = ranks.into_iter().map(|rank| wait(rank).status.code()).collect();

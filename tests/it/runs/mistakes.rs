@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::program::*;
 
-/// Of three numbers or more.
+/// A module of so many numbers, three or more.
 const LINEAR: &str = "input = [N]\nlayers = [{ type = \"linear\", in_features = N, out_features = 1 }]";
-/// Of so many ids.
+/// A module of so many different ids.
 const TABLE: &str = "input = [N]\ninput_dtype = \"int64\"\nlayers = [\n  \
                      { type = \"embedding\", num_embeddings = 300, embedding_dim = 1 }, \"flatten\",\n  \
                      { type = \"linear\", in_features = N, out_features = 1 },\n]";

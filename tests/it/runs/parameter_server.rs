@@ -10,6 +10,7 @@ use pstrain::runner::loader::Schedule;
 use pstrain::runner::one_process::OneProcess;
 use pstrain::runner::samples::Split;
 use pstrain::{model, runner};
+use serde_json::Value;
 
 /// A multilayer perceptron without dropout, so that a step is a function of parameters and batch alone.
 const PLAIN: &str = r#"
@@ -228,4 +229,26 @@ fn the_job_in_the_readme_trains() {
     let settings = ["cluster.world_size=3", "train.epochs=5"];
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
     assert_eq!(summary(folder.path())["eval"]["samples"], 297);
+}
+
+/// Two trainers have a server evaluate at once. Its activations are as large as their batches, whose size is their own.
+#[test]
+fn an_evaluation_takes_little_of_a_servers_memory() {
+    const MIB: u64 = 1 << 20;
+    let peak = |batch: &[&str]| -> u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let job = made_up(include_str!("../../../jobs/mnist_ps.toml"), 640);
+        fs::write(folder.path().join("job.toml"), job.replace("samples = 200", "samples = 3000")).unwrap();
+        let settings = ["cluster.world_size=3", "train.steps=5", "log.usage_every_ms=10"];
+        let settings = [&settings[..], batch].concat();
+        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+        let of_server = |record: &Value| record["role"] == "server";
+        let used = records(folder.path(), "rank").into_iter().filter(of_server);
+        used.filter_map(|record| record["resident_bytes"].as_u64())
+            .max()
+            .expect("the server tells what it uses")
+    };
+    let (usual, large) = (peak(&[]), peak(&["eval.batch_size=1000"]));
+    assert!(usual < 450 * MIB, "{} MiB", usual / MIB);
+    assert!(large > usual + 300 * MIB, "{} MiB, and {} with large batches", usual / MIB, large / MIB);
 }

@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -139,11 +138,10 @@ fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
         };
         let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "9"]));
         let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
-        wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 1);
-        // Another rank each time, at another place of its step.
-        std::thread::sleep(Duration::from_millis(20 + 35 * round));
+        // Another rank each time, at another step.
+        wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 2 + 5 * round);
         let children = fs::read_to_string(&ranks).unwrap_or_default();
-        if let Some(rank) = children.split_whitespace().nth(round as usize % 3) {
+        if let Some(rank) = children.split_whitespace().nth(round % 3) {
             let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
         }
         assert_code(&wait(launcher), 0);

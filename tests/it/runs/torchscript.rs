@@ -26,7 +26,8 @@ fn folder() -> tempfile::TempDir {
     fs::write(folder.path().join("job.toml"), JOB).unwrap();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs/digits_net.pt");
     fs::copy(shipped, folder.path().join("jobs/digits_net.pt")).unwrap();
-    for name in ["mlp", "nothing", "pickle", "wide", "frozen", "loops", "rows", "idle", "normed"] {
+    for name in ["mlp", "nothing", "pickle", "wide", "frozen", "loops", "rows", "idle", "normed", "resnet18"]
+    {
         fs::copy(format!("{DATA}/{name}.pt"), folder.path().join(format!("{name}.pt"))).unwrap();
     }
     folder
@@ -124,12 +125,23 @@ fn replicas_of_a_script_follow_one_process() {
 /// tests/data/ddp.py is the same with PyTorch's own DistributedDataParallel: batch normalisations and all.
 #[test]
 fn replicas_of_a_script_follow_distributed_data_parallel() {
+    follows_ddp("normed", "ddp");
+}
+
+/// torchvision's, a sixteenth as wide, with its twenty batch normalisations one behind another.
+#[test]
+fn replicas_of_a_resnet18_follow_distributed_data_parallel() {
+    follows_ddp("resnet18", "ddp_resnet18");
+}
+
+#[track_caller]
+fn follows_ddp(module: &str, figures: &str) {
     let folder = folder();
     let job = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
     fs::write(folder.path().join("job.toml"), job).unwrap();
     let settings = [
         "cluster.world_size=2",
-        "modules.net.torchscript=normed.pt",
+        &format!("modules.net.torchscript={module}.pt"),
         "train.consistency=bsp",
         "data.shuffle=false",
         "optimizer.type=sgd",
@@ -139,8 +151,8 @@ fn replicas_of_a_script_follow_distributed_data_parallel() {
         "train.steps=3",
     ];
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
-    let torchs = model::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ddp.safetensors")));
-    assert_close(&loaded(folder.path()), &torchs.unwrap());
+    let torchs = format!("{}/tests/data/{figures}.safetensors", env!("CARGO_MANIFEST_DIR"));
+    assert_close(&loaded(folder.path()), &model::load(Path::new(&torchs)).unwrap());
 }
 
 /// `nn.LSTM` computes with a list of its parameters. That its gradients are PyTorch's is for the tests of modules.
@@ -259,7 +271,7 @@ fn ranks_that_are_started_one_by_one_train_a_script_too() {
     assert_eq!(summary(folder.path())["steps"], 60);
 }
 
-/// Of layers and of TorchScript; with the prefix that a job of several modules writes, too.
+/// The model is one of layers or of TorchScript; with the prefix that a job of several modules writes, too.
 #[test]
 fn the_model_of_one_run_starts_the_next() {
     let folder = folder();

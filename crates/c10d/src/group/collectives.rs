@@ -1,9 +1,8 @@
 //! Broadcast, reduce, all-reduce and barrier.
 //!
-//! Of each operation there are two forms. The plain one borrows its tensors and returns when this rank's part is done;
-//! the one called `_async` owns them until its [`Work`] is waited for. Over NCCL both return when this thread's stream
-//! will wait for that part: what is computed on it later comes after, but the host does not wait, and what goes wrong
-//! shows in a later operation.
+//! Each operation has two forms. The plain one borrows its tensors and returns when this rank's part is done; the one called
+//! `_async` owns them until its [`Work`] is waited for. Over NCCL both return when this thread's stream will wait for that
+//! part: what is computed on it later comes after, but the host does not wait, and what goes wrong shows in a later operation.
 
 use tch::Tensor;
 

@@ -116,7 +116,7 @@ pub(super) fn alike<'a>(
     Ok(())
 }
 
-/// Of one dtype and device, as what is packed together must be.
+/// Checks that all tensors have one dtype and device, as what is packed together must.
 pub(super) fn one_kind(operation: &Operation, list: &'static str, tensors: &[Tensor]) -> Result<()> {
     let Some(first) = tensors.first() else {
         return Err(misuse(operation, format!("no {list}s"), "pass at least one"));

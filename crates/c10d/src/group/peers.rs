@@ -39,12 +39,12 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Of a group whose ranks have all met.
+    /// The peers of a group whose ranks have all met.
     pub fn new(group: &Arc<Handle>) -> Self {
         Self { group: Arc::downgrade(group), ..Self::default() }
     }
 
-    /// Of one over Gloo, `store` being the backend's. From now on nobody else gets into it.
+    /// The peers of a group over Gloo, `store` being the backend's. From now on nobody else gets into it.
     pub fn of_gloo(store: &Store, operation: &Operation, group: &Arc<Handle>) -> Result<Self, Error> {
         let address = |rank: u32| store.get(&format!("0/{rank}")).ok().and_then(|entry| listens_at(&entry));
         let addresses: Vec<_> = (0..operation.members.size()).map(address).collect();
@@ -57,7 +57,7 @@ impl Peers {
         Ok(Self { addresses, ends_with_failure: true, ..Self::new(group) })
     }
 
-    /// Of one whose ranks are meeting: of those that have left their addresses.
+    /// The peers of a group whose ranks are still meeting: those that have left their addresses.
     fn half_met(store: &Store, size: u32) -> Self {
         let came = |rank: u32| store.check_keys(&[&format!("0/{rank}")]).unwrap_or(false);
         let address = |rank: u32| listens_at(&store.get(&format!("0/{rank}")).ok()?);
@@ -165,6 +165,7 @@ impl Peers {
             if !silent.is_empty() || start.elapsed() > DEATH_LIMIT {
                 return silent;
             }
+            // Nothing tells when a port is closed but asking it.
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -28,7 +28,7 @@ pub struct PowerSgdOptions {
     /// Added to the norm of a column before dividing by it, so that a gradient of zeros stays one. PyTorch's default
     /// is 0, which makes it NaN.
     pub epsilon: f64,
-    /// Of the random factors at the start. Every further draw takes the next number as its seed.
+    /// The seed of the random factors at the start. Every further draw takes the next number as its seed.
     pub seed: u64,
 }
 

@@ -56,7 +56,6 @@ unsafe extern "C" {
         group: Group, device_type: i8, backend_type: u8, backend: *const BackendBox,
     ) -> Message;
     pub fn shim_group_set_name(group: Group, name: *const c_char) -> Message;
-    pub fn shim_group_sequence_number(group: Group, number: *mut u64) -> Message;
     pub fn shim_group_abort(group: Group) -> Message;
     pub fn shim_group_drop(group: *mut GroupBox);
     pub fn shim_grad_enabled() -> bool;

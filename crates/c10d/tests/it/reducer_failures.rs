@@ -43,6 +43,7 @@ fn slow_way_to(port: u16, slow: Arc<AtomicBool>, over: mpsc::Receiver<()>) -> u1
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = near.read(&mut buffer) {
             if slow.load(Ordering::SeqCst) {
+                // The time is the way's: nobody sends, and the end of the test ends it.
                 let _ = over.recv_timeout(Duration::from_millis(300));
             }
             far.write_all(&buffer[..read]).unwrap();

@@ -12,7 +12,7 @@ use tch::Tensor;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LIMIT: Duration = Duration::from_secs(60);
-/// For the system to hand over what it would.
+/// For the system to hand over what it would: nothing tells that nothing comes.
 const MOMENT: Duration = Duration::from_millis(300);
 
 fn member(store: &Store, rank: u32) -> ProcessGroup {
@@ -29,7 +29,7 @@ fn address_of(rank: u32, store: &Store) -> SocketAddr {
     (HERE, u16::from_be_bytes(port.try_into().unwrap())).into()
 }
 
-/// Of those connected to `port`, the ones that this process has taken in, by their own ports.
+/// The connections to `port` that this process has taken in, by their own ports.
 fn taken_in(port: u16) -> HashSet<u16> {
     const ESTABLISHED: &str = "01";
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

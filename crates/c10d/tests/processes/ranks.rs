@@ -13,8 +13,8 @@ use tch::{Device, Kind, Tensor};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Of the operations in which a rank is killed. Gloo ends them at once, but for one that was in the middle of a message on
-/// the connection that broke: that runs out of time.
+/// The timeout of operations in which a rank is killed. Gloo ends them at once, but for one that was in the middle of a message
+/// on the connection that broke: that runs out of time.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A connection that breaks is noticed sooner than that.

@@ -17,7 +17,7 @@ pub(in crate::rpc::thread) type Holding =
 #[derive(Default)]
 pub(in crate::rpc::thread) struct References {
     held: RefCell<HashMap<u64, Holding>>,
-    /// Of those that came in messages.
+    /// The next key of those that came in messages.
     next: Cell<u64>,
 }
 

@@ -16,7 +16,7 @@ use crate::job::Place;
 
 /// In front of the name of a folder that is being written.
 const UNFINISHED: &str = ".writing-";
-/// Of a file that is written in small pieces.
+/// The buffer of a file that is written in small pieces.
 const BUFFER_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Store for Folder {
         let opened = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
         let file = opened.with_context(cannot_read)?;
         let found = file.metadata().with_context(cannot_read)?;
-        ensure!(found.is_file(), "`{}` is no file", path.display());
+        ensure!(found.is_file(), "`{}` is not a regular file", path.display());
         Ok(Box::new(OpenFile { bytes: found.len(), file }))
     }
 

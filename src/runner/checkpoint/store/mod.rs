@@ -130,7 +130,7 @@ fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Of a file that is read at once. The manifest of a model of a million tensors has less.
+/// The largest file that is read at once. The manifest of a model of a million tensors has less.
 const MOST_TEXT: u64 = 256 << 20;
 
 /// The whole of a small file.
@@ -192,15 +192,15 @@ impl Read for InOrder<'_> {
 }
 
 /// A file that is written and counted, with what its manifest has to say of it.
-pub struct Counted {
+pub struct CountedFile {
     sink: Box<dyn Sink>,
     hash: Sha256,
     bytes: u64,
 }
 
-impl Counted {
-    pub fn new(sink: Box<dyn Sink>) -> Counted {
-        Counted { sink, hash: Sha256::new(), bytes: 0 }
+impl CountedFile {
+    pub fn new(sink: Box<dyn Sink>) -> CountedFile {
+        CountedFile { sink, hash: Sha256::new(), bytes: 0 }
     }
 
     /// The size of the file, and its SHA-256.
@@ -213,7 +213,7 @@ impl Counted {
     }
 }
 
-impl Write for Counted {
+impl Write for CountedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.sink.write(bytes)?;
         self.hash.update(&bytes[..count]);

@@ -46,7 +46,8 @@ pub enum Role {
 }
 
 impl Import {
-    /// Of the host's own interfaces, those that give an i32 without a pointer to put it give a handle, or as good as one.
+    /// Whether it gives a handle, or as good as one: those of the host's own interfaces do that give an i32 without a pointer
+    /// to put it.
     pub fn gives_handle(&self) -> bool {
         self.module.contains("tensors") && self.result == Some(ValType::I32)
     }

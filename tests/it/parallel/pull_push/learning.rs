@@ -12,7 +12,7 @@ fn accuracy(summary: &Value) -> f64 {
     summary["eval"]["accuracy"].as_f64().unwrap()
 }
 
-/// Of all values as f32.
+/// The share that travelled of all values as f32.
 fn share_moved(summary: &Value) -> f64 {
     let bytes = |key: &str| summary["pull_push"][key].as_u64().unwrap() as f64;
     (bytes("pushed_bytes") + bytes("pulled_bytes")) / bytes("full_bytes")

@@ -6,8 +6,9 @@ use pstrain::autograd::Autograd;
 use pstrain::job::{Consistency, Filter, ModuleSpec};
 use pstrain::model::Module;
 use pstrain::optimizers::{OptimizerSpec, Sgd};
+use pstrain::parallel::calls::range;
 use pstrain::parallel::{DistributedOptimizer, Forward, Outcome, Pulled, RangeServer, Traffic};
-use pstrain::rpc::{Mesh, Message, Methods, RRef, Value};
+use pstrain::rpc::{Call, Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
 use tch::{Kind, Tensor};
 
@@ -105,7 +106,7 @@ fn moved(before: Traffic, after: Traffic) -> [u64; 2] {
     [after.pushed_bytes - before.pushed_bytes, after.pulled_bytes - before.pulled_bytes]
 }
 
-/// Of the 2,410 values the first server has 1,205, all of the first weight's 2,048.
+/// The first server has 1,205 of the 2,410 values, all of the first weight's 2,048 among them.
 #[test]
 fn only_what_changed_travels() {
     const FIRST_BIAS: u64 = 4 * 32;
@@ -192,11 +193,11 @@ fn assert_says<T: std::fmt::Debug>(result: anyhow::Result<T>, what: &str) {
 /// A server that answers a pull, or a push, with `answer`.
 fn lying(answer: fn() -> Vec<Value>) -> World {
     World::new(move |_, methods| {
-        methods.add("range.get", async |incoming| {
+        methods.add(range::Get::NAME, async |incoming| {
             Ok(Message::new(vec![incoming.mesh.objects().insert(Arc::new(())).into()]))
         });
-        methods.add("range.optimizer", async |_| Ok(Message::default()));
-        for method in ["range.pull", "range.push"] {
+        methods.add(range::Optimize::NAME, async |_| Ok(Message::default()));
+        for method in [range::Pull::NAME, range::Push::NAME] {
             methods.add(method, move |_| std::future::ready(Ok(Message::new(answer()))));
         }
     })
@@ -244,12 +245,15 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     let call = |method: &'static str, values: Vec<Value>| {
         mesh.call(Rank(0), method, Message::new(values)).wait().map(|message| message.values)
     };
-    let range = || -> RRef { call("range.get", vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
+    let get =
+        || -> RRef { call(range::Get::NAME, vec!["net".into()]).unwrap().remove(0).into_rref().unwrap() };
     let push_at = |lr_factor: f64, used: i64, marks: &[u8], parts: Vec<Tensor>| {
         let weight = Value::Float(8.0);
-        let head = vec![range().into(), used.into(), weight, lr_factor.into(), Value::Bytes(marks.to_vec())];
+        let head = vec![get().into(), used.into(), weight, lr_factor.into(), Value::Bytes(marks.to_vec())];
         let parts = parts.into_iter().map(Value::from);
-        call("range.push", head.into_iter().chain(parts).collect()).map(drop).map_err(anyhow::Error::from)
+        call(range::Push::NAME, head.into_iter().chain(parts).collect())
+            .map(drop)
+            .map_err(anyhow::Error::from)
     };
     let push = |used: i64, marks: &[u8], parts: Vec<Tensor>| push_at(1.0, used, marks, parts);
     let kept = |counts: i32, offset: i16, value: f32| {
@@ -257,7 +261,7 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
         vec![Tensor::from_slice(&[counts]), Tensor::from_slice(&offsets), Tensor::from_slice(&values)]
     };
     assert_says(
-        call("range.get", vec!["nut".into()]).map(drop).map_err(Into::into),
+        call(range::Get::NAME, vec!["nut".into()]).map(drop).map_err(Into::into),
         "not a server of module `nut`",
     );
     assert_says(push(0, &[1, 1], kept(13, 0, 1.0)), "gradients of 2 segments came for 1");
@@ -270,15 +274,18 @@ fn a_trainers_nonsense_is_refused_and_changes_nothing() {
     );
     for factor in [f64::NAN, f64::INFINITY, -1.0] {
         assert_says(push_at(factor, 0, &[1], kept(13, 0, 1.0)), "a learning rate is not multiplied by");
-        let half = vec![range().into(), Value::Int(0), Value::Int(1), factor.into()];
+        let half = vec![get().into(), Value::Int(0), Value::Int(1), factor.into()];
         assert_says(
-            call("range.push_measured", half).map(drop).map_err(Into::into),
+            call(range::PushMeasured::NAME, half).map(drop).map_err(Into::into),
             "gradients are not multiplied by",
         );
     }
-    let half = vec![range().into(), Value::Int(0), Value::Int(1), 0.5.into()];
-    assert_says(call("range.push_measured", half).map(drop).map_err(Into::into), "there are no rounds here");
-    let other = call("range.optimizer", vec![range().into(), "{\"type\":\"sgd\"}".into()]).map(drop);
+    let half = vec![get().into(), Value::Int(0), Value::Int(1), 0.5.into()];
+    assert_says(
+        call(range::PushMeasured::NAME, half).map(drop).map_err(Into::into),
+        "there are no rounds here",
+    );
+    let other = call(range::Optimize::NAME, vec![get().into(), "{\"type\":\"sgd\"}".into()]).map(drop);
     assert_says(other.map_err(Into::into), "the request of rank 2: `options`: missing field");
     trainer.1.refresh().unwrap();
     assert_eq!(values(&trainer.0), before);

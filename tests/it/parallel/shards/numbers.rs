@@ -10,7 +10,7 @@ use super::*;
 /// Different rows that the samples may ask for.
 const KNOWN: i64 = 40;
 const STEPS: u64 = 20;
-/// Of each trainer: of different sizes.
+/// The samples of each trainer's batch: different sizes.
 const BATCHES: [i64; 2] = [12, 4];
 /// Ids in a sample.
 const LENGTH: i64 = 6;

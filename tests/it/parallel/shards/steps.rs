@@ -1,5 +1,8 @@
 //! What travels, how steps meet, and what owners refuse.
 
+use pstrain::parallel::calls::shard;
+use pstrain::rpc::Call;
+
 use super::*;
 
 // ---- What travels ----
@@ -71,7 +74,7 @@ fn an_update_never_breaks_the_backward_of_another_trainer_and_counts_as_its_stal
     let (mut slow, mut fast) = (trainer(0), trainer(1));
     let ids = Tensor::from_slice(&[1i64, 2, 9]).unsqueeze(-1);
     let context = slow.autograd.context();
-    let output = slow.module.forward(&context, std::slice::from_ref(&ids)).unwrap();
+    let output = look_up(&slow.module, &context, std::slice::from_ref(&ids)).unwrap();
     let read = output.detach().copy();
     assert_eq!(fast.step(&ids, |rows| rows.square().sum(Kind::Float)).1, 0);
     // The gradient of a square is twice what was read.
@@ -96,7 +99,7 @@ fn evaluation_sees_the_first_values_of_rows_and_makes_none() {
     let _ = module.predict(std::slice::from_ref(&unseen)).unwrap();
     assert!(world.rows().is_empty());
     let context = world.autograds[0].context();
-    assert_eq!(module.forward(&context, std::slice::from_ref(&seen)).unwrap().detach(), first);
+    assert_eq!(look_up(&module, &context, std::slice::from_ref(&seen)).unwrap().detach(), first);
     assert_eq!(world.rows().into_keys().collect::<Vec<_>>(), [5, 1 << 40]);
     drop((context, module));
     world.end();
@@ -110,7 +113,7 @@ fn gradients_of_rows_that_are_not_finite_change_no_row_and_are_told() {
     let ids = Tensor::from_slice(&[1i64, 2]).unsqueeze(-1);
     let mut step = |loss: &dyn Fn(&Tensor) -> Tensor| {
         let context = world.autograds[0].context();
-        let loss = loss(&module.forward(&context, std::slice::from_ref(&ids)).unwrap());
+        let loss = loss(&look_up(&module, &context, std::slice::from_ref(&ids)).unwrap());
         assert!(loss.double_value(&[]).is_finite());
         let backward = world.autograds[0].backward(&context, &[loss], false);
         let stepping = optimizer.step(&context, &backward, 2).unwrap();
@@ -138,7 +141,7 @@ fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
     let module = world.module(0);
     let said = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        format!("{:#}", module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)]).unwrap_err())
+        format!("{:#}", look_up(&module, &context, &[Tensor::from_slice(ids).unsqueeze(-1)]).unwrap_err())
     };
     assert!(said(&[3, 10]).starts_with("module `table`: id 10 is not below num_embeddings = 10\n"));
     assert!(said(&[-2]).starts_with("module `table`: id -2 is negative\n"));
@@ -150,16 +153,16 @@ fn an_id_that_has_no_row_is_named_with_the_limit_and_the_module() {
 fn a_table_that_is_full_says_so_and_makes_no_row() {
     let world = World::start(&sharded("hash", 1, "[1]", &embedding(3)), Consistency::Async);
     let module = world.module(0);
-    let look_up = |ids: &[i64]| {
+    let rows_of = |ids: &[i64]| {
         let context = world.autograds[0].context();
-        module.forward(&context, &[Tensor::from_slice(ids).unsqueeze(-1)])
+        look_up(&module, &context, &[Tensor::from_slice(ids).unsqueeze(-1)])
     };
-    let _ = look_up(&[1, 2]).unwrap();
-    let said = format!("{:#}", look_up(&[1, 2, 300, 400]).unwrap_err());
+    let _ = rows_of(&[1, 2]).unwrap();
+    let said = format!("{:#}", rows_of(&[1, 2, 300, 400]).unwrap_err());
     let expected = "module `table`: there is no room for the row of id 400: this rank holds num_embeddings = 3 rows at most";
     assert!(said.contains(expected), "{said}");
     assert_eq!(world.rows().len(), 2);
-    let _ = look_up(&[2, 300]).unwrap();
+    let _ = rows_of(&[2, 300]).unwrap();
     drop(module);
     world.end();
 }
@@ -174,32 +177,37 @@ fn what_no_sharded_module_would_send_is_refused_by_the_owner() {
     };
     let ids = |ids: &[i64]| vec![Value::Int(0), Tensor::from_slice(ids).into()];
     assert!(
-        said("shard.rows", ids(&[7])).contains("id 7 is not among the rows of this rank, from 0 to below 5")
+        said(shard::LookUp::NAME, ids(&[7]))
+            .contains("id 7 is not among the rows of this rank, from 0 to below 5")
     );
-    assert!(said("shard.rows", ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
-    assert!(said("shard.rows", ids(&[2, 1])).contains("ids are to ascend"));
-    assert!(said("shard.rows", ids(&[1, 1])).contains("ids are to ascend"));
+    assert!(said(shard::LookUp::NAME, ids(&[i64::MIN, i64::MAX])).contains("is not among the rows"));
+    assert!(said(shard::LookUp::NAME, ids(&[2, 1])).contains("ids are to ascend"));
+    assert!(said(shard::LookUp::NAME, ids(&[1, 1])).contains("ids are to ascend"));
     assert!(
-        said("shard.rows", vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
+        said(shard::LookUp::NAME, vec![Value::Int(0), Tensor::from_slice(&[1.0f32]).into()])
             .contains("ids are int64 [n]")
     );
     let momentum = r#"{"spec": {"type": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": false, "maximize": false}, "groups": []}"#;
     assert!(
-        said("shard.optimize", vec![momentum.into()]).contains("sgd with momentum cannot update single rows")
+        said(shard::Optimize::NAME, vec![momentum.into()])
+            .contains("sgd with momentum cannot update single rows")
     );
     let terms = |lr_factor: f64, factor: Value| {
         let terms = [Value::Int(1), Value::Float(8.0), lr_factor.into(), factor, Value::Bool(false)];
         vec![Value::Nil, Value::List(terms.into())]
     };
     assert!(
-        said("shard.step", terms(f64::NAN, Value::Nil)).contains("a learning rate is not multiplied by NaN")
+        said(shard::Step::NAME, terms(f64::NAN, Value::Nil))
+            .contains("a learning rate is not multiplied by NaN")
     );
-    assert!(said("shard.step", terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5"));
+    assert!(
+        said(shard::Step::NAME, terms(1.0, (-0.5).into())).contains("gradients are not multiplied by -0.5")
+    );
     let weightless =
         Value::List(vec![Value::Int(1), Value::Float(-1.0), 1.0.into(), Value::Nil, Value::Bool(false)]);
-    assert!(said("shard.step", vec![Value::Nil, weightless]).contains("a step does not weigh -1"));
+    assert!(said(shard::Step::NAME, vec![Value::Nil, weightless]).contains("a step does not weigh -1"));
     assert!(
-        said("shard.step", vec![Value::Nil, Value::List(vec![])])
+        said(shard::Step::NAME, vec![Value::Nil, Value::List(vec![])])
             .contains("expected five terms of a step, found 0")
     );
     drop(module);

@@ -26,7 +26,7 @@ pub type States = Vec<(String, ModuleState)>;
 pub struct World {
     pub job: Job,
     pub ranks: Vec<Node>,
-    /// Of the trainers.
+    /// Where the trainers meet.
     barrier: Barrier,
 }
 

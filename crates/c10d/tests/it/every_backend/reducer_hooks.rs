@@ -6,7 +6,7 @@ use c10d::reducer::{Bucket, CommHook, Hook, PowerSgd, PowerSgdOptions, ReducerOp
 use c10d::{ProcessGroup, ReduceOp, Result};
 use tch::{Kind, Tensor};
 
-/// Of one backward on each of two ranks: the averages.
+/// The averages of one backward on each of two ranks.
 fn averages(hook: impl Fn() -> Hook + Sync, steps: i64) -> Vec<Vec<Tensor>> {
     ranks(2, |group| {
         let model = Mlp::new(1);

@@ -93,7 +93,7 @@ impl Access {
             let by_http = endpoint.starts_with("http://");
             ensure!(
                 by_http || endpoint.starts_with("https://"),
-                "{name} is no address of a store\n  hint: it begins with https://"
+                "{name} is not the address of a store\n  hint: it begins with https://"
             );
             let allowed = self
                 .value(ALLOW_HTTP)
@@ -190,7 +190,7 @@ mod tests {
           hint: use https://, or set AWS_ALLOW_HTTP=true where nobody is on the way
         ");
         insta::assert_snapshot!(with("AWS_ENDPOINT_URL_S3", "127.0.0.1:9000"), @r"
-        `s3://bucket/prefix`: AWS_ENDPOINT_URL_S3 is no address of a store
+        `s3://bucket/prefix`: AWS_ENDPOINT_URL_S3 is not the address of a store
           hint: it begins with https://
         ");
         insta::assert_snapshot!(with(TIMEOUT, "0"), @r"

@@ -15,7 +15,7 @@ use crate::job::Place;
 use crate::profile::beat;
 use crate::runner::checkpoint::store::Sink;
 
-/// Of a part, unless the object would have too many: a store takes 10,000.
+/// The size of a part, unless the object would have too many: a store takes 10,000.
 const PART_BYTES: u64 = 8 << 20;
 const MOST_PARTS: u64 = 9_000;
 /// So many parts are on their way at once, and one more is being filled.
@@ -27,11 +27,11 @@ pub struct Upload {
     place: Place,
     part_bytes: usize,
     part: Vec<u8>,
-    parts: Option<Parts>,
+    parts: Option<UploadParts>,
 }
 
-/// Of an object that is too large to be put at once.
-struct Parts {
+/// The parts of an object that is too large to be put at once.
+struct UploadParts {
     upload: Box<dyn MultipartUpload>,
     sent: FuturesUnordered<BoxFuture<'static, Result<(), Failed>>>,
 }
@@ -48,9 +48,9 @@ impl Upload {
         let client = &self.client;
         if self.parts.is_none() {
             let upload = client.begin_upload(&self.key)?;
-            self.parts = Some(Parts { upload, sent: FuturesUnordered::new() });
+            self.parts = Some(UploadParts { upload, sent: FuturesUnordered::new() });
         }
-        let Some(Parts { upload, sent }) = &mut self.parts else { return Ok(()) };
+        let Some(UploadParts { upload, sent }) = &mut self.parts else { return Ok(()) };
         let part = std::mem::take(&mut self.part);
         sent.push(Box::pin(within(client.patience(), upload.put_part(PutPayload::from(part)))));
         while sent.len() >= ON_THEIR_WAY {
@@ -67,7 +67,7 @@ impl Upload {
         if !self.part.is_empty() {
             self.send()?;
         }
-        let Some(Parts { upload, sent }) = &mut self.parts else { return Ok(()) };
+        let Some(UploadParts { upload, sent }) = &mut self.parts else { return Ok(()) };
         while let Some(sent) = self.client.wait_for(sent.next()) {
             sent?;
             beat();
@@ -110,7 +110,7 @@ impl Drop for Upload {
     fn drop(&mut self) {
         // Of what was not completed the store keeps the parts, if it is not told: when it cannot be told now, docs/checkpoints.md
         // says how the bucket loses them.
-        if let Some(Parts { mut upload, sent }) = self.parts.take() {
+        if let Some(UploadParts { mut upload, sent }) = self.parts.take() {
             drop(sent);
             let _ = self.client.wait(async { upload.abort().await });
         }

@@ -20,12 +20,12 @@ use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training}
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
-    Ask, Asked, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, Stop, Stopped, Write,
-    Written,
+    Ask, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, ResumedFrom, Stop, Stopped,
+    Write, Written,
 };
 use crate::topology::Rank;
 
-pub struct Keeper {
+pub struct Coordinator {
     name: String,
     world_size: u32,
     training: Training,
@@ -68,7 +68,7 @@ struct Failures {
     first: String,
 }
 
-impl Keeper {
+impl Coordinator {
     /// `job_text`: the job as resolved; `run`: the run folder.
     pub fn new(
         job: &Job,
@@ -76,13 +76,13 @@ impl Keeper {
         (job_text, run): (String, &Path),
         resumed: Option<Place>,
         autograd: &Arc<Autograd>,
-    ) -> Arc<Keeper> {
+    ) -> Arc<Coordinator> {
         let within = within(training, run);
         if training.checkpoint.is_some() && training.task == Task::Train {
             // What cannot be removed now is told when something is to be written there.
             let _ = store::open(&within).and_then(|store| store.remove_unfinished());
         }
-        Arc::new(Keeper {
+        Arc::new(Coordinator {
             name: job.name.clone(),
             world_size: job.cluster.world_size.0,
             training: training.clone(),
@@ -97,43 +97,43 @@ impl Keeper {
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |incoming, Begin { state: Json(state), number }| {
-            let (keeper, from) = (keeper.clone(), incoming.from);
-            async move { keeper.begin(from, state, number).await }
+            let (coordinator, from) = (coordinator.clone(), incoming.from);
+            async move { coordinator.begin(from, state, number).await }
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |incoming, Pause { number, state: Json(state) }| {
-            let (keeper, from) = (keeper.clone(), incoming.from);
-            async move { keeper.pause(from, number, state).await }
+            let (coordinator, from) = (coordinator.clone(), incoming.from);
+            async move { coordinator.pause(from, number, state).await }
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |incoming, Away { state: Json(state) }| {
-            let came = keeper.other_trainer(incoming.from).map(|from| {
-                lock(&keeper.state).away.insert(from, state);
-                keeper.notify();
+            let came = coordinator.other_trainer(incoming.from).map(|from| {
+                lock(&coordinator.state).away.insert(from, state);
+                coordinator.notify();
             });
             std::future::ready(came)
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |incoming, Back {}| {
-            let (keeper, from) = (keeper.clone(), incoming.from);
-            async move { keeper.back(from).await }
+            let (coordinator, from) = (coordinator.clone(), incoming.from);
+            async move { coordinator.back(from).await }
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |_, Stop {}| {
-            let keeper = keeper.clone();
-            async move { keeper.stop().await }
+            let coordinator = coordinator.clone();
+            async move { coordinator.stop().await }
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |_, Ask {}| {
-            let keeper = keeper.clone();
-            async move { on_thread("ask", move || keeper.tell()).await }
+            let coordinator = coordinator.clone();
+            async move { on_thread("ask", move || coordinator.resumed_from()).await }
         });
-        let keeper = self.clone();
+        let coordinator = self.clone();
         methods.serve(move |incoming, Restore {}| {
-            let (keeper, from) = (keeper.clone(), incoming.from);
-            async move { keeper.restore(from).await }
+            let (coordinator, from) = (coordinator.clone(), incoming.from);
+            async move { coordinator.restore(from).await }
         });
     }
 
@@ -209,10 +209,10 @@ impl Keeper {
             changes.changed().await.map_err(|_| CallError::failed("this rank has ended"))?;
         };
         let (taken, told) = oneshot::channel();
-        let keeper = self.clone();
+        let coordinator = self.clone();
         let run = move || {
             let mut taken = Some(taken);
-            let written = keeper.write(state.steps, &trainers, &checkpoints, || {
+            let written = coordinator.write(state.steps, &trainers, &checkpoints, || {
                 // Whoever asked may be gone: that is found elsewhere.
                 let _ = taken.take().map(|taken| taken.send(()));
             });
@@ -239,12 +239,12 @@ impl Keeper {
 
     /// What is being written is the run's last checkpoint: no trainer goes on behind it. Does not return: the run ends.
     async fn save_the_last(self: &Arc<Self>) -> Result<Begun, CallError> {
-        let keeper = self.clone();
+        let coordinator = self.clone();
         let saved = on_thread("stop", move || {
-            let failures = lock(&keeper.state).failures.all;
-            let writing = lock(&keeper.state).writing.take();
-            keeper.note(writing);
-            Ok(lock(&keeper.state).failures.all == failures)
+            let failures = lock(&coordinator.state).failures.all;
+            let writing = lock(&coordinator.state).writing.take();
+            coordinator.note(writing);
+            Ok(lock(&coordinator.state).failures.all == failures)
         });
         let saved = saved.await?;
         lock(&self.state).stopped = Some(saved);
@@ -398,11 +398,11 @@ impl Keeper {
         Err(CallError::failed(format_args!("rank {from} is not one of the other trainers")))
     }
 
-    fn tell(&self) -> Result<Asked> {
+    fn resumed_from(&self) -> Result<ResumedFrom> {
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
-        Ok(Asked { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
+        Ok(ResumedFrom { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
     }
 
     async fn restore(self: Arc<Self>, from: Rank) -> Result<(), CallError> {
@@ -416,8 +416,8 @@ impl Keeper {
             now.waiting.insert(from) && now.waiting.len() == trainers.len()
         };
         if is_last {
-            let keeper = self.clone();
-            let loaded = on_thread("resume", move || keeper.load()).await;
+            let coordinator = self.clone();
+            let loaded = on_thread("resume", move || coordinator.load()).await;
             lock(&self.state).restored = Some(loaded.map_err(|error| error.to_string()));
             self.notify();
         }
