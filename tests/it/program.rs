@@ -19,7 +19,12 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// The program, in `folder`, with nothing of this process's environment that a job would read.
 pub fn pstrain(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    clean(env!("CARGO_BIN_EXE_pstrain"), folder)
+}
+
+/// Any program as [`pstrain`] is run.
+pub fn clean(program: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null());
     let of_ranks =
         ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"];
