@@ -77,7 +77,7 @@ interop: build
 	@scripts/setup-interop
 	cargo build --quiet --package c10d --examples
 	scripts/interop
-	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints runs::object_store
+	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints runs::guide runs::object_store
 
 # A run told to TensorBoard's own reader, Prometheus' promtool, OpenTelemetry's messages and a real MLflow server, which it fetches.
 test-exporters: build
