@@ -52,7 +52,9 @@ pub fn read(chapter: &str) -> Result<Vec<Block>, String> {
                 _ => file(&inside),
             };
             let content = content.ok_or_else(|| {
-                format!("line {at}: a block of `{language}` that is neither commands nor a file with its name")
+                format!(
+                    "line {at}: a block of `{language}` that is neither commands nor a file with its name"
+                )
             })?;
             blocks.push(Block { needs: needs.take(), content });
         } else if !line.is_empty() && needs.is_some() {
@@ -109,7 +111,10 @@ fn a_chapter_is_files_and_commands() {
     );
     let Content::Console(commands) = &blocks[1].content else { panic!("{blocks:?}") };
     assert_eq!((commands[0].text.as_str(), commands[0].line), ("a \\\nb", 8));
-    assert_eq!((commands[0].expected.as_slice(), commands[0].shows_its_code), (&["said".to_owned()][..], true));
+    assert_eq!(
+        (commands[0].expected.as_slice(), commands[0].shows_its_code),
+        (&["said".to_owned()][..], true)
+    );
     assert!(!commands[1].shows_its_code);
     let or = Some(("net.pt".into(), "jobs/net.pt".into()));
     assert_eq!(blocks[2].needs, Some(Needs { what: "torch".into(), or }));

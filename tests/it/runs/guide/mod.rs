@@ -8,7 +8,7 @@ mod shell;
 use std::fs;
 use std::path::Path;
 
-use crate::program::interop_python;
+use crate::program::python_with_torch;
 use shell::Have;
 
 /// A test for each chapter, and the list of them.
@@ -35,12 +35,11 @@ chapters! {
     what_goes_wrong: "9-what-goes-wrong.md",
 }
 
-/// What the other test of this chapter has made before, or leaves out.
+/// With what the test above leaves out: PyTorch writes the model, and reads what was trained.
 #[test]
 #[ignore = "needs a Python with PyTorch: `make interop` runs it"]
 fn own_model_with_python() {
-    let python = interop_python("setup.py").get_program().to_owned();
-    let programs = Path::new(&python).parent().expect("a folder").to_owned();
+    let programs = python_with_torch().parent().expect("a folder").to_owned();
     shell::run("5-own-model.md", Some(Have { what: "torch", programs }));
 }
 
@@ -51,8 +50,7 @@ fn guide() -> std::path::PathBuf {
 #[test]
 fn every_chapter_is_run_and_stands_in_the_index() {
     let files = fs::read_dir(guide()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut files: Vec<String> =
-        files.filter(|name| name.ends_with(".md") && name != "README.md").collect();
+    let mut files: Vec<String> = files.filter(|name| name.ends_with(".md") && name != "README.md").collect();
     files.sort();
     assert_eq!(files, CHAPTERS);
     let index = fs::read_to_string(guide().join("README.md")).unwrap();
@@ -76,7 +74,10 @@ fn every_link_of_the_guide_leads_somewhere() {
             if !heading.is_empty() {
                 let linked = fs::read_to_string(&path).unwrap();
                 let headings = linked.lines().filter(|line| line.starts_with('#')).map(anchor);
-                assert!(headings.collect::<Vec<_>>().contains(&heading.to_owned()), "docs/guide/{name}: {target}");
+                assert!(
+                    headings.collect::<Vec<_>>().contains(&heading.to_owned()),
+                    "docs/guide/{name}: {target}"
+                );
             }
             links += 1;
         }

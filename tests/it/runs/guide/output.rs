@@ -80,7 +80,9 @@ fn number(text: &[char]) -> &[char] {
     let is_inside = |at: usize| match text.get(at) {
         Some(c) if c.is_ascii_digit() => true,
         Some('.' | ',' | ':' | '-') => at > 0 && text.get(at + 1).is_some_and(char::is_ascii_digit),
-        Some('e') => matches!(text.get(at + 1..at + 3), Some(['-', digit]) if at > 0 && digit.is_ascii_digit()),
+        Some('e') => {
+            matches!(text.get(at + 1..at + 3), Some(['-', digit]) if at > 0 && digit.is_ascii_digit())
+        }
         _ => false,
     };
     let end = (0..).find(|&at| !is_inside(at)).expect("a text ends");
