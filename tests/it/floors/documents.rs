@@ -108,7 +108,9 @@ fn named_commands(text: &str) -> impl Iterator<Item = Vec<&str>> {
         text.match_indices(before).filter_map(move |(at, _)| {
             let rest = text[at + before.len()..].split(['`', '\n']).next()?;
             let mut words = rest.split(' ');
-            let group = words.next().filter(|word| word.chars().all(|c| c.is_ascii_lowercase()))?;
+            let group = words
+                .next()
+                .filter(|word| *word != "help" && word.chars().all(|c| c.is_ascii_lowercase()))?;
             let inner = words.next().filter(|_| GROUPS.contains(&group));
             let inner = inner.filter(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase()));
             Some([group].into_iter().chain(inner).collect())

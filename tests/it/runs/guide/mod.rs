@@ -6,7 +6,7 @@ mod output;
 mod shell;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::program::python_with_torch;
 use shell::Have;
@@ -39,11 +39,18 @@ chapters! {
 #[test]
 #[ignore = "needs a Python with PyTorch: `make interop` runs it"]
 fn own_model_with_python() {
-    let programs = python_with_torch().parent().expect("a folder").to_owned();
+    let programs = python_with_torch().parent().map(Path::to_owned);
     shell::run("5-own-model.md", Some(Have { what: "torch", programs }));
 }
 
-fn guide() -> std::path::PathBuf {
+/// With the building of a plug-in in Python, which has an interpreter in it.
+#[test]
+#[ignore = "takes half a minute: `make test-all` runs it"]
+fn own_loss_in_python() {
+    shell::run("4-own-loss.md", Some(Have { what: "half a minute", programs: None }));
+}
+
+fn guide() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide")
 }
 

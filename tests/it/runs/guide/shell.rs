@@ -22,7 +22,7 @@ pub struct Have {
     /// As in `<!-- needs: torch -->`.
     pub what: &'static str,
     /// The folder of its programs, before all others.
-    pub programs: PathBuf,
+    pub programs: Option<PathBuf>,
 }
 
 /// Runs the chapter, but for the blocks that need what there is not.
@@ -135,7 +135,7 @@ impl Script<'_> {
 
     fn path(&self, have: Option<&Have>) -> std::ffi::OsString {
         let program = Path::new(env!("CARGO_BIN_EXE_pstrain")).parent().expect("a folder").to_owned();
-        let before = have.map(|have| have.programs.clone()).into_iter().chain([program]);
+        let before = have.and_then(|have| have.programs.clone()).into_iter().chain([program]);
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         std::env::join_paths(before.chain(std::env::split_paths(&inherited))).expect("folders")
     }
