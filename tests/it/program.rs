@@ -19,7 +19,12 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// The program, in `folder`, with nothing of this process's environment that a job would read.
 pub fn pstrain(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    clean(env!("CARGO_BIN_EXE_pstrain"), folder)
+}
+
+/// Any program as [`pstrain`] is run.
+pub fn clean(program: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null());
     let of_ranks =
         ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"];
@@ -31,12 +36,16 @@ pub fn pstrain(folder: &Path) -> Command {
     command
 }
 
-/// A script of the repository, by the Python with PyTorch that `make interop` has set up.
+/// The Python with PyTorch that `make interop` has set up.
+pub fn python_with_torch() -> PathBuf {
+    let named = std::env::var_os("INTEROP_PYTHON").map(PathBuf::from);
+    named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".deps/interop/bin/python"))
+}
+
+/// A script of the repository, by that Python.
 pub fn interop_python(script: &str) -> Command {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = std::env::var_os("INTEROP_PYTHON");
-    let python = python.map_or_else(|| repository.join(".deps/interop/bin/python"), PathBuf::from);
-    let mut command = Command::new(python);
+    let mut command = Command::new(python_with_torch());
     command.arg(repository.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
     // Another libtorch than this process's.
     command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");

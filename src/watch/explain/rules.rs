@@ -238,7 +238,7 @@ fn computing(facts: &Facts) -> Option<Advice> {
     let (most, of) = parts.into_iter().max_by(|one, other| one.0.total_cmp(&other.0))?;
     let name = format!("{of:?}").to_lowercase();
     let change = match (of, facts.job.on_gpu, facts.job.autocast) {
-        (Activity::Loss, ..) => "the loss plug-in: `pstrain plugin bench` says what it spends".to_owned(),
+        (Activity::Loss, ..) => "the loss plug-in: `pstrain plugin check` says what a call takes".to_owned(),
         (_, true, false) => "precision.autocast = \"bf16\", or more trainers".into(),
         (_, false, _) => format!(
             "more ranks in role `{}` on more cores, or a GPU (cluster.num_gpus)",

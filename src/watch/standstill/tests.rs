@@ -141,6 +141,7 @@ fn how_the_job_ended_is_told_when_it_has() {
     let why = "rank 2 (`trainer2`) was lost while training, step 7: its connection closed";
     ranks[0].flight.as_mut().unwrap().lost = Some(Lost { rank: Rank(2), why: why.into() });
     assert_eq!(named(&ranks), (2, Cause::Lost { why: why.into() }));
+    assert!(verdict(&ranks, None).to_string().ends_with(&format!("\nthe run ended: {why}")));
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -101,7 +101,7 @@ impl fmt::Display for Cause {
             Cause::Gone => f.write_str("its process is gone\n  hint: `dmesg` says whether memory ran out"),
             Cause::PlugIn { name, function } => write!(
                 f,
-                "`{function}` of plug-in `{name}` does not come back\n  hint: plugins.time_ms ends such a call; `pstrain plugin bench` measures one"
+                "`{function}` of plug-in `{name}` does not come back\n  hint: plugins.time_ms ends such a call; `pstrain plugin check` measures one"
             ),
             Cause::Handler { method, of } => {
                 write!(f, "it computes `{method}` of rank {of}, and does not come to an end\n  hint: of a deadlock, `gdb -p` shows where its threads stand")
@@ -141,6 +141,8 @@ impl fmt::Display for Verdict {
             )?;
         }
         match &self.culprit {
+            // Why a job ended has the rank's name in it.
+            Some(Culprit { cause: Cause::Lost { why }, .. }) => write!(f, "the run ended: {why}"),
             None => f.write_str("no rank holds the others up, as far as the ranks tell"),
             Some(Culprit { rank, role, cause, for_s }) => {
                 let since = for_s.map_or(String::new(), |for_s| format!(" for {for_s:.1} s"));

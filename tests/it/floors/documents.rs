@@ -1,7 +1,10 @@
 //! What ARCHITECTURE.md, CONTRIBUTING.md and README.md name is there.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::program::{finish, pstrain};
 
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"];
 
@@ -94,4 +97,40 @@ fn every_test_that_a_promise_names_is_there() {
         promises += 1;
     }
     assert!(promises > 10, "only {promises} promises found");
+}
+
+/// Commands that have commands of their own.
+const GROUPS: [&str; 5] = ["bench", "checkpoint", "data", "launch", "plugin"];
+
+/// What stands behind `pstrain` in backticks, at the beginning of an indented line, or behind a prompt.
+fn named_commands(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    ["`pstrain ", "\n    pstrain ", "\n$ pstrain "].into_iter().flat_map(move |before| {
+        text.match_indices(before).filter_map(move |(at, _)| {
+            let rest = text[at + before.len()..].split(['`', '\n']).next()?;
+            let mut words = rest.split(' ');
+            let group = words
+                .next()
+                .filter(|word| *word != "help" && word.chars().all(|c| c.is_ascii_lowercase()))?;
+            let inner = words.next().filter(|_| GROUPS.contains(&group));
+            let inner = inner.filter(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase()));
+            Some([group].into_iter().chain(inner).collect())
+        })
+    })
+}
+
+#[test]
+fn every_command_that_a_message_or_a_document_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = [below(&root.join("src")), below(&root.join("docs"))].concat().into_iter();
+    let files = files.chain(["README.md", "plugins/README.md"].map(|name| root.join(name)));
+    let texts: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs" || extension == "md"))
+        .map(|path| fs::read_to_string(path).expect("text"))
+        .collect();
+    let named: BTreeSet<Vec<&str>> = texts.iter().flat_map(|text| named_commands(text)).collect();
+    assert!(named.len() > 25, "only {named:?} found");
+    let missing =
+        named.iter().filter(|words| !finish(pstrain(root).args(*words).arg("--help")).status.success());
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Vec<&str>>::new());
+    assert!(!finish(pstrain(root).args(["plugin", "bench", "--help"])).status.success());
 }

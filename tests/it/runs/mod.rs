@@ -5,6 +5,7 @@ mod collectives;
 mod datasets;
 mod doctor;
 mod export;
+mod guide;
 mod hybrid;
 mod joining;
 mod judging;
