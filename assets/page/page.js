@@ -169,13 +169,13 @@
     shown.push(made);
   };
 
-  const rate = (run) => run.trainers.reduce((sum, trainer) => sum + (last(trainer.figures.samples_per_s?.mean ?? []) ?? 0), 0);
+  const rate = (run) => run.trainers.reduce((sum, trainer) => sum + (trainer.last?.samples_per_s ?? 0), 0);
   const lossNow = (run) => {
-    const all = run.trainers.map((trainer) => last(trainer.figures.loss?.mean ?? [])).filter((value) => typeof value === "number");
+    const all = run.trainers.map((trainer) => trainer.last?.loss).filter((value) => typeof value === "number");
     return all.length ? all.reduce((a, b) => a + b) / all.length : null;
   };
-  const steps = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.step));
-  const epoch = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.epoch));
+  const steps = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.last?.step ?? 0));
+  const epoch = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.last?.epoch ?? 0));
   const elapsed = (run) => Math.max(0, ...run.trainers.map((trainer) => last(trainer.figures.loss?.time_s ?? []) ?? 0));
   const numbersOf = (record) => Object.entries(record)
     .filter(([name, value]) => typeof value === "number" && !["step", "epoch", "rank", "time_s", "samples", "targets"].includes(name));

@@ -129,7 +129,7 @@ impl Picture {
         let loss = (count > 0).then(|| trainers().map(|last| last.loss).sum::<f64>() / count as f64);
         let curves: Vec<(Rank, Vec<(f64, f64)>)> =
             watched.trainers.iter().map(|(rank, trainer)| (*rank, curve(trainer))).collect();
-        let longest = watched.ranks.values().map(|rank| rank.last.time_s).fold(0.0, f64::max);
+        let longest = watched.ranks.values().map(RankUse::time_s).fold(0.0, f64::max);
         Picture {
             job: job.clone(),
             from: from.into(),
@@ -223,7 +223,7 @@ fn used_row(used: &RankUse, phase: Phase) -> UsedRow {
     };
     let last = &used.last;
     let shares = match phase {
-        Phase::Finished | Phase::EndedEarly => over(&used.seconds, last.time_s),
+        Phase::Finished | Phase::EndedEarly => over(&used.seconds, used.time_s()),
         Phase::Starting | Phase::Training => over(&last.seconds, last.passed_s),
     };
     UsedRow {
