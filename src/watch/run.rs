@@ -237,6 +237,11 @@ impl RankUse {
         self.clock.before + self.clock.last
     }
 
+    /// Has told of so many seconds.
+    pub fn goes_on_until(&mut self, time_s: f64) {
+        self.clock = Clock { before: 0.0, last: time_s };
+    }
+
     /// Takes what it has used, of which series have at most `most` points.
     pub fn take(&mut self, record: RankRecord, most: usize) {
         let series = || Series::new(most);

@@ -18,6 +18,7 @@ mod confined;
 mod launch;
 mod privileges;
 mod signals;
+mod stalls;
 #[path = "../it/support.rs"]
 #[allow(dead_code, reason = "the tests in one process use more of it")]
 mod support;
@@ -31,10 +32,15 @@ fn main() -> ExitCode {
         transports::callee(&part);
         return ExitCode::SUCCESS;
     }
+    if let Ok(told) = std::env::var(stalls::STALLED) {
+        stalls::be_rank(&told);
+        return ExitCode::SUCCESS;
+    }
     let folders = [
         ("transports", transports::TESTS),
         ("launch", launch::TESTS),
         ("signals", signals::TESTS),
+        ("stalls", stalls::TESTS),
         ("privileges", privileges::TESTS),
         ("confined", confined::TESTS),
     ];
@@ -48,6 +54,7 @@ fn main() -> ExitCode {
             // Giving a file to somebody else is root's alone.
             "privileges" => !nix::unistd::geteuid().is_root(),
             "confined" => !confined::is_possible(),
+            "stalls" => name == stalls::FULL && !nix::unistd::geteuid().is_root(),
             _ => name == signals::WHILE_SAVING && !signals::has_nameless_files(),
         };
         trial.with_ignored_flag(is_ignored)

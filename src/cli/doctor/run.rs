@@ -40,7 +40,7 @@ pub fn doctor(run: &Path, as_json: bool) -> Result<u8, Failure> {
     }
     let told = Told { under_way, verdict: verdict(&ranks, free_bytes), elsewhere };
     stdout::result(&told, &told, as_json)?;
-    Ok(if told.verdict.culprit.is_some() { FAILED } else { DONE })
+    Ok(if told.verdict.stands() { FAILED } else { DONE })
 }
 
 impl fmt::Display for Told {
