@@ -131,6 +131,11 @@ impl Verdict {
     pub fn stands(&self) -> bool {
         self.culprit.is_some() && !self.starting
     }
+
+    /// All processes are gone, and none has said why.
+    pub fn is_killed(&self) -> bool {
+        self.culprit.is_none() && self.ranks.iter().all(|rank| rank.process == Process::Gone)
+    }
 }
 
 impl Cause {
@@ -158,7 +163,10 @@ fn culprit(ranks: &[Found], free_bytes: Option<u64>) -> Option<Culprit> {
     type Look<'a> = &'a dyn Fn(&Found) -> Option<(Cause, Option<f64>)>;
     let looks: [Look<'_>; 9] = [
         &|rank| (rank.process == Process::Stopped).then_some((Cause::Stopped, None)),
-        &|rank| (rank.process == Process::Gone && !is_told_lost(ranks)).then_some((Cause::Gone, None)),
+        &|rank| {
+            let is_it = rank.process == Process::Gone && !is_told_lost(ranks) && !are_all_gone(ranks);
+            is_it.then_some((Cause::Gone, None))
+        },
         &plug_in,
         &handler,
         &|rank| not_in_collective(rank, ranks),
@@ -259,6 +267,11 @@ fn not_in_collective(rank: &Found, ranks: &[Found]) -> Option<(Cause, Option<f64
         number: wait.number?,
     };
     Some((cause, Some(rank.still_s().unwrap_or(wait.ago_s))))
+}
+
+/// Of a run that has ended: none of them is at fault.
+fn are_all_gone(ranks: &[Found]) -> bool {
+    ranks.iter().all(|rank| rank.process == Process::Gone)
 }
 
 fn is_told_lost(ranks: &[Found]) -> bool {
