@@ -76,6 +76,11 @@ impl Clock {
 }
 
 impl Trainer {
+    /// As somebody else tells of it.
+    pub fn told(last: Option<StepRecord>, figures: BTreeMap<String, Series>) -> Trainer {
+        Trainer { last, figures, ..Trainer::default() }
+    }
+
     /// Steps that this run has taken.
     pub fn taken(&self) -> u64 {
         self.last.as_ref().map_or(0, |last| last.step.saturating_sub(self.before))

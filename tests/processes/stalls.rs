@@ -43,7 +43,8 @@ fn job_text() -> String {
 }
 
 fn job() -> Job {
-    let file = JobText { name: "job.toml", text: &job_text() };
+    let text = job_text();
+    let file = JobText { name: "job.toml", text: &text };
     job::load(&Sources { file, env: Vec::new(), overrides: &[] }).expect("a job").job
 }
 

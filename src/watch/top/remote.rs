@@ -212,7 +212,7 @@ impl TrainerTold {
             series
         };
         let figures = self.figures.into_iter().map(|(name, columns)| (name, series(columns)));
-        Trainer { last: self.last, figures: figures.collect(), ..Trainer::default() }
+        Trainer::told(self.last, figures.collect())
     }
 }
 
