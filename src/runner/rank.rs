@@ -209,12 +209,8 @@ impl<'a> JoinedRank<'a> {
         }
         match duty {
             Duty::Training(training) => {
-                let summary = training.run(
-                    (mesh, groups),
-                    &start.data_root,
-                    &mut start.reporter,
-                    start.started,
-                )?;
+                let summary =
+                    training.run((mesh, groups), &start.data_root, &mut start.reporter, start.started)?;
                 Ok(summary.map(|summary| Report::Trained(Box::new(summary))))
             }
             Duty::Demo(collectives, collector) => {

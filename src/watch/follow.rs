@@ -125,7 +125,8 @@ mod tests {
         let servers = [hang(), hang()];
         let [otlp, mlflow] = servers.each_ref().map(|server| server.local_addr().unwrap());
         let job = include_str!("../../jobs/digits_ps.toml");
-        let told = format!("[log]\notlp = \"http://{otlp}\"\nmlflow = \"http://{mlflow}\"\ntensorboard = \"tb\"");
+        let told =
+            format!("[log]\notlp = \"http://{otlp}\"\nmlflow = \"http://{mlflow}\"\ntensorboard = \"tb\"");
         std::fs::write(folder.path().join(JOB), job.replace("[log]", &told)).unwrap();
         let line = r#"{"kind":"step","step":5,"epoch":1,"rank":1,"loss":0.5,"lr":0.25,"samples_per_s":64.0,"data_wait_pct":2.0,"staleness":null,"time_s":1.0}"#;
         std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}\n")).unwrap();
@@ -138,6 +139,9 @@ mod tests {
             server.set_nonblocking(true).unwrap();
             assert!(server.accept().is_ok(), "each was asked");
         }
-        assert!(folder.path().join("tb/rank1/events.out.tfevents.pstrain").is_file(), "and a third was told meanwhile");
+        assert!(
+            folder.path().join("tb/rank1/events.out.tfevents.pstrain").is_file(),
+            "and a third was told meanwhile"
+        );
     }
 }

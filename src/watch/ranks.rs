@@ -95,7 +95,9 @@ impl State {
         let is_the_same = fields.get(19).and_then(|ticks| ticks.parse().ok()) == Some(process.started);
         match fields.first().and_then(|state| state.chars().next()) {
             Some('T' | 't') if is_the_same => State::Stopped,
-            Some(state) if is_the_same && !matches!(state, 'Z' | 'X') && awaits_usr1(process.pid) => State::Is(state),
+            Some(state) if is_the_same && !matches!(state, 'Z' | 'X') && awaits_usr1(process.pid) => {
+                State::Is(state)
+            }
             _ => State::Gone,
         }
     }

@@ -122,7 +122,8 @@ pub fn verdict(ranks: &[Found], free_bytes: Option<u64>) -> Verdict {
     let told = ranks.iter().map(|found| told::tell(found, ranks)).collect();
     let culprit = culprit(ranks, free_bytes);
     let is_sure = culprit.as_ref().is_none_or(|culprit| culprit.cause.is_sure());
-    let is_long = culprit.as_ref().and_then(|culprit| culprit.for_s).is_some_and(|for_s| for_s >= LONGEST_START_S);
+    let is_long =
+        culprit.as_ref().and_then(|culprit| culprit.for_s).is_some_and(|for_s| for_s >= LONGEST_START_S);
     Verdict { starting: !is_sure && !is_long && is_starting(ranks), culprit, ranks: told }
 }
 

@@ -57,15 +57,14 @@ pub fn be_rank(told: &str) {
     let (step, rank): (u64, u32) = (step.parse().expect("a step"), rank.parse().expect("a rank"));
     let writer = write_when_asked();
     let mut methods = Methods::new();
-    let (mut listens, mut address) = (None, None);
-    if let [at] = at {
-        address = Some(at.parse().expect("an address"));
+    let (listens, address) = if let [at] = at {
+        (None, at.parse().expect("an address"))
     } else {
         let (socket, own) = listener();
         println!("{own}");
-        (listens, address) = (Some(socket), Some(own));
         Flights::open(Path::new(folder)).register(&mut methods);
-    }
+        (Some(socket), own)
+    };
     let deadlocks = (*stall == "handler").then_some(step);
     methods.add("compute", move |incoming| {
         let [at] = incoming.message.into_array().expect("a step");
@@ -75,7 +74,7 @@ pub fn be_rank(told: &str) {
         Box::pin(std::future::ready(Ok(Message::default())))
     });
     Groups::register(&mut methods);
-    let mut config = config(rank, WORLD_SIZE, address.expect("an address"));
+    let mut config = config(rank, WORLD_SIZE, address);
     config.listen = listens;
     let mesh = Mesh::join(config, methods).expect("joins");
     let role = if rank == 0 { "server" } else { "trainer" };
@@ -186,7 +185,8 @@ fn doctor(run: &Path) -> (String, Duration) {
     let begun = Instant::now();
     loop {
         let asked = Instant::now();
-        let output = Command::new(env!("CARGO_BIN_EXE_pstrain")).arg("doctor").arg(run).output().expect("starts");
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_pstrain")).arg("doctor").arg(run).output().expect("starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.code() == Some(1) {
             return (said, asked.elapsed());
@@ -213,7 +213,10 @@ fn a_handler_that_deadlocks_is_named_in_time() {
 }
 
 fn a_rank_that_does_not_come_to_a_collective_is_named_in_time() {
-    is_named("collective", "because of rank 1 (`trainer1`): it has not come to `all_reduce`, the 20. collective of group `trainers`");
+    is_named(
+        "collective",
+        "because of rank 1 (`trainer1`): it has not come to `all_reduce`, the 20. collective of group `trainers`",
+    );
 }
 
 /// A disk that has room for a run's first lines, filled while it trains.
@@ -231,8 +234,18 @@ fn a_full_disk_is_named() {
     assert!(mounted.expect("mount").success());
     let run = disk.0.join("RUN");
     let mut training = Command::new(env!("CARGO_BIN_EXE_pstrain"));
-    training.args(["spawn", "--master-port", "0", "--set", "train.epochs=100000", "--set", "log.every=1", "--run-dir"]);
-    let mut training = training.arg(&run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    training.args([
+        "spawn",
+        "--master-port",
+        "0",
+        "--set",
+        "train.epochs=100000",
+        "--set",
+        "log.every=1",
+        "--run-dir",
+    ]);
+    let mut training =
+        training.arg(&run).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
     let (said, took) = doctor(&run);
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(training.id().cast_signed()), Signal::SIGTERM);
     let _ = training.wait();

@@ -144,8 +144,7 @@ pub const WORK: [Activity; 4] = [Activity::Forward, Activity::Loss, Activity::Ba
 
 impl Facts {
     pub fn of(watched: &Watched, job: &JobFacts) -> Facts {
-        let of_rank =
-            |(rank, used): (&Rank, &RankUse)| RankFacts::of((rank.0, used), watched, job);
+        let of_rank = |(rank, used): (&Rank, &RankUse)| RankFacts::of((rank.0, used), watched, job);
         let ranks: Vec<RankFacts> = watched.ranks.iter().map(of_rank).collect();
         let waits: Vec<f64> = watched
             .trainers

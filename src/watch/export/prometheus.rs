@@ -23,12 +23,7 @@ pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
 pub fn text(run: &Watched, under_way: bool) -> String {
     let job = JobFile::read(run.folder());
     let mut page = Page::new(&job.name);
-    page.gauge(
-        "running",
-        "Whether a process has the run: 1 or 0",
-        &[],
-        f64::from(u8::from(under_way)),
-    );
+    page.gauge("running", "Whether a process has the run: 1 or 0", &[], f64::from(u8::from(under_way)));
     let trainers = run.trainers.iter().filter_map(|(rank, trainer)| Some((rank, trainer.last.as_ref()?)));
     for (rank, last) in trainers {
         page.trainer(*rank, &job.trainers, last);

@@ -250,7 +250,8 @@ proptest! {
 
 #[test]
 fn before_the_first_step_it_is_said_that_what_takes_long_may_be_done_once() {
-    let mut ranks = vec![rank(0, Flight { calls: vec![open("barrier trained", 0, 9.0)], ..Flight::default() })];
+    let mut ranks =
+        vec![rank(0, Flight { calls: vec![open("barrier trained", 0, 9.0)], ..Flight::default() })];
     let plugins = vec![Noted { of: Some("images".into()), ..open("open", 0, 8.0) }];
     ranks.push(rank(1, Flight { plugins, ..Flight::default() }));
     let told = verdict(&ranks, None);

@@ -133,8 +133,11 @@ impl fmt::Display for Verdict {
                 Process::Elsewhere => "elsewhere",
             };
             let still = still_s.map_or(String::new(), |still| format!(", nothing new for {still:.1} s"));
-            let line =
-                format!("rank {:<4} {:12} {process:9} {does}{still}", rank.to_string(), format!("{role}{rank}"));
+            let line = format!(
+                "rank {:<4} {:12} {process:9} {does}{still}",
+                rank.to_string(),
+                format!("{role}{rank}")
+            );
             writeln!(f, "{}", one_line(&line))?;
         }
         match &self.culprit {
@@ -147,7 +150,9 @@ impl fmt::Display for Verdict {
                         "the run has taken no step yet, and waits{since} for rank {rank} (`{role}{rank}`), which may be preparing \
                          its first: {cause}"
                     ),
-                    false => write!(f, "the run stands{since} because of rank {rank} (`{role}{rank}`): {cause}"),
+                    false => {
+                        write!(f, "the run stands{since} because of rank {rank} (`{role}{rank}`): {cause}")
+                    }
                 }
             }
         }

@@ -106,7 +106,9 @@ impl Dashboard {
         let answer = request.call().map_err(io::Error::other)?;
         match answer.status().as_u16() {
             200 => Ok(answer.into_body()),
-            403 => Err(io::Error::other("it wants its token\n  hint: set PSTRAIN_TOKEN, or write ADDRESS/?token=...")),
+            403 => Err(io::Error::other(
+                "it wants its token\n  hint: set PSTRAIN_TOKEN, or write ADDRESS/?token=...",
+            )),
             status => Err(io::Error::other(format!("it answers {status}: is it the dashboard of a run?"))),
         }
     }
@@ -244,7 +246,10 @@ mod tests {
     #[test]
     fn the_token_of_an_address_goes_before_that_of_the_environment_and_is_not_shown() {
         let dashboard = Dashboard::parse("http://host:1/?token=secret", Some("other".into())).unwrap();
-        assert_eq!((dashboard.name().as_str(), dashboard.token.as_deref()), ("http://host:1", Some("secret")));
+        assert_eq!(
+            (dashboard.name().as_str(), dashboard.token.as_deref()),
+            ("http://host:1", Some("secret"))
+        );
         let dashboard = Dashboard::parse("host:1", Some("other".into())).unwrap();
         assert_eq!(dashboard.token.as_deref(), Some("other"));
     }

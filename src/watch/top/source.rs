@@ -108,7 +108,8 @@ impl AddressSource {
             Some(Ok(Some(told))) => self.told = told,
             Some(Err(error)) => {
                 self.events = None;
-                self.gone = Some(format!("the dashboard does not answer any more: {}", one_line(&error.to_string())));
+                self.gone =
+                    Some(format!("the dashboard does not answer any more: {}", one_line(&error.to_string())));
             }
             Some(Ok(None)) | None => {}
         }

@@ -61,7 +61,10 @@ fn a_run_is_seen_while_it_goes_on_and_its_page_is_left_behind() {
     let seen = finish(top.args(["top", &at]).env("COLUMNS", "100"));
     assert_code(&seen, 0);
     let text = stdout(&seen);
-    assert!(text.starts_with("digits_ps ") && text.lines().next().unwrap().contains(&format!("http://{at}")), "{text}");
+    assert!(
+        text.starts_with("digits_ps ") && text.lines().next().unwrap().contains(&format!("http://{at}")),
+        "{text}"
+    );
     assert!(["0 server", "1 trainer", "3 trainer"].iter().all(|rank| text.contains(rank)), "{text}");
 
     let mut events = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -217,7 +217,8 @@ impl Mlflow {
 
     fn params(&mut self) -> Result<(), Failure> {
         let job = self.folder.join(run_folder::JOB);
-        let text = files::text_at_most(&job, MOST_OF_JOB).with_context(|| format!("cannot read `{}`", job.display()));
+        let text = files::text_at_most(&job, MOST_OF_JOB)
+            .with_context(|| format!("cannot read `{}`", job.display()));
         let all = text.and_then(|text| params::of_job(&text)).map_err(Failure::Away)?;
         while let Some(rest) = all.get(self.told.own.params..).filter(|rest| !rest.is_empty()) {
             let some = &rest[..rest.len().min(PARAMS_AT_ONCE)];

@@ -5,11 +5,11 @@
 //! is asked for, and what stands in the files of a run has times of its own.
 
 mod attributes;
+mod longest;
 mod points;
 mod spans;
 #[cfg(test)]
 mod tests;
-mod longest;
 
 use std::path::{Path, PathBuf};
 use std::{env, mem};
