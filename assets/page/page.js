@@ -407,10 +407,11 @@
     chart("scale", "Loss scale", curves("loss_scale"), { log: true });
     const told = [...new Set(page.runs.flatMap((run) => run.trainers.flatMap((trainer) => Object.keys(trainer.figures))))].filter((name) => !KNOWN.has(name));
     told.forEach((name) => chart(`told ${name}`, `Training: ${words(name)}`, curves(name), { roll: true }));
-    chart("memory", "Memory of each rank", rankCurves("memory"), { zero: true, over: "seconds", show: bytes });
-    chart("processor", "Processor of each rank, % of a core", rankCurves("processor"), { zero: true, over: "seconds" });
-    chart("gpu", "GPU of each rank, % of the time", rankCurves("gpu"), { zero: true, over: "seconds" });
-    chart("gpu memory", "GPU memory of each rank", rankCurves("gpu_memory"), { zero: true, over: "seconds", show: bytes });
+    const ofRanks = several() ? "(mean of ranks)" : "of each rank";
+    chart("memory", `Memory ${ofRanks}`, rankCurves("memory"), { zero: true, over: "seconds", show: bytes });
+    chart("processor", `Processor ${ofRanks}, % of a core`, rankCurves("processor"), { zero: true, over: "seconds" });
+    chart("gpu", `GPU ${ofRanks}, % of the time`, rankCurves("gpu"), { zero: true, over: "seconds" });
+    chart("gpu memory", `GPU memory ${ofRanks}`, rankCurves("gpu_memory"), { zero: true, over: "seconds", show: bytes });
     if (several()) page.runs.forEach((run, nth) => part(`run ${nth}`, folded(run)));
     else Object.entries(OF_A_RUN).forEach(([key, made]) => part(key, made(first)));
     // What stands where it belongs is not touched: moving it would take its focus.
