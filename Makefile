@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters
+.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters test-page
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -80,6 +80,10 @@ interop: build
 test-exporters: build
 	@scripts/setup-exporters
 	scripts/test-exporters
+
+# The page of a run in a real Chromium, live and as a file: its console, its widths, its keyboard, a long run.
+test-page: build
+	scripts/test-page
 
 # Needs a machine with a GPU, the built binary, and that machine's own torch 2.11.0.
 gpu-check:

@@ -5,7 +5,7 @@
 //! - `WF-2` A new file or folder follows the umask, and is never open to more than the folder that it is in.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -123,6 +123,40 @@ pub fn make_folders(path: &Path) -> io::Result<()> {
 /// The system's.
 pub fn temporary_folder(within: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("pstrain-").permissions(Permissions::from_mode(0o700)).tempdir_in(within)
+}
+
+/// Opens a file to read it, where somebody else may have put another thing in its place: a pipe would keep whoever reads it waiting.
+///
+/// # Errors
+/// It is not a regular file; the system's.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// All of such a file, which has `most` bytes at most.
+///
+/// # Errors
+/// It has more; those of [`open_regular`].
+pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 <= most {
+        true => Ok(bytes),
+        false => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} bytes"))),
+    }
+}
+
+/// The same as text.
+///
+/// # Errors
+/// It is no text; those of [`read_at_most`].
+pub fn text_at_most(path: &Path, most: u64) -> io::Result<String> {
+    let bytes = read_at_most(path, most)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
 }
 
 /// Opens a file of our own for appending, made if it is missing. A link that stands in its place is not followed.

@@ -18,7 +18,7 @@ pub mod optimizers;
 pub mod parallel;
 pub mod plugin;
 pub mod profile;
-mod recorder;
+pub mod recorder;
 pub mod rpc;
 pub mod runner;
 pub mod topology;

@@ -2,57 +2,30 @@
 // on, a newer one comes over `events`.
 "use strict";
 (() => {
+  const { bytes, element, figure, number, replace, seconds, section, share, table, words } = Parts;
   // After Okabe and Ito: told apart by most eyes, on light and on dark.
-  const COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#A0A000"];
+  const ON_LIGHT = ["#0072B2", "#C04F00", "#007A59", "#AD4D84", "#946200", "#2477A8", "#7A55A3", "#6B6B00"];
+  const ON_DARK = ["#56B4E9", "#FF9A4D", "#2EC79B", "#E79AC4", "#F0B93A", "#8FD0F5", "#B79CE0", "#CFCF4A"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
   // Without colours, lines are told apart by their strokes.
   const STROKES = [null, [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [12, 4], [2, 5], [6, 2, 2, 2]];
   const ACTIVITIES = ["data", "payload", "forward", "loss", "backward", "exchange", "step", "wait"];
   const FILLS = {
-    data: "#E69F00", payload: "#CC79A7", forward: "#56B4E9", loss: "#A0A000", backward: "#5AA9E6", exchange: "#D55E00",
-    step: "#009E73", wait: "#C9CED6",
+    data: "#E69F00", payload: "#D98CB8", forward: "#9AD5F7", loss: "#B5B53A", backward: "#3F8FCB", exchange: "#E0702A",
+    step: "#1FA67E", wait: "#D5D9DF",
   };
+  // As in `pstrain top`: where there is no room for a name, or no colour.
+  const LETTERS = { data: "D", payload: "P", forward: "F", loss: "L", backward: "B", exchange: "X", step: "S", wait: "." };
   const $ = (id) => document.getElementById(id);
   const main = $("main");
   let page = JSON.parse($("runs").textContent);
   let how = { over: "x", each: "mean", log: false, roll: 1 };
   const charts = new Map();
+  // What is shown, in its order.
+  let shown = [];
 
-  // ---- text ----------------------------------------------------------------------------------------------------------------
-
-  const element = (name, attributes = {}, ...children) => {
-    const svg = ["svg", "g", "rect", "path", "text", "title"].includes(name);
-    const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    made.append(...children.filter((child) => child !== null));
-    return made;
-  };
-  const number = (value) => {
-    if (value === null || value === undefined) return "–";
-    if (Number.isInteger(value)) return value.toLocaleString("en");
-    const size = Math.abs(value);
-    if (size >= 1000) return Math.round(value).toLocaleString("en");
-    return size >= 0.001 || size === 0 ? String(+value.toPrecision(4)) : value.toExponential(2);
-  };
-  const bytes = (value) => {
-    if (value === null || value === undefined) return "–";
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let at = 0;
-    for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
-    return `${+value.toPrecision(3)} ${units[at]}`;
-  };
-  const seconds = (value) => (value < 120 ? `${number(value)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`);
-  const share = (value) => `${(100 * value).toFixed(2)} %`;
-  const words = (name) => name.replaceAll("_", " ");
-  const figure = (name, value) => (name === "accuracy" && typeof value === "number" ? share(value) : number(value));
   const last = (list) => (list.length ? list[list.length - 1] : undefined);
   const several = () => page.runs.length > 1;
-
-  const table = (head, rows, kind = "") => element("div", { class: "scroll", tabindex: "0" },
-    element("table", { class: kind },
-      element("thead", {}, element("tr", {}, ...head.map((cell) => element("th", { scope: "col" }, cell)))),
-      element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((cell) => element("td", {}, cell)))))));
-
-  const section = (title, kind, ...children) => element("section", { class: kind }, element("h2", {}, title), ...children);
 
   // ---- lines of charts -----------------------------------------------------------------------------------------------------
 
@@ -69,11 +42,12 @@
 
   const over = (columns) => ({ ...columns, x: columns[how.over] });
 
-  // The mean of several curves at the places of the first one.
+  // The mean of several curves at the places of the one that goes furthest.
   const together = (all) => {
     const at = all.map(() => 0);
     const out = { x: [], mean: [], least: [], greatest: [] };
-    all[0].x.forEach((x) => {
+    const furthest = all.reduce((one, other) => (last(other.x) > last(one.x) ? other : one));
+    furthest.x.forEach((x) => {
       let sum = 0, count = 0, least = Infinity, greatest = -Infinity;
       all.forEach((columns, nth) => {
         while (at[nth] < columns.x.length - 1 && columns.x[at[nth]] < x) at[nth] += 1;
@@ -101,46 +75,70 @@
 
   const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // Charts that are out of sight are drawn when they come into it.
+  const sight = new IntersectionObserver((seen) => seen.forEach(({ target, isIntersecting }) => {
+    const kept = [...charts.values()].find(({ canvas }) => canvas === target);
+    if (!kept) return;
+    kept.isSeen = isIntersecting;
+    if (isIntersecting) kept.draw?.();
+  }), { rootMargin: "300px" });
+
   const chart = (key, title, drawn, options = {}) => {
     drawn = drawn.filter(({ columns }) => columns.x.length);
+    const before = charts.get(key);
     if (!drawn.length) {
-      const gone = charts.get(key);
-      if (gone) { gone.graph?.destroy(); gone.room.remove(); charts.delete(key); }
+      before?.graph?.destroy();
+      before?.room.remove();
+      charts.delete(key);
       return;
     }
-    let kept = charts.get(key);
-    if (!kept) {
-      const legend = element("div", { class: "legend" });
-      const canvas = element("div", { class: "chart", tabindex: "0", role: "img" });
-      const numbers = element("details", {}, element("summary", {}, "Numbers"));
-      kept = { room: section(title, "", canvas, legend, numbers), canvas, legend, numbers };
-      canvas.addEventListener("keydown", (event) => steer(event, kept.graph));
-      charts.set(key, kept);
-      main.append(kept.room);
-    }
+    const kept = before ?? newChart(key, title);
     const named = unique(drawn.map((curve) => curve.label));
     const show = options.show ?? number;
-    const settings = {
-      labels: [options.over ?? (how.over === "x" ? "step" : "seconds"), ...named],
+    kept.draw = () => {
+      kept.draw = null;
+      const settings = looks(named, drawn, show, options), data = rows(drawn);
+      if (kept.graph) kept.graph.updateOptions({ ...settings, file: data });
+      else kept.graph = new Dygraph(kept.canvas, data, { ...settings, labelsDiv: kept.legend });
+      const ends = drawn.map(({ columns }, nth) => `${named[nth]} ${show(last(columns.mean))}`);
+      kept.canvas.setAttribute("aria-label", `${title}: at last ${ends.slice(0, 8).join(", ")}`);
+      const finite = (list) => list.filter((value) => value !== null);
+      const numbers = table(["", "first", "least", "greatest", "last"], drawn.map(({ columns: { mean, least, greatest } }, nth) => [
+        named[nth], show(mean[0]), show(Math.min(...finite(least.length ? least : mean))),
+        show(Math.max(...finite(greatest.length ? greatest : mean))), show(last(mean))]));
+      replace(kept.numbers, kept.numbers = element("details", {}, element("summary", {}, "Numbers"), numbers));
+    };
+    if (kept.isSeen) kept.draw();
+    shown.push(kept.room);
+  };
+
+  const newChart = (key, title) => {
+    const legend = element("div", { class: "legend" });
+    const canvas = element("div", { class: "chart", tabindex: "0", role: "img", "aria-label": title });
+    const numbers = element("details", {}, element("summary", {}, "Numbers"));
+    const kept = { room: section(title, "", canvas, legend, numbers), canvas, legend, numbers, isSeen: false };
+    canvas.addEventListener("keydown", (event) => { if (kept.graph) steer(event, kept.graph); });
+    charts.set(key, kept);
+    sight.observe(canvas);
+    return kept;
+  };
+
+  const looks = (named, drawn, show, options) => {
+    const colors = dark.matches ? ON_DARK : ON_LIGHT;
+    const over = options.over ?? (how.over === "x" ? "step" : "seconds");
+    return {
+      labels: [over, ...named], xlabel: over, xLabelHeight: 16,
       customBars: true, connectSeparatedPoints: true, rollPeriod: options.roll ? how.roll : 1, logscale: Boolean(options.log && how.log),
-      labelsDiv: kept.legend, legend: "always", gridLineColor: ink("--line"), axisLineColor: ink("--line"), fillAlpha: 0.18,
-      colors: named.map((_, nth) => COLORS[nth % COLORS.length]), strokeWidth: 1.6, highlightCircleSize: 4,
+      legend: "always", gridLineColor: ink("--line"), axisLineColor: ink("--line"),
+      // Bands of many curves lie upon one another.
+      fillAlpha: Math.min(0.18, 0.36 / drawn.length),
+      colors: named.map((_, nth) => colors[nth % colors.length]), strokeWidth: 1.6, highlightCircleSize: 4,
       series: Object.fromEntries(named.map((name, nth) => [name, {
         strokePattern: STROKES[nth % STROKES.length], drawPoints: drawn[nth].points ?? drawn[nth].columns.x.length < 3, pointSize: 3,
       }])),
-      includeZero: options.zero ?? false,
+      includeZero: options.zero ?? false, labelsKMG2: show === bytes,
       axes: { y: { axisLabelWidth: 62, valueFormatter: show, axisLabelFormatter: show }, x: { valueFormatter: number, axisLabelFormatter: number } },
     };
-    const data = rows(drawn);
-    if (kept.graph) kept.graph.updateOptions({ ...settings, file: data });
-    else kept.graph = new Dygraph(kept.canvas, data, settings);
-    const ends = drawn.map(({ columns }, nth) => `${named[nth]} ${show(last(columns.mean))}`);
-    kept.canvas.setAttribute("aria-label", `${title}: at last ${ends.slice(0, 8).join(", ")}`);
-    const finite = (list) => list.filter((value) => value !== null);
-    const lines = drawn.map(({ columns }, nth) => [named[nth], show(columns.mean[0]), show(Math.min(...finite(columns.least.length ? columns.least : columns.mean))),
-      show(Math.max(...finite(columns.greatest.length ? columns.greatest : columns.mean))), show(last(columns.mean))]);
-    const numbers = table(["", "first", "least", "greatest", "last"], lines);
-    kept.numbers.replaceChildren(kept.numbers.firstElementChild, numbers);
   };
 
   const unique = (names) => names.map((name, nth) => (names.indexOf(name) === nth ? name : `${name} (${nth + 1})`));
@@ -165,21 +163,19 @@
   const part = (key, made) => {
     const before = rooms.get(key);
     if (!made) { before?.remove(); rooms.delete(key); return; }
-    const opened = before ? [...before.querySelectorAll("details")].map((detail) => detail.open) : [];
-    [...made.querySelectorAll("details")].forEach((detail, nth) => { if (opened[nth] !== undefined) detail.open = opened[nth]; });
-    // What a person reads is not taken away under their eyes.
-    if (before && before.contains(document.activeElement) && document.activeElement !== document.body) return;
-    if (before) before.replaceWith(made); else main.append(made);
+    if (before && before.isEqualNode(made)) { shown.push(before); return; }
+    if (before) replace(before, made);
     rooms.set(key, made);
+    shown.push(made);
   };
 
-  const rate = (run) => run.trainers.reduce((sum, trainer) => sum + (last(trainer.figures.samples_per_s?.mean ?? []) ?? 0), 0);
+  const rate = (run) => run.trainers.reduce((sum, trainer) => sum + (trainer.last?.samples_per_s ?? 0), 0);
   const lossNow = (run) => {
-    const all = run.trainers.map((trainer) => last(trainer.figures.loss?.mean ?? [])).filter((value) => typeof value === "number");
+    const all = run.trainers.map((trainer) => trainer.last?.loss).filter((value) => typeof value === "number");
     return all.length ? all.reduce((a, b) => a + b) / all.length : null;
   };
-  const steps = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.step));
-  const epoch = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.epoch));
+  const steps = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.last?.step ?? 0));
+  const epoch = (run) => Math.max(0, ...run.trainers.map((trainer) => trainer.last?.epoch ?? 0));
   const elapsed = (run) => Math.max(0, ...run.trainers.map((trainer) => last(trainer.figures.loss?.time_s ?? []) ?? 0));
   const numbersOf = (record) => Object.entries(record)
     .filter(([name, value]) => typeof value === "number" && !["step", "epoch", "rank", "time_s", "samples", "targets"].includes(name));
@@ -219,25 +215,71 @@
     return { label: several() ? `${run.name} test` : "test", points: true, columns: { x, mean: those.map((record) => record[name]), least: [], greatest: [] } };
   });
 
-  const rankCurves = (name) => page.runs.flatMap((run) => run.ranks.filter((rank) => rank.figures[name]).map((rank) => ({
-    label: `${several() ? `${run.name} ` : ""}${rank.role}${rank.rank}`, columns: rank.figures[name],
-  })));
+  // Of each rank; of several runs the mean over the ranks of each.
+  const rankCurves = (name) => page.runs.flatMap((run) => {
+    const those = run.ranks.filter((rank) => rank.figures[name]);
+    if (several() && those.length) return [{ label: run.name, columns: together(those.map((rank) => rank.figures[name])) }];
+    return those.map((rank) => ({ label: `${rank.role}${rank.rank}`, columns: rank.figures[name] }));
+  });
+
+  const keys = (names) => element("div", { class: "keys" }, ...names.map((name) => element("span", {},
+    element("i", { style: `background:${FILLS[name]}` }, LETTERS[name]), name)));
+
+  // What a rank's time went into, altogether: seconds by activity.
+  const bar = (of) => {
+    const spent = Object.entries(of);
+    const all = spent.reduce((sum, [, value]) => sum + value, 0);
+    const room = main.clientWidth - 150;
+    const label = (name, pixels) => (pixels > 9 * name.length ? name : pixels > 12 ? LETTERS[name] : "");
+    const parts = spent.map(([name, value]) => element("span", {
+      style: `width:${100 * value / all}%;background:${FILLS[name]}`, title: `${name}: ${seconds(value)}, ${share(value / all)}`,
+    }, label(name, room * value / all)));
+    return element("div", { class: "bar", role: "img", "aria-label": spent.map(([name, value]) => `${name} ${share(value / all)}`).join(", ") }, ...parts);
+  };
+
+  // The same from the run's beginning to `end`, in seconds: how many of its threads are at what. A wait is told when it is over, all
+  // of it, so it has no place here.
+  const strip = (rank, end) => {
+    const all = ACTIVITIES.filter((name) => name !== "wait" && rank.activities[name]).map((name) => [name, rank.activities[name]]);
+    if (!all.length || !end) return null;
+    const times = all.map(([, columns]) => columns.x).reduce((one, other) => (other.length > one.length ? other : one));
+    const levels = all.map(([name, { x, mean }]) => {
+      let at = 0;
+      return [name, times.map((time) => {
+        while (at < x.length - 1 && x[at] < time) at += 1;
+        return x[at] >= time ? mean[at] ?? 0 : 0;
+      })];
+    });
+    const most = Math.max(1, ...times.map((_, nth) => levels.reduce((sum, [, of]) => sum + of[nth], 0)));
+    const [wide, high] = [1000, 36];
+    const across = (time) => (wide * time / end).toFixed(1), down = (level) => (high - high * level / most).toFixed(1);
+    const below = times.map(() => 0);
+    const drawing = element("svg", { viewBox: `0 0 ${wide} ${high}`, preserveAspectRatio: "none", class: "strip", role: "img",
+      "aria-label": `over time, up to ${number(most)} threads` });
+    levels.forEach(([name, of]) => {
+      const above = of.map((level, nth) => below[nth] + level);
+      const to = above.map((level, nth) => `V${down(level)}H${across(times[nth])}`).join("");
+      const back = below.map((level, nth) => `V${down(level)}H${across(nth ? times[nth - 1] : 0)}`).reverse().join("");
+      drawing.append(element("path", { d: `M0 ${down(below[0])}${to}${back}z`, fill: FILLS[name] }, element("title", {}, name)));
+      above.forEach((level, nth) => { below[nth] = level; });
+    });
+    return drawing;
+  };
 
   const busy = (run) => {
-    const ranks = run.ranks.filter((rank) => Object.keys(rank.seconds).length);
+    const trainers = new Set(run.trainers.map((trainer) => trainer.rank));
+    // The main thread of a rank that only serves waits for the end of the run, whatever its others do.
+    const spent = (rank) => Object.fromEntries(ACTIVITIES.filter((name) => rank.seconds[name] > 0 && (name !== "wait" || trainers.has(rank.rank)))
+      .map((name) => [name, rank.seconds[name]]));
+    const ranks = run.ranks.filter((rank) => Object.keys(spent(rank)).length);
     if (!ranks.length) return null;
-    const bars = ranks.flatMap((rank) => {
-      const all = Object.values(rank.seconds).reduce((a, b) => a + b, 0);
-      const parts = ACTIVITIES.filter((name) => rank.seconds[name] > 0).map((name) => {
-        const of = rank.seconds[name] / all;
-        return element("span", { style: `width:${100 * of}%;background:${FILLS[name]}`, title: `${name}: ${seconds(rank.seconds[name])}, ${share(of)}` }, of > 0.07 ? name : "");
-      });
-      const said = ACTIVITIES.filter((name) => rank.seconds[name] > 0).map((name) => `${name} ${share(rank.seconds[name] / all)}`).join(", ");
-      return [element("span", {}, `${rank.role}${rank.rank}`), element("div", { class: "bar", role: "img", "aria-label": said }, ...parts)];
-    });
-    const present = ACTIVITIES.filter((name) => ranks.some((rank) => rank.seconds[name]));
-    const lines = ranks.map((rank) => [`${rank.role}${rank.rank}`, ...present.map((name) => number(rank.seconds[name] ?? 0))]);
-    return section(`What the threads of each rank do${several() ? `: ${run.name}` : ""}`, "wide", element("div", { class: "ranks" }, ...bars),
+    const end = Math.max(...ranks.map((rank) => last(rank.figures.memory?.x ?? []) ?? 0));
+    const called = (rank) => `${rank.role}${rank.rank}`;
+    const rowsOf = (made) => element("div", { class: "ranks" }, ...ranks.flatMap((rank) => [element("span", {}, called(rank)), made(rank) ?? ""]));
+    const present = ACTIVITIES.filter((name) => ranks.some((rank) => spent(rank)[name]));
+    const lines = ranks.map((rank) => [called(rank), ...present.map((name) => number(spent(rank)[name] ?? 0))]);
+    return section("What the threads of each rank do", "wide", keys(present), rowsOf((rank) => bar(spent(rank))),
+      element("h3", {}, `From the beginning to ${seconds(end)}, by threads at work`), rowsOf((rank) => strip(rank, end)),
       element("details", {}, element("summary", {}, "Seconds"), table(["", ...present], lines)));
   };
 
@@ -253,9 +295,8 @@
     }, element("title", {}, `${activity}, ${number(took)} ms`))));
     drawing.append(element("text", { x: left, y: moment.rows.length * high + 16, class: "soft" }, "0 ms"));
     drawing.append(element("text", { x: width, y: moment.rows.length * high + 16, class: "soft", "text-anchor": "end" }, `${number(moment.long)} ms`));
-    const keys = ACTIVITIES.filter((name) => moment.spans.some((span) => span.activity === name));
-    return section(`A moment of the run${several() ? `: ${run.name}` : ""}`, "wide",
-      element("div", { class: "keys" }, ...keys.map((name) => element("span", {}, element("i", { style: `background:${FILLS[name]}` }), name))),
+    return section("A moment of the run", "wide",
+      keys(ACTIVITIES.filter((name) => moment.spans.some((span) => span.activity === name))),
       element("div", { class: "scroll", tabindex: "0" }, drawing));
   };
 
@@ -265,7 +306,7 @@
       ? measured.map((link) => [`${link.from} to ${link.to}`, bytes(link.bytes), bytes(link.planned_bytes)])
       : (run.plan?.links ?? []).map((link) => [`${link.from} to ${link.to}`, "–", bytes(link.bytes)]);
     if (!rows.length) return null;
-    return section(`Bytes of a trainer's step${several() ? `: ${run.name}` : ""}`, "", table(["", "measured", "planned"], rows));
+    return section("Bytes of a trainer's step", "", table(["", "measured", "planned"], rows));
   };
 
   // Modules in columns: each stands behind all that it takes from.
@@ -316,29 +357,41 @@
         element("text", { x: x + 10, y: y + 18 }, cut(box.name, 26)), element("text", { x: x + 10, y: y + 35, class: "soft" }, cut(box.under, 30))));
     });
     const ranks = plan.roles.map((role) => [role.name, role.ranks.join(", "), role.trains ? "trains" : "", role.holds.join(", ")]);
-    return section(`Modules and roles${several() ? `: ${run.name}` : ""}`, "wide", element("div", { class: "scroll", tabindex: "0" }, drawing),
+    return section("Modules and roles", "wide", element("div", { class: "scroll", tabindex: "0" }, drawing),
       element("details", {}, element("summary", {}, "Roles"), table(["role", "ranks", "", "holds"], ranks, "text")));
   };
 
   const messages = (run) => {
     const warned = (run.summary?.warnings ?? []).map((text) => ["", "warn", "", text]);
-    const said = run.messages.slice(-200).map((message) => [seconds(message.time_s), message.level, message.rank ?? "", message.text]);
+    const said = run.messages.slice(-200).map((message) => [`${message.time_s.toFixed(1)} s`, message.level, message.rank ?? "", message.text]);
     const lines = [...warned, ...said];
     if (!lines.length) return null;
-    const made = section(`Messages${several() ? `: ${run.name}` : ""}`, "wide", table(["at", "level", "rank", "message"], lines, "text"));
+    const made = section("Messages", "wide", table(["at", "level", "rank", "message"], lines, "text said"));
     made.querySelectorAll("tbody tr").forEach((row, nth) => row.classList.add(lines[nth][1]));
     return made;
   };
 
-  const job = (run) => (run.job ? section(`The job${several() ? `: ${run.name}` : ""}`, "wide",
+  const job = (run) => (run.job ? section("The job", "wide",
     element("details", {}, element("summary", {}, "job.toml, as resolved"), element("pre", {}, run.job))) : null);
 
   // ---- all of it -----------------------------------------------------------------------------------------------------------
 
-  const KNOWN = { loss: 1, lr: 1, samples_per_s: 1, data_wait_pct: 1, staleness: 1, grad_norm: 1, loss_scale: 1 };
+  const KNOWN = new Set(["loss", "lr", "samples_per_s", "data_wait_pct", "staleness", "grad_norm", "loss_scale"]);
+
+  const OF_A_RUN = { links, busy, timeline, graph, messages, job };
+
+  // One of several runs: what there is of it alone is made when somebody wants to see it.
+  const folded = (run) => {
+    const made = element("details", { class: "run" }, element("summary", {}, run.name));
+    made.addEventListener("toggle", () => {
+      if (made.children.length === 1) made.append(...Object.values(OF_A_RUN).map((part) => part(run)).filter(Boolean));
+    });
+    return made;
+  };
 
   const draw = () => {
     const [first] = page.runs;
+    shown = [];
     $("title").textContent = several() ? `${page.runs.length} runs` : first.name;
     document.title = `${several() ? `${page.runs.length} runs` : first.name} – pstrain`;
     $("state").textContent = several() ? "" : `${state(first)} · ${first.folder}`;
@@ -352,20 +405,17 @@
     chart("staleness", "Staleness, updates by others", curves("staleness"), { zero: true, roll: true });
     chart("norm", "Norm of the gradients", curves("grad_norm"), { log: true, roll: true });
     chart("scale", "Loss scale", curves("loss_scale"), { log: true });
-    const told = [...new Set(page.runs.flatMap((run) => run.trainers.flatMap((trainer) => Object.keys(trainer.figures))))].filter((name) => !KNOWN[name]);
+    const told = [...new Set(page.runs.flatMap((run) => run.trainers.flatMap((trainer) => Object.keys(trainer.figures))))].filter((name) => !KNOWN.has(name));
     told.forEach((name) => chart(`told ${name}`, `Training: ${words(name)}`, curves(name), { roll: true }));
-    chart("memory", "Memory of each rank", rankCurves("memory"), { zero: true, over: "seconds", show: bytes });
-    chart("processor", "Processor of each rank, % of a core", rankCurves("processor"), { zero: true, over: "seconds" });
-    chart("gpu", "GPU of each rank, % of the time", rankCurves("gpu"), { zero: true, over: "seconds" });
-    chart("gpu memory", "GPU memory of each rank", rankCurves("gpu_memory"), { zero: true, over: "seconds", show: bytes });
-    page.runs.forEach((run, nth) => {
-      part(`busy ${nth}`, busy(run));
-      part(`timeline ${nth}`, timeline(run));
-      part(`graph ${nth}`, graph(run));
-      part(`links ${nth}`, links(run));
-      part(`messages ${nth}`, messages(run));
-      part(`job ${nth}`, job(run));
-    });
+    const ofRanks = several() ? "(mean of ranks)" : "of each rank";
+    chart("memory", `Memory ${ofRanks}`, rankCurves("memory"), { zero: true, over: "seconds", show: bytes });
+    chart("processor", `Processor ${ofRanks}, % of a core`, rankCurves("processor"), { zero: true, over: "seconds" });
+    chart("gpu", `GPU ${ofRanks}, % of the time`, rankCurves("gpu"), { zero: true, over: "seconds" });
+    chart("gpu memory", `GPU memory ${ofRanks}`, rankCurves("gpu_memory"), { zero: true, over: "seconds", show: bytes });
+    if (several()) page.runs.forEach((run, nth) => part(`run ${nth}`, folded(run)));
+    else Object.entries(OF_A_RUN).forEach(([key, made]) => part(key, made(first)));
+    // What stands where it belongs is not touched: moving it would take its focus.
+    shown.forEach((room, nth) => { if (main.children[nth] !== room) main.insertBefore(room, main.children[nth] ?? null); });
   };
 
   document.querySelector("nav").addEventListener("input", () => {
@@ -375,14 +425,16 @@
     charts.forEach(({ graph: drawn }) => drawn?.updateOptions({ dateWindow: null, valueRange: null }, true));
     draw();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  dark.addEventListener("change", draw);
+  addEventListener("beforeprint", () => charts.forEach((kept) => kept.draw?.()));
 
+  main.replaceChildren();
   draw();
   if (page.live) {
     const events = new EventSource(`events${location.search}`);
     events.onmessage = (event) => { page = { ...page, ...JSON.parse(event.data) }; if (!document.hidden) draw(); };
     events.addEventListener("end", () => events.close());
-    events.onerror = () => { $("state").textContent += " · nobody answers any more"; };
+    events.onerror = () => { $("state").textContent = `${state(page.runs[0])} · nobody answers any more · ${page.runs[0].folder}`; };
     document.addEventListener("visibilitychange", () => { if (!document.hidden) draw(); });
   }
 })();

@@ -232,11 +232,13 @@ Examples:
 Examples:
   pstrain top runs/digits_ps-20261120-213305
   pstrain top                                    the newest run in runs/
+  pstrain top 127.0.0.1:43817                    where a dashboard is, as --dashboard tells; its token is PSTRAIN_TOKEN
   pstrain top runs/digits_ps-20261120-213305 | cat    as it is now, as text
 
 Keys: q quits, tab and the arrows go from pane to pane, ? tells the others. The run does not notice that it is watched.")]
     Top {
-        /// The folder of a run, under way or ended [default: the newest in runs]
+        /// The folder of a run, under way or ended, or the address of its dashboard [default: the newest in runs]
+        #[arg(value_name = "RUN|ADDR")]
         run: Option<PathBuf>,
     },
     /// List, check and export the checkpoints of a run

@@ -13,7 +13,6 @@ use super::args::{DashboardArgs, FollowArgs, ReportArgs};
 use super::exit::{DONE, Failure};
 use super::run::given_token;
 use super::{logs, stdout};
-use crate::files;
 use crate::runner::run_folder::{self, RunFolder};
 use crate::watch::follow;
 use crate::watch::report::{self, Run};
@@ -24,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
     let folder = a_run(&args.run)?;
-    let (show, address) = serve(args.at)?;
+    let (show, address) = serve(args.at, folder)?;
     stdout::line(format_args!("{address}\n(Ctrl-C ends it)"))?;
     if RunFolder::is_under_way(folder) {
         let watched = folder.to_owned();
@@ -34,8 +33,6 @@ pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
             }
         })?;
         follow::follow(folder, Some(&show), &ended)?;
-    } else {
-        show.send_replace(Arc::new(follow::show_ended(folder)?));
     }
     loop {
         thread::park();
@@ -46,7 +43,7 @@ pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
 pub fn follow(args: &FollowArgs, look: logs::Wanted) -> Result<u8, Failure> {
     look.start_logs(None);
     let folder = a_run(&args.run)?;
-    let served = args.at.map(serve).transpose()?;
+    let served = args.at.map(|at| serve(at, folder)).transpose()?;
     stdout::line(served.as_ref().map_or("following", |(_, address)| address))?;
     let ended = when(|| {
         // Whatever comes, and an error, too, is its end.
@@ -62,15 +59,15 @@ pub fn follow(args: &FollowArgs, look: logs::Wanted) -> Result<u8, Failure> {
 
 type Show = tokio::sync::watch::Sender<Arc<Shown>>;
 
-/// Serves what is shown, and says where.
-fn serve(at: SocketAddr) -> Result<(Show, String), Failure> {
+/// Serves the run in `folder`, as it is now until something newer is shown, and says where.
+fn serve(at: SocketAddr, folder: &Path) -> Result<(Show, String), Failure> {
     let access = Access::at(at.ip(), given_token()).map_err(Failure::usage)?;
     // With no secret in it.
     let token = match &access {
         Access::Token(_) => "?token=... with PSTRAIN_TOKEN",
         Access::Here => "",
     };
-    let (show, shown) = tokio::sync::watch::channel(Arc::new(Shown::default()));
+    let (show, shown) = tokio::sync::watch::channel(Arc::new(follow::shown(folder)?));
     let at = serve::start(at, access, shown).map_err(|error| {
         Failure::usage(format_args!("{error:#}\n  hint: 127.0.0.1:0 takes a port that is free"))
     })?;
@@ -89,7 +86,7 @@ fn when(wait: impl FnOnce() + Send + 'static) -> Result<mpsc::Receiver<()>, Fail
 }
 
 pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
-    let runs = args.runs.iter().map(|run| Ok(Run::read(a_run(run)?)?));
+    let runs = args.runs.iter().map(|run| Ok(Run::among(args.runs.len(), a_run(run)?)?));
     let runs = runs.collect::<Result<Vec<Run>, Failure>>()?;
     let out = args.out.clone().unwrap_or_else(|| match args.runs.as_slice() {
         [run] => run.join(run_folder::REPORT),
@@ -100,13 +97,13 @@ pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
         .file_name()
         .and_then(|name| name.to_str())
         .ok_or_else(|| Failure::usage(format_args!("`{}` is not a file's name", out.display())))?;
-    let written = files::write(folder, name, report::html(&runs).as_bytes());
-    written.with_context(|| format!("cannot write `{}`", out.display()))?;
+    report::write(&runs, folder, name)?;
     stdout::line(format_args!("wrote {}", out.display()))?;
     Ok(DONE)
 }
 
-fn a_run(folder: &Path) -> Result<&Path, Failure> {
+/// A folder that has a run in it.
+pub fn a_run(folder: &Path) -> Result<&Path, Failure> {
     match folder.join(run_folder::JOB).is_file() {
         true => Ok(folder),
         false => Err(Failure::usage(format_args!(

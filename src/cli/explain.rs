@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::exit::{DONE, Failure};
 use super::stdout;
+use crate::files;
 use crate::job::{self, Job, JobText, Sources};
-use crate::runner::run_folder::{JOB, TRACE};
+use crate::runner::run_folder::{JOB, MOST_OF_JOB, TRACE};
 use crate::watch::explain::{JobFacts, explain as explained, trace};
 use crate::watch::run::Watched;
 
@@ -18,8 +19,7 @@ pub fn explain(run: &Path, as_json: bool) -> Result<u8, Failure> {
     watched.read_on(|_| ()).map_err(|error| cannot_read(run, &error))?;
     let trainers: Vec<u32> = training.train.trainers.ranks.iter().map(|rank| rank.0).collect();
     let path = run.join(TRACE);
-    let traced = path.is_file().then(|| trace::read(&path, &trainers)).transpose();
-    let traced = traced.map_err(|error| cannot_read(&path, &error))?;
+    let traced = trace::read(&path, &trainers).map_err(|error| cannot_read(&path, &error))?;
     let told = explained(&watched, &JobFacts::of(&job, training), traced);
     stdout::result(&told, &told, as_json)?;
     Ok(DONE)
@@ -28,7 +28,7 @@ pub fn explain(run: &Path, as_json: bool) -> Result<u8, Failure> {
 /// The job of a run, as its folder has it.
 pub fn job_of(run: &Path) -> Result<Job, Failure> {
     let path = run.join(JOB);
-    let text = std::fs::read_to_string(&path).map_err(|error| {
+    let text = files::text_at_most(&path, MOST_OF_JOB).map_err(|error| {
         Failure::usage(format_args!(
             "`{}` is not a run folder: {JOB}: {error}\n  hint: `pstrain runs` lists the runs in a folder",
             run.display()

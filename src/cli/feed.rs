@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 
 use super::args::FeedArgs;
+use super::dashboard::a_run;
 use super::exit::{DONE, Failure};
 use super::{job, stdout};
 use crate::runner::run_folder;
@@ -10,13 +11,8 @@ use crate::watch::export::{self, prometheus};
 use crate::watch::run::Watched;
 
 pub fn feed(args: &FeedArgs) -> Result<u8, Failure> {
-    let folder = &args.run;
-    let file = folder.join(run_folder::JOB);
-    if !file.is_file() {
-        let folder = folder.display();
-        return Err(Failure::usage(format!("`{folder}` is not a run folder: it has no {}", run_folder::JOB)));
-    }
-    let resolved = job::load_to_use(&file, &args.values, |_| Ok(()))?;
+    let folder = a_run(&args.run)?;
+    let resolved = job::load_to_use(&folder.join(run_folder::JOB), &args.values, |_| Ok(()))?;
     let mut exporters = export::of_job(&resolved.job, folder)?;
     let mut run = Watched::new(folder, resolved.job.cluster.world_size.0 as usize);
     let mut failed = None;
@@ -34,7 +30,7 @@ pub fn feed(args: &FeedArgs) -> Result<u8, Failure> {
         exporter.finish(&run).with_context(|| exporter.name())?;
     }
     if args.prometheus {
-        stdout::as_it_is(prometheus::text(&run).trim_end())?;
+        stdout::as_it_is(prometheus::text(&run, run.is_under_way()).trim_end())?;
     }
     failed.map_or(Ok(DONE), |failed| Err(failed.into()))
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use super::exit::{DONE, Failure, TERMINATED};
+use super::run::given_token;
 use super::{logs, stdout};
 use crate::watch::top::{Ended, NoRun, Paint, Source, show, snapshot};
 
@@ -12,7 +13,7 @@ const WIDTH: u16 = 100;
 const WIDTHS: std::ops::RangeInclusive<u16> = 60..=400;
 
 pub fn top(run: Option<&Path>, look: logs::Wanted) -> Result<u8, Failure> {
-    let mut source = Source::open(run).map_err(Failure::usage)?;
+    let mut source = Source::open(run, given_token()).map_err(Failure::usage)?;
     let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb;
     let unicode = look.look().unicode;

@@ -15,6 +15,7 @@ use super::run_recorder::COORDINATOR;
 use crate::human::counted;
 use crate::job::{Cluster, Collectives, Operation, Reduction};
 use crate::parallel::Groups;
+use crate::recorder::RECORDER;
 use crate::rpc::{CallError, Json, Mesh, Methods};
 use crate::topology::Rank;
 
@@ -82,7 +83,9 @@ pub fn run(
     };
     let own = |operation, reduction| -> Result<Vec<Option<RankView>>> {
         let in_group = |group: &ProcessGroup| {
-            show_one(group, mesh.rank(), operation, reduction, job)
+            let shown = || show_one(group, mesh.rank(), operation, reduction, job);
+            RECORDER
+                .collective(group.name(), operation.name(), shown)
                 .with_context(|| show::title(operation, reduction))
         };
         let in_world = in_group(&all)?;

@@ -37,6 +37,22 @@ pub fn record_of(rank: Rank) -> String {
     format!("rank{rank}.json")
 }
 
+/// Removes the records of an earlier attempt from a run folder, and nothing else: a folder of that name may be somebody's own.
+pub fn clear(folder: &Path) {
+    let own = folder.join(FLIGHT);
+    let is_record = |name: &str| {
+        let rank = name.strip_prefix("rank").and_then(|rest| rest.strip_suffix(".json"));
+        name == PROCESSES || rank.is_some_and(|rank| rank.parse::<u32>().is_ok())
+    };
+    for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_record) {
+            // What stays is written over.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(own);
+}
+
 /// Which process a rank is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProcess {
@@ -114,8 +130,7 @@ impl Flights {
     /// does not fail of that.
     pub fn open(folder: &Path) -> Arc<Flights> {
         let own = folder.join(FLIGHT);
-        // An earlier attempt's.
-        let _ = fs::remove_dir_all(&own);
+        clear(folder);
         let _ = files::make_folders(&own);
         Arc::new(Flights { folder: std::path::absolute(folder).unwrap_or_else(|_| folder.into()) })
     }
@@ -140,12 +155,9 @@ impl Flights {
         files::append_to(&self.folder.join(FLIGHT).join(PROCESSES))?.write_all(&line)
     }
 
-    /// The run has come to its end: there is nobody to ask any more.
+    /// The run has ended, and no rank was lost: there is nobody to ask any more.
     pub fn close(&self) {
-        let own = self.folder.join(FLIGHT);
-        let _ = fs::remove_file(own.join(PROCESSES));
-        // Not where somebody has asked for records meanwhile.
-        let _ = fs::remove_dir(own);
+        clear(&self.folder);
     }
 }
 
@@ -178,7 +190,8 @@ impl FlightWriter {
             mesh.request(COORDINATOR, Register { process: Json(process.clone()) }).wait()?;
         let folder = PathBuf::from(folder);
         // A folder of that name on another machine is another one: this rank's line is not in it.
-        let noted = fs::read_to_string(folder.join(FLIGHT).join(PROCESSES)).unwrap_or_default();
+        let processes = folder.join(FLIGHT).join(PROCESSES);
+        let noted = files::text_at_most(&processes, MOST_OF_RECORD).unwrap_or_default();
         let own = |line: &str| serde_json::from_str::<RankProcess>(line).is_ok_and(|noted| noted == process);
         let folder = noted.lines().any(own).then_some(folder);
         Ok(FlightWriter { mesh: mesh.clone(), process, folder, ended: Mutex::new(false) })
@@ -264,6 +277,18 @@ mod tests {
         assert_eq!(started(i32::MAX), None);
         let odd = "7 (a ) b) S 1 2";
         assert_eq!(stat_fields(odd).unwrap(), ["S", "1", "2"]);
+    }
+
+    #[test]
+    fn a_folder_of_that_name_which_is_somebodys_own_keeps_what_is_in_it() {
+        let run = tempfile::tempdir().unwrap();
+        let own = run.path().join(FLIGHT);
+        fs::create_dir(&own).unwrap();
+        for name in ["rank1.json", "ranking.json", "delays.csv", PROCESSES] {
+            fs::write(own.join(name), b"").unwrap();
+        }
+        drop(Flights::open(run.path()));
+        assert_eq!(crate::runner::testing::names(&own), ["delays.csv", "ranking.json"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::agreement::Agreement;
 use super::collectives_demo::{self, Collector, Demo};
 use super::devices;
 use super::driver::ReportedToDriver;
-use super::flight::SharedWriter;
+use super::flight::{FlightWriter, Flights, SharedWriter};
 use super::inputs::BadJob;
 use super::metrics::Summary;
 use super::progress::Reporter;
@@ -103,7 +103,11 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
         rank.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
         Ok(report)
     });
-    done.map_err(|error| rank.end_early(error, &signals))
+    let done = done.map_err(|error| rank.end_early(error, &signals));
+    if !matches!(done, Err(RankError::Lost(_))) {
+        rank.flights.iter().for_each(|flights| flights.close());
+    }
+    done
 }
 
 /// Letters that the system has for the name of a process (`TASK_COMM_LEN` in prctl(2), without the zero).
@@ -152,6 +156,8 @@ struct JoinedRank<'a> {
     mesh: Mesh,
     groups: Groups,
     duty: Duty<'a>,
+    /// The coordinator's.
+    flights: Option<Arc<Flights>>,
 }
 
 /// What a rank does in its job.
@@ -168,6 +174,8 @@ impl<'a> JoinedRank<'a> {
         let devices = devices::of_rank(job, start.rank, start.local_rank);
         let groups = Groups::new(&job.cluster, devices[0]);
         Groups::register(&mut methods);
+        let flights = start.kept_in.as_ref().map(|kept_in| Flights::open(kept_in.folder.path()));
+        flights.iter().for_each(|flights| flights.register(&mut methods));
         let duty = match &job.work {
             Work::Train(training) => {
                 let kept_in = start.kept_in.take();
@@ -191,19 +199,18 @@ impl<'a> JoinedRank<'a> {
         if let Duty::Training(training) = &duty {
             training.bind(mesh.clone());
         }
-        Ok(JoinedRank { start, mesh, groups, duty })
+        Ok(JoinedRank { start, mesh, groups, duty, flights })
     }
 
     fn work(&mut self, flight: &SharedWriter) -> Result<Option<Report>> {
-        let JoinedRank { start, mesh, groups, duty } = self;
+        let JoinedRank { start, mesh, groups, duty, .. } = self;
+        if let Ok(writer) = FlightWriter::register(mesh, &start.job.role_of(start.rank).name) {
+            let _ = flight.set(writer);
+        }
         match duty {
             Duty::Training(training) => {
-                let summary = training.run(
-                    (mesh, groups, flight),
-                    &start.data_root,
-                    &mut start.reporter,
-                    start.started,
-                )?;
+                let summary =
+                    training.run((mesh, groups), &start.data_root, &mut start.reporter, start.started)?;
                 Ok(summary.map(|summary| Report::Trained(Box::new(summary))))
             }
             Duty::Demo(collectives, collector) => {

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use self::lock::lock;
+use super::flight;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 use crate::human::counted;
@@ -45,6 +46,10 @@ pub const TRACE: &str = "trace.json";
 pub const REPORT: &str = "report.html";
 /// What the data to train on have settled for all others, as their plug-in has written it.
 pub const DATA_STATE: &str = "dataset.state";
+
+/// Bytes of a job and of a summary that are read.
+pub const MOST_OF_JOB: u64 = 16 << 20;
+pub const MOST_OF_SUMMARY: u64 = 64 << 20;
 
 /// How far others have been told of the run.
 pub const TOLD_TENSORBOARD: &str = "told-tensorboard.json";
@@ -232,6 +237,7 @@ impl RunFolder {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
+        flight::clear(path);
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 

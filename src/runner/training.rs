@@ -11,7 +11,6 @@ use anyhow::{Context as _, Result};
 use super::best_model::BestModel;
 use super::checkpoint::{Announced, Coordinator, Writer};
 use super::driver::{self, TrainRequests};
-use super::flight::{FlightWriter, Flights, SharedWriter};
 use super::measured::Worked;
 use super::metrics::Summary;
 use super::preflight::{self, Facts, Preflight};
@@ -69,7 +68,6 @@ struct Kept {
     recorder: Arc<RunRecorder>,
     best: Arc<BestModel>,
     checkpoints: Arc<Coordinator>,
-    flights: Arc<Flights>,
 }
 
 impl<'a> TrainingRank<'a> {
@@ -105,9 +103,7 @@ impl<'a> TrainingRank<'a> {
             best.register(methods);
             let checkpoints = Coordinator::new(job, training, (job_text, folder.path()), resumed, &autograd);
             checkpoints.register(methods);
-            let flights = Flights::open(folder.path());
-            flights.register(methods);
-            Ok::<_, anyhow::Error>(Kept { folder, recorder, best, checkpoints, flights })
+            Ok::<_, anyhow::Error>(Kept { folder, recorder, best, checkpoints })
         };
         let kept = kept_in.map(keep).transpose()?;
         let driver = training.train.driver.as_ref().filter(|_| training.train.trainers.ranks.contains(&rank));
@@ -162,15 +158,12 @@ impl<'a> TrainingRank<'a> {
     /// When anything of it fails, here or on a rank that this one calls.
     pub fn run(
         &self,
-        (mesh, groups, flight): (&Mesh, &Groups, &SharedWriter),
+        (mesh, groups): (&Mesh, &Groups),
         root: &Path,
         reporter: &mut Reporter,
         started: Instant,
     ) -> Result<Option<Summary>> {
         let role = &self.job.role_of(self.rank).name;
-        if let Ok(writer) = FlightWriter::register(mesh, role) {
-            let _ = flight.set(writer);
-        }
         self.modules.join_replicas(mesh, groups)?;
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);
@@ -229,7 +222,6 @@ impl<'a> TrainingRank<'a> {
         // When everyone is here, all reports have come.
         mesh.barrier("reported").wait()?;
         let summary = self.kept.as_ref().map(|kept| self.keep(mesh, kept, unsaved)).transpose()?;
-        self.kept.as_ref().inspect(|kept| kept.flights.close());
         Ok(summary)
     }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -47,7 +48,7 @@ pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &
         read.with_context(|| format!("cannot read the run in `{}`", folder.display()))?;
         let begun = Instant::now();
         if let Some(shown) = shown
-            && (is_last || begun >= due && (has_news || shown.borrow().page.is_empty()))
+            && (is_last || begun >= due && has_news)
         {
             let timeline = if is_last { Timeline::read(folder).ok().flatten() } else { None };
             shown.send_replace(Arc::new(show(&run, &setup, timeline, is_last)));
@@ -60,19 +61,19 @@ pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &
     }
 }
 
-/// Shows a run that has ended.
+/// Shows a run as it is now.
 ///
 /// # Errors
 /// When a file of the run cannot be read.
-pub fn show_ended(folder: &Path) -> Result<Shown> {
-    let Run { setup, watched, timeline, .. } = Run::read(folder)?;
-    Ok(show(&watched, &setup, timeline, true))
+pub fn shown(folder: &Path) -> Result<Shown> {
+    let Run { setup, watched, timeline, under_way } = Run::read(folder)?;
+    Ok(show(&watched, &setup, timeline, !under_way))
 }
 
 fn show(run: &Watched, setup: &Setup, timeline: Option<Timeline>, is_last: bool) -> Shown {
     let view = View::of(run, setup, timeline.as_ref(), !is_last);
     let page = Page { live: !is_last, runs: vec![view], differing: Vec::new() };
-    Shown { page: page.json(), metrics: prometheus::text(run), is_last }
+    Shown { page: page.json(), metrics: prometheus::text(run, !is_last), is_last }
 }
 
 /// Those who are told of the run. One that fails is of no more use, which is said once.
@@ -91,11 +92,56 @@ impl Exporters {
         self.0.retain_mut(|exporter| is_told(exporter.name(), exporter.line(line)));
     }
 
+    /// Side by side: one that hangs takes no time of the others'.
     fn finish(mut self, run: &Watched) {
-        self.0.retain_mut(|exporter| is_told(exporter.name(), exporter.finish(run)));
+        thread::scope(|scope| {
+            for exporter in &mut self.0 {
+                scope.spawn(move || is_told(exporter.name(), exporter.finish(run)));
+            }
+        });
     }
 }
 
 fn is_told(name: &str, told: Result<()>) -> bool {
     told.inspect_err(|error| tracing::warn!("{name} is not told of the run any more: {error:#}")).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::runner::run_folder::JOB;
+
+    /// For a request that nobody answers; one after the other the two would take twice as long.
+    const DEADLINE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn two_servers_that_hang_take_no_longer_than_one() {
+        let folder = tempfile::tempdir().unwrap();
+        // They take connections, and say nothing.
+        let hang = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let servers = [hang(), hang()];
+        let [otlp, mlflow] = servers.each_ref().map(|server| server.local_addr().unwrap());
+        let job = include_str!("../../jobs/digits_ps.toml");
+        let told =
+            format!("[log]\notlp = \"http://{otlp}\"\nmlflow = \"http://{mlflow}\"\ntensorboard = \"tb\"");
+        std::fs::write(folder.path().join(JOB), job.replace("[log]", &told)).unwrap();
+        let line = r#"{"kind":"step","step":5,"epoch":1,"rank":1,"loss":0.5,"lr":0.25,"samples_per_s":64.0,"data_wait_pct":2.0,"staleness":null,"time_s":1.0}"#;
+        std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}\n")).unwrap();
+        let (end, ended) = mpsc::channel();
+        drop(end);
+        let begun = Instant::now();
+        follow(folder.path(), None, &ended).unwrap();
+        assert!(begun.elapsed() < 2 * DEADLINE, "{:?}", begun.elapsed());
+        for server in servers {
+            server.set_nonblocking(true).unwrap();
+            assert!(server.accept().is_ok(), "each was asked");
+        }
+        assert!(
+            folder.path().join("tb/rank1/events.out.tfevents.pstrain").is_file(),
+            "and a third was told meanwhile"
+        );
+    }
 }

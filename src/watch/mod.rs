@@ -16,4 +16,5 @@ pub mod standstill;
 mod tail;
 mod timeline;
 pub mod top;
+mod trace_file;
 mod view;

@@ -8,6 +8,7 @@ use super::view::{Setup, View};
 
 const PAGE: &str = include_str!("../../assets/page/page.html");
 const PAGE_CSS: &str = include_str!("../../assets/page/page.css");
+const TEXT_JS: &str = include_str!("../../assets/page/text.js");
 const PAGE_JS: &str = include_str!("../../assets/page/page.js");
 /// dygraphs 2.2.1 (MIT): `assets/dygraphs`.
 const DYGRAPHS_CSS: &str = include_str!("../../assets/dygraphs/dygraph.min.css");
@@ -46,6 +47,7 @@ pub fn html(json: &str) -> String {
         ("/*PAGE_CSS*/", PAGE_CSS),
         ("/*RUNS*/", &runs),
         ("/*DYGRAPHS_JS*/", DYGRAPHS_JS),
+        ("/*TEXT_JS*/", TEXT_JS),
         ("/*PAGE_JS*/", PAGE_JS),
     ];
     let (mut html, mut rest) = (String::new(), PAGE);
@@ -81,7 +83,7 @@ mod tests {
             differing: vec![Differing { key: "</script><script>alert(1)".into(), values: vec![None] }],
         };
         let html = html(&page.json());
-        assert_eq!(html.matches("</script>").count(), 3);
+        assert_eq!(html.matches("</script>").count(), 4);
         assert!(!html.contains("src=\"http") && !html.contains("href=\"http"));
         assert!(!html.contains("/*RUNS*/"));
     }

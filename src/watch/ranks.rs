@@ -1,7 +1,6 @@
 //! The ranks of a run as they are found on this machine: asked for their flight records, and their processes looked at.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 
 use super::standstill::{Found, Process};
+use crate::files;
 use crate::runner::flight::{
     FLIGHT, MOST_OF_RECORD, PROCESSES, RankFlight, RankProcess, record_of, stat_fields, this_machine,
 };
@@ -39,16 +39,13 @@ pub fn look(folder: &Path, world_size: usize) -> Looked {
     let before: Vec<Option<u64>> = on_this_machine.iter().map(|of| written(folder, of.rank)).collect();
     let states: Vec<State> = on_this_machine.iter().map(|of| State::of(of)).collect();
     for (of, state) in on_this_machine.iter().zip(&states) {
-        // One that is stopped would write when it goes on, for nobody.
-        if matches!(state, State::Is(state) if !is_stopped(*state)) {
+        if state.is_asked() {
             let _ = kill(Pid::from_raw(of.pid), Signal::SIGUSR1);
         }
     }
     let asked = Instant::now();
-    let has_answered = |at: usize| {
-        let is_asked = matches!(&states[at], State::Is(state) if !is_stopped(*state));
-        !is_asked || written(folder, on_this_machine[at].rank) != before[at]
-    };
+    let has_answered =
+        |at: usize| !states[at].is_asked() || written(folder, on_this_machine[at].rank) != before[at];
     while asked.elapsed() < PATIENCE && !(0..on_this_machine.len()).all(has_answered) {
         thread::sleep(LOOK);
     }
@@ -58,8 +55,8 @@ pub fn look(folder: &Path, world_size: usize) -> Looked {
             None => Process::Elsewhere,
             Some(at) => match (&states[at], State::of(of)) {
                 (State::Gone, _) | (_, State::Gone) => Process::Gone,
-                (State::Is(state), _) if is_stopped(*state) => Process::Stopped,
-                (_, State::Is(state)) if !has_answered(at) => Process::Silent { state },
+                (State::Stopped, _) => Process::Stopped,
+                (State::Is(_), State::Is(state)) if !has_answered(at) => Process::Silent { state },
                 _ => Process::Runs,
             },
         };
@@ -68,10 +65,6 @@ pub fn look(folder: &Path, world_size: usize) -> Looked {
     let elsewhere = processes.into_iter().filter(|of| of.machine != here).collect();
     let room = statvfs(folder).ok().map(|disk| disk.blocks_available() * disk.fragment_size());
     Looked { ranks, free_bytes: room, elsewhere }
-}
-
-fn is_stopped(state: char) -> bool {
-    matches!(state, 'T' | 't')
 }
 
 /// The last that each rank has said of itself.
@@ -90,6 +83,8 @@ fn processes(folder: &Path, world_size: usize) -> Vec<RankProcess> {
 enum State {
     /// As proc(5) has it.
     Is(char),
+    /// It would write its record when it goes on, for nobody.
+    Stopped,
     Gone,
 }
 
@@ -99,10 +94,27 @@ impl State {
         let fields = stat_fields(&stat).unwrap_or_default();
         let is_the_same = fields.get(19).and_then(|ticks| ticks.parse().ok()) == Some(process.started);
         match fields.first().and_then(|state| state.chars().next()) {
-            Some(state) if is_the_same && !matches!(state, 'Z' | 'X') => State::Is(state),
+            Some('T' | 't') if is_the_same => State::Stopped,
+            Some(state) if is_the_same && !matches!(state, 'Z' | 'X') && awaits_usr1(process.pid) => {
+                State::Is(state)
+            }
             _ => State::Gone,
         }
     }
+
+    /// To write its record.
+    fn is_asked(&self) -> bool {
+        matches!(self, State::Is(_))
+    }
+}
+
+/// Ranks block SIGUSR1, and a thread waits for it. A process that does not is no rank, whatever stands in the folder of somebody
+/// else's run: the signal would end it.
+fn awaits_usr1(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    blocked & (1 << (Signal::SIGUSR1 as i32 - 1)) != 0
 }
 
 /// When a record was written.
@@ -116,7 +128,35 @@ fn record(folder: &Path, rank: Rank) -> Option<RankFlight> {
 }
 
 fn bounded(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    fs::File::open(path).ok()?.take(MOST_OF_RECORD).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    files::read_at_most(path, MOST_OF_RECORD).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::flight::started;
+
+    /// Signalled, it would be gone.
+    #[test]
+    fn a_process_that_is_no_rank_is_not_signalled_because_a_folder_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(FLIGHT)).unwrap();
+        let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = other.id().cast_signed();
+        let process = RankProcess {
+            rank: Rank(0),
+            role: "server".into(),
+            host: "here".into(),
+            machine: this_machine(),
+            pid,
+            started: started(pid).unwrap(),
+        };
+        let line = serde_json::to_string(&process).unwrap() + "\n";
+        fs::write(folder.path().join(FLIGHT).join(PROCESSES), line).unwrap();
+        let looked = look(folder.path(), 1);
+        assert_eq!(looked.ranks[0].process, Process::Gone);
+        other.kill().unwrap();
+        let ended = std::os::unix::process::ExitStatusExt::signal(&other.wait().unwrap());
+        assert_eq!(ended, Some(Signal::SIGKILL as i32));
+    }
 }

@@ -1,18 +1,18 @@
 //! A run, as far as its folder tells, in bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use super::series::Series;
 use super::tail::Tail;
+use crate::files;
+use crate::human::{cut, one_line};
 use crate::profile::Activity;
 use crate::runner::metrics::Summary;
-use crate::runner::records::{
-    EpochRecord, EvalRecord, GpuUse, MessageRecord, MetricsLine, RankRecord, StepRecord,
-};
-use crate::runner::run_folder::{self, RunFolder};
+use crate::runner::records::{EvalRecord, GpuUse, MessageRecord, MetricsLine, RankRecord, StepRecord};
+use crate::runner::run_folder::{self, MOST_OF_SUMMARY, RunFolder};
 use crate::topology::Rank;
 
 /// Points of all trainers' series of one figure together, and the fewest of one.
@@ -20,8 +20,11 @@ const POINTS: usize = 6_000;
 const FEWEST_POINTS: usize = 60;
 const MOST_POINTS: usize = 600;
 
-/// Validations, epochs and messages that are kept: the last ones.
+/// Validations and messages that are kept: the last ones.
 const MOST_KEPT: usize = 500;
+
+/// Letters of a message: ranks tell fewer.
+const MOST_LETTERS: usize = 1_000;
 
 /// Figures of a loss plug-in that are kept.
 pub const MOST_FIGURES: usize = 20;
@@ -30,9 +33,10 @@ pub struct Watched {
     folder: PathBuf,
     tail: Tail,
     world_size: usize,
+    /// Of a series.
+    most_points: usize,
     pub trainers: BTreeMap<Rank, Trainer>,
     pub ranks: BTreeMap<Rank, RankUse>,
-    pub epochs: VecDeque<EpochRecord>,
     pub evals: VecDeque<EvalRecord>,
     pub messages: VecDeque<MessageRecord>,
     /// Lines that are of no kind that is known here.
@@ -44,14 +48,81 @@ pub struct Watched {
 /// Of a trainer: a series for each figure over its steps.
 #[derive(Default)]
 pub struct Trainer {
+    clock: Clock,
+    /// Steps before the first that is recorded here: those of the run that this one goes on from.
+    before: u64,
     pub last: Option<StepRecord>,
     /// By name: `loss`, `lr`, `samples_per_s`, `data_wait_pct`, `staleness`, `grad_norm`, `loss_scale`, and those of the loss
     /// plug-in.
     pub figures: BTreeMap<String, Series>,
 }
 
+/// Seconds that begin anew where a run goes on from a checkpoint, put one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Clock {
+    /// Those of earlier attempts.
+    before: f64,
+    last: f64,
+}
+
+impl Clock {
+    fn at(&mut self, time_s: f64) -> f64 {
+        if time_s < self.last {
+            self.before += self.last;
+        }
+        self.last = time_s;
+        self.before + time_s
+    }
+}
+
+impl Trainer {
+    /// As somebody else tells of it.
+    pub fn told(last: Option<StepRecord>, figures: BTreeMap<String, Series>) -> Trainer {
+        Trainer { last, figures, ..Trainer::default() }
+    }
+
+    /// Steps that this run has taken.
+    pub fn taken(&self) -> u64 {
+        self.last.as_ref().map_or(0, |last| last.step.saturating_sub(self.before))
+    }
+
+    /// Takes a step's record, of which series have at most `most` points.
+    pub fn step(&mut self, record: StepRecord, most: usize) {
+        let (x, time_s) = (record.step as f64, self.clock.at(record.time_s));
+        match &self.last {
+            Some(last) if last.step >= record.step => {
+                self.figures.values_mut().for_each(|series| series.back_to(x));
+            }
+            // Steps are recorded in equal distances.
+            Some(first) if self.before == 0 && self.is_new() => {
+                self.before = first.step.saturating_sub(record.step - first.step);
+            }
+            _ => {}
+        }
+        for (name, value) in record.figures(MOST_FIGURES) {
+            if let Some(series) = self.figures.get_mut(name) {
+                series.push(x, time_s, value);
+            } else if self.figures.len() < MOST_FIGURES + OWN_FIGURES {
+                let mut series = Series::new(most);
+                series.push(x, time_s, value);
+                self.figures.insert(name.into(), series);
+            }
+        }
+        self.last = Some(record);
+    }
+
+    /// One step is recorded.
+    fn is_new(&self) -> bool {
+        self.figures.get("loss").is_some_and(|losses| losses.points().len() == 1)
+    }
+}
+
+/// Figures that each step has.
+const OWN_FIGURES: usize = 7;
+
 /// Of a rank: what it has used over the time since it joined.
 pub struct RankUse {
+    clock: Clock,
     pub role: String,
     pub last: RankRecord,
     /// By name: `memory` in bytes, `processor` in per cent of a core, `gpu` in per cent, `gpu_memory` in bytes.
@@ -67,13 +138,19 @@ pub struct RankUse {
 impl Watched {
     /// `world_size`: as the run's job has it.
     pub fn new(folder: &Path, world_size: usize) -> Watched {
+        Watched::among(1, folder, world_size)
+    }
+
+    /// The same of one of several `runs` that are shown together: each with fewer points.
+    pub fn among(runs: usize, folder: &Path, world_size: usize) -> Watched {
+        let series = world_size.max(1).saturating_mul(runs.max(1));
         Watched {
+            most_points: (POINTS / series).clamp(FEWEST_POINTS, MOST_POINTS),
             folder: folder.into(),
             tail: Tail::new(folder.join(run_folder::METRICS)),
             world_size,
             trainers: BTreeMap::new(),
             ranks: BTreeMap::new(),
-            epochs: VecDeque::new(),
             evals: VecDeque::new(),
             messages: VecDeque::new(),
             unknown: 0,
@@ -95,71 +172,86 @@ impl Watched {
     /// # Errors
     /// When a file of the run cannot be read.
     pub fn read_on(&mut self, mut each: impl FnMut(&MetricsLine)) -> io::Result<()> {
-        let mut lines = Vec::new();
-        let mut unknown = 0;
-        self.tail.read_on(|line| match serde_json::from_slice(line) {
-            Ok(line) => lines.push(line),
-            Err(_) => unknown += 1,
-        })?;
-        self.unknown += unknown;
-        for line in lines {
-            each(&line);
-            self.take(line);
-        }
+        let mut tail = mem::take(&mut self.tail);
+        let read = tail.read_on(|line| match serde_json::from_slice(line) {
+            Ok(line) => {
+                each(&line);
+                self.take(line);
+            }
+            Err(_) => self.unknown += 1,
+        });
+        self.tail = tail;
         if self.summary.is_none() {
-            let summary = fs::read(self.folder.join(run_folder::SUMMARY));
+            let summary = files::read_at_most(&self.folder.join(run_folder::SUMMARY), MOST_OF_SUMMARY);
             self.summary = summary.ok().and_then(|text| serde_json::from_slice(&text).ok());
         }
-        Ok(())
+        read
     }
 
     fn take(&mut self, line: MetricsLine) {
         match line {
             MetricsLine::Step(record) => self.step(record),
-            MetricsLine::Epoch(record) => keep(&mut self.epochs, record),
-            MetricsLine::Eval(record) => {
+            MetricsLine::Epoch(_) => {}
+            MetricsLine::Eval(mut record) => {
+                if let Some(trainer) = self.trainers.get_mut(&record.rank) {
+                    record.time_s = trainer.clock.at(record.time_s);
+                }
                 // A run that goes on from a checkpoint repeats what came behind it.
                 self.evals.retain(|before| before.step < record.step);
                 keep(&mut self.evals, record);
             }
             MetricsLine::Rank(record) => self.used(record),
-            MetricsLine::Message(record) => keep(&mut self.messages, record),
+            MetricsLine::Message(record) => {
+                let text = cut(&one_line(&record.text), MOST_LETTERS);
+                keep(&mut self.messages, MessageRecord { text, ..record });
+            }
         }
     }
 
     fn step(&mut self, record: StepRecord) {
-        let most = (POINTS / self.world_size.max(1)).clamp(FEWEST_POINTS, MOST_POINTS);
-        if self.trainers.len() >= self.world_size && !self.trainers.contains_key(&record.rank) {
-            return;
+        if record.rank.index() < self.world_size {
+            self.trainers.entry(record.rank).or_default().step(record, self.most_points);
         }
-        let trainer = self.trainers.entry(record.rank).or_default();
-        let (x, time_s) = (record.step as f64, record.time_s);
-        if trainer.last.as_ref().is_some_and(|last| last.step >= record.step) {
-            trainer.figures.values_mut().for_each(|series| series.back_to(x));
-        }
-        for (name, value) in record.figures(MOST_FIGURES) {
-            let series = trainer.figures.entry(name.into()).or_insert_with(|| Series::new(most));
-            series.push(x, time_s, value);
-        }
-        trainer.last = Some(record);
     }
 
     fn used(&mut self, record: RankRecord) {
         if record.rank.index() >= self.world_size {
             return;
         }
-        let most = (POINTS / self.world_size.max(1)).clamp(FEWEST_POINTS, MOST_POINTS);
-        let series = || Series::new(most);
-        let of_rank = self.ranks.entry(record.rank).or_insert_with(|| RankUse {
-            role: record.role.clone(),
-            last: record.clone(),
+        let most = self.most_points;
+        self.ranks.entry(record.rank).or_insert_with(|| RankUse::new(&record)).take(record, most);
+    }
+}
+
+impl RankUse {
+    /// That has told nothing before this.
+    pub fn new(first: &RankRecord) -> RankUse {
+        RankUse {
+            clock: Clock::default(),
+            role: first.role.clone(),
+            last: first.clone(),
             figures: BTreeMap::new(),
             activities: BTreeMap::new(),
             seconds: BTreeMap::new(),
             cpu_s: 0.0,
-        });
-        of_rank.cpu_s += record.cpu_s();
-        let time_s = record.time_s;
+        }
+    }
+
+    /// Seconds that it has told of.
+    pub fn time_s(&self) -> f64 {
+        self.clock.before + self.clock.last
+    }
+
+    /// Has told of so many seconds.
+    pub fn goes_on_until(&mut self, time_s: f64) {
+        self.clock = Clock { before: 0.0, last: time_s };
+    }
+
+    /// Takes what it has used, of which series have at most `most` points.
+    pub fn take(&mut self, record: RankRecord, most: usize) {
+        let series = || Series::new(most);
+        self.cpu_s += record.cpu_s();
+        let time_s = self.clock.at(record.time_s);
         let figures = [
             ("memory", Some(record.resident_bytes as f64)),
             ("processor", Some(record.cpu_pct)),
@@ -168,19 +260,19 @@ impl Watched {
         ];
         for (name, value) in figures {
             if let Some(value) = value {
-                of_rank.figures.entry(name).or_insert_with(series).push(time_s, time_s, value);
+                self.figures.entry(name).or_insert_with(series).push(time_s, time_s, value);
             }
         }
         // What a rank has never done it has no series of; what it has not done this time is 0.
         let known: BTreeSet<Activity> =
-            of_rank.activities.keys().chain(record.seconds.keys()).copied().collect();
+            self.activities.keys().chain(record.seconds.keys()).copied().collect();
         for activity in known {
             let spent = record.seconds.get(&activity).copied().unwrap_or(0.0);
             let share = if record.passed_s > 0.0 { spent / record.passed_s } else { 0.0 };
-            of_rank.activities.entry(activity).or_insert_with(series).push(time_s, time_s, share);
-            *of_rank.seconds.entry(activity).or_default() += spent;
+            self.activities.entry(activity).or_insert_with(series).push(time_s, time_s, share);
+            *self.seconds.entry(activity).or_default() += spent;
         }
-        of_rank.last = record;
+        self.last = record;
     }
 }
 

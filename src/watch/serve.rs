@@ -35,7 +35,6 @@ use super::page;
 const MOST_CONNECTIONS: usize = 64;
 
 /// What is shown now.
-#[derive(Default)]
 pub struct Shown {
     /// JSON of a [`page::Page`].
     pub page: String,

@@ -17,6 +17,9 @@ use crate::topology::Rank;
 /// Seconds without anything begun or ended after which a rank is said to stand. A step may take longer, and then that is said of it.
 pub const STANDS_S: f64 = 1.0;
 
+/// After so many seconds a first step is a standstill, too.
+const LONGEST_START_S: f64 = 120.0;
+
 /// A run folder with less room than this cannot be written.
 const FULL_BYTES: u64 = 64 << 10;
 
@@ -100,6 +103,8 @@ pub struct Told {
 pub struct Verdict {
     /// None: the ranks move, as far as is known.
     pub culprit: Option<Culprit>,
+    /// No step is behind the run yet. What holds the others up then may be what has to be done once: opening data, compiling.
+    pub starting: bool,
     pub ranks: Vec<Told>,
 }
 
@@ -115,7 +120,38 @@ pub struct Culprit {
 /// `free_bytes`: of the disk of the run folder, which rank 0 keeps.
 pub fn verdict(ranks: &[Found], free_bytes: Option<u64>) -> Verdict {
     let told = ranks.iter().map(|found| told::tell(found, ranks)).collect();
-    Verdict { culprit: culprit(ranks, free_bytes), ranks: told }
+    let culprit = culprit(ranks, free_bytes);
+    let is_sure = culprit.as_ref().is_none_or(|culprit| culprit.cause.is_sure());
+    let is_long =
+        culprit.as_ref().and_then(|culprit| culprit.for_s).is_some_and(|for_s| for_s >= LONGEST_START_S);
+    Verdict { starting: !is_sure && !is_long && is_starting(ranks), culprit, ranks: told }
+}
+
+impl Verdict {
+    /// A rank holds the others up, and not because it begins.
+    pub fn stands(&self) -> bool {
+        self.culprit.is_some() && !self.starting
+    }
+
+    /// All processes are gone, and none has said why.
+    pub fn is_killed(&self) -> bool {
+        self.culprit.is_none() && self.ranks.iter().all(|rank| rank.process == Process::Gone)
+    }
+}
+
+impl Cause {
+    /// Nothing that only takes long.
+    fn is_sure(&self) -> bool {
+        matches!(self, Cause::FullDisk { .. } | Cause::Stopped | Cause::Gone | Cause::Lost { .. })
+    }
+}
+
+/// Whether no rank has asked for the data of a second step, or come through a collective.
+fn is_starting(ranks: &[Found]) -> bool {
+    let mut flights = ranks.iter().filter_map(|rank| rank.flight.as_ref());
+    flights.all(|RankFlight { flight, .. }| {
+        flight.batches.len() < 2 && flight.collectives.iter().all(Noted::is_open)
+    })
 }
 
 fn culprit(ranks: &[Found], free_bytes: Option<u64>) -> Option<Culprit> {
@@ -128,7 +164,10 @@ fn culprit(ranks: &[Found], free_bytes: Option<u64>) -> Option<Culprit> {
     type Look<'a> = &'a dyn Fn(&Found) -> Option<(Cause, Option<f64>)>;
     let looks: [Look<'_>; 9] = [
         &|rank| (rank.process == Process::Stopped).then_some((Cause::Stopped, None)),
-        &|rank| (rank.process == Process::Gone && !is_told_lost(ranks)).then_some((Cause::Gone, None)),
+        &|rank| {
+            let is_it = rank.process == Process::Gone && !is_told_lost(ranks) && !are_all_gone(ranks);
+            is_it.then_some((Cause::Gone, None))
+        },
         &plug_in,
         &handler,
         &|rank| not_in_collective(rank, ranks),
@@ -229,6 +268,11 @@ fn not_in_collective(rank: &Found, ranks: &[Found]) -> Option<(Cause, Option<f64
         number: wait.number?,
     };
     Some((cause, Some(rank.still_s().unwrap_or(wait.ago_s))))
+}
+
+/// Of a run that has ended: none of them is at fault.
+fn are_all_gone(ranks: &[Found]) -> bool {
+    ranks.iter().all(|rank| rank.process == Process::Gone)
 }
 
 fn is_told_lost(ranks: &[Found]) -> bool {

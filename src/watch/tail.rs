@@ -4,12 +4,15 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::PathBuf;
 
+use crate::files;
+
 /// Bytes of a line; a longer one is left out.
 const MOST_OF_LINE: usize = 1 << 20;
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 18;
 
+#[derive(Default)]
 pub struct Tail {
     path: PathBuf,
     file: Option<File>,
@@ -30,7 +33,7 @@ impl Tail {
     /// When it cannot be read.
     pub fn read_on(&mut self, mut line: impl FnMut(&[u8])) -> io::Result<()> {
         if self.file.is_none() {
-            self.file = match File::open(&self.path) {
+            self.file = match files::open_regular(&self.path) {
                 Ok(file) => Some(file),
                 Err(missing) if missing.kind() == ErrorKind::NotFound => return Ok(()),
                 Err(error) => return Err(error),

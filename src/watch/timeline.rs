@@ -1,17 +1,17 @@
 //! A moment of a run that was profiled: what each thread of each rank did then, from `trace.json`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::trace_file::{Event, each};
 use crate::profile::Activity;
 use crate::runner::run_folder;
 
-/// A trace that is larger is for tools that are made for it.
-const MOST_BYTES: u64 = 1 << 30;
+/// Threads that are known by their names.
+const MOST_THREADS: usize = 10_000;
 
 /// Spans that are shown: the moment is as long as it takes for so many.
 const MOST_SPANS: usize = 3_000;
@@ -34,25 +34,6 @@ pub struct Span {
     pub took: f64,
 }
 
-/// A line of the trace (`runner::trace` writes it).
-#[derive(Deserialize)]
-struct Event {
-    ph: String,
-    name: String,
-    pid: u32,
-    tid: u32,
-    #[serde(default)]
-    ts: f64,
-    #[serde(default)]
-    dur: f64,
-    args: Option<Named>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: Option<String>,
-}
-
 impl Timeline {
     /// Of the middle of the run in `folder`. None: it was not profiled, or there is too much of it.
     ///
@@ -60,19 +41,11 @@ impl Timeline {
     /// When the trace cannot be read.
     pub fn read(folder: &Path) -> io::Result<Option<Timeline>> {
         let path = folder.join(run_folder::TRACE);
-        match path.metadata() {
-            Ok(known) if known.len() <= MOST_BYTES => {}
-            Ok(_) => return Ok(None),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
         let mut names = Names::default();
         let (mut from, mut to, mut count) = (f64::INFINITY, f64::NEG_INFINITY, 0_usize);
-        each(&path, |event| match event.ph.as_str() {
-            "M" => names.take(event),
-            _ => {
-                (from, to, count) = (from.min(event.ts), to.max(event.ts + event.dur), count + 1);
-            }
+        each(&path, |event| match event.is_span() {
+            false => names.take(event),
+            true => (from, to, count) = (from.min(event.ts), to.max(event.ts + event.dur), count + 1),
         })?;
         if count == 0 {
             return Ok(None);
@@ -85,7 +58,7 @@ impl Timeline {
             let activity = serde_json::from_value(event.name.clone().into());
             let (Ok(activity), Some(&row)) = (activity, rows.get(&(event.pid, event.tid))) else { return };
             let is_inside = event.ts < begin + long && event.ts + event.dur > begin;
-            if event.ph == "X" && is_inside && timeline.spans.len() < 2 * MOST_SPANS {
+            if event.is_span() && is_inside && timeline.spans.len() < 2 * MOST_SPANS {
                 let (start, end) = (event.ts.max(begin), (event.ts + event.dur).min(begin + long));
                 timeline.spans.push(Span {
                     row,
@@ -96,8 +69,10 @@ impl Timeline {
             }
         })?;
         // What is around others is drawn first.
-        let order = |span: &Span| (span.row, span.at, -span.took);
-        timeline.spans.sort_by(|a, b| order(a).partial_cmp(&order(b)).expect("times are numbers"));
+        timeline.spans.sort_by(|one, other| {
+            let by_place = one.row.cmp(&other.row).then(one.at.total_cmp(&other.at));
+            by_place.then(other.took.total_cmp(&one.took))
+        });
         timeline.keep_rows_with_spans();
         Ok(Some(timeline))
     }
@@ -120,7 +95,7 @@ struct Names {
 
 impl Names {
     fn take(&mut self, event: Event) {
-        let Some(name) = event.args.and_then(|args| args.name) else { return };
+        let Some(name) = event.args.name.filter(|_| self.threads.len() < MOST_THREADS) else { return };
         match event.name.as_str() {
             "process_name" => drop(self.ranks.insert(event.pid, name)),
             "thread_name" => drop(self.threads.insert((event.pid, event.tid), name)),
@@ -136,18 +111,6 @@ impl Names {
     fn places(&self) -> BTreeMap<(u32, u32), usize> {
         self.threads.keys().enumerate().map(|(row, thread)| (*thread, row)).collect()
     }
-}
-
-/// An event stands on a line of its own.
-fn each(path: &Path, mut event: impl FnMut(Event)) -> io::Result<()> {
-    for line in BufReader::new(File::open(path)?).lines() {
-        let line = line?;
-        let text = line.trim_start_matches("{\"traceEvents\":[").trim_end_matches(',');
-        if let Ok(read) = serde_json::from_str(text) {
-            event(read);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

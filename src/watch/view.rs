@@ -1,7 +1,6 @@
 //! What the page of a run is drawn from, as JSON.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
@@ -9,11 +8,12 @@ use serde::{Serialize, Serializer};
 use super::run::{RankUse, Trainer, Watched};
 use super::series::Series;
 use super::timeline::Timeline;
+use crate::files;
 use crate::job::{self, Job, JobText, Plan, Sources, plan};
 use crate::profile::Activity;
 use crate::runner::metrics::Summary;
-use crate::runner::records::{EpochRecord, EvalRecord, MessageRecord};
-use crate::runner::run_folder;
+use crate::runner::records::{EvalRecord, MessageRecord, RankRecord, StepRecord};
+use crate::runner::run_folder::{self, MOST_OF_JOB};
 use crate::topology::Rank;
 
 /// What does not change while a run goes on.
@@ -29,7 +29,7 @@ pub struct Setup {
 impl Setup {
     /// Of the run in `folder`. What cannot be read there is left out.
     pub fn read(folder: &Path) -> Setup {
-        let text = fs::read_to_string(folder.join(run_folder::JOB)).unwrap_or_default();
+        let text = files::text_at_most(&folder.join(run_folder::JOB), MOST_OF_JOB).unwrap_or_default();
         let sources =
             Sources { file: JobText { name: run_folder::JOB, text: &text }, env: Vec::new(), overrides: &[] };
         let job = job::load_to_use(&sources).ok().map(|resolved| resolved.job);
@@ -47,29 +47,28 @@ impl Setup {
 
     /// The keys of the job with their values, as a person writes them.
     pub fn keys(&self) -> BTreeMap<String, String> {
-        let mut keys = BTreeMap::new();
-        if let Ok(job) = self.text.parse::<toml::Table>() {
-            flatten("", &toml::Value::Table(job), &mut keys);
-        }
-        keys
+        let table: toml::Table = self.text.parse().unwrap_or_default();
+        flat(&table).into_iter().map(|(path, value)| (path, value.to_string())).collect()
     }
 }
 
 /// Of a run whose job says nothing of its world.
 const MOST_RANKS: usize = 1024;
 
-fn flatten(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
-    match value {
-        toml::Value::Table(table) => {
-            for (key, value) in table {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(&path, value, keys);
+/// All keys of a job by their paths, in its order. A list is one value.
+pub fn flat(job: &toml::Table) -> Vec<(String, &toml::Value)> {
+    fn add<'a>(path: &str, table: &'a toml::Table, keys: &mut Vec<(String, &'a toml::Value)>) {
+        for (key, value) in table {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            match value {
+                toml::Value::Table(table) => add(&path, table, keys),
+                value => keys.push((path, value)),
             }
         }
-        value => {
-            keys.insert(path.into(), value.to_string());
-        }
     }
+    let mut keys = Vec::new();
+    add("", job, &mut keys);
+    keys
 }
 
 /// All of a run that is shown.
@@ -83,7 +82,6 @@ pub struct View<'a> {
     under_way: bool,
     trainers: Vec<TrainerView<'a>>,
     ranks: Vec<RankView<'a>>,
-    epochs: &'a VecDeque<EpochRecord>,
     evals: &'a VecDeque<EvalRecord>,
     messages: &'a VecDeque<MessageRecord>,
     summary: Option<&'a Summary>,
@@ -93,8 +91,7 @@ pub struct View<'a> {
 #[derive(Serialize)]
 struct TrainerView<'a> {
     rank: Rank,
-    step: u64,
-    epoch: u32,
+    last: Option<&'a StepRecord>,
     figures: BTreeMap<&'a str, Columns>,
 }
 
@@ -102,6 +99,7 @@ struct TrainerView<'a> {
 struct RankView<'a> {
     rank: Rank,
     role: &'a str,
+    last: &'a RankRecord,
     figures: BTreeMap<&'a str, Columns>,
     activities: BTreeMap<Activity, Columns>,
     seconds: BTreeMap<Activity, Short>,
@@ -164,8 +162,7 @@ impl<'a> View<'a> {
         let folder = run.folder();
         let trainer = |(rank, trainer): (&Rank, &'a Trainer)| TrainerView {
             rank: *rank,
-            step: trainer.last.as_ref().map_or(0, |last| last.step),
-            epoch: trainer.last.as_ref().map_or(0, |last| last.epoch),
+            last: trainer.last.as_ref(),
             figures: trainer
                 .figures
                 .iter()
@@ -175,6 +172,7 @@ impl<'a> View<'a> {
         let rank = |(rank, used): (&Rank, &'a RankUse)| RankView {
             rank: *rank,
             role: &used.role,
+            last: &used.last,
             figures: used.figures.iter().map(|(name, series)| (*name, Columns::of(series))).collect(),
             activities: used.activities.iter().map(|(of, series)| (*of, Columns::of(series))).collect(),
             seconds: used.seconds.iter().map(|(of, seconds)| (*of, Short(*seconds))).collect(),
@@ -187,7 +185,6 @@ impl<'a> View<'a> {
             under_way,
             trainers: run.trainers.iter().map(trainer).collect(),
             ranks: run.ranks.iter().map(rank).collect(),
-            epochs: &run.epochs,
             evals: &run.evals,
             messages: &run.messages,
             summary: run.summary.as_ref(),

@@ -18,6 +18,7 @@ mod confined;
 mod launch;
 mod privileges;
 mod signals;
+mod stalls;
 #[path = "../it/support.rs"]
 #[allow(dead_code, reason = "the tests in one process use more of it")]
 mod support;
@@ -31,10 +32,15 @@ fn main() -> ExitCode {
         transports::callee(&part);
         return ExitCode::SUCCESS;
     }
+    if let Ok(told) = std::env::var(stalls::STALLED) {
+        stalls::be_rank(&told);
+        return ExitCode::SUCCESS;
+    }
     let folders = [
         ("transports", transports::TESTS),
         ("launch", launch::TESTS),
         ("signals", signals::TESTS),
+        ("stalls", stalls::TESTS),
         ("privileges", privileges::TESTS),
         ("confined", confined::TESTS),
     ];
@@ -55,6 +61,9 @@ fn main() -> ExitCode {
 /// What this machine lacks for a test, if it does: the reason with which it is ignored.
 fn lack(folder: &str, name: &str) -> Option<&'static str> {
     match folder {
+        "stalls" if name == stalls::FULL && !nix::unistd::geteuid().is_root() => {
+            Some("a file system of its own is for root alone to mount")
+        }
         "privileges" if !nix::unistd::geteuid().is_root() => {
             Some("only root gives a file to somebody else: run it as root")
         }

@@ -40,11 +40,17 @@ pub fn doctor(run: &Path, as_json: bool) -> Result<u8, Failure> {
     }
     let told = RunReport { under_way, verdict: verdict(&ranks, free_bytes), elsewhere };
     stdout::result(&told, &told, as_json)?;
-    Ok(if told.verdict.culprit.is_some() { FAILED } else { DONE })
+    Ok(if told.verdict.stands() || told.verdict.is_killed() { FAILED } else { DONE })
 }
 
 impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.verdict.is_killed() {
+            return f.write_str(
+                "the run has ended, and none of its ranks has said why: all of its processes are gone\n  \
+                 hint: `dmesg` says whether memory ran out; `--resume auto` goes on from the last checkpoint",
+            );
+        }
         if !self.under_way {
             writeln!(f, "the run has ended; what its ranks did last:")?;
         }

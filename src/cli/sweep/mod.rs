@@ -14,7 +14,7 @@ mod table;
 mod trial;
 mod values;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
 use nix::sys::signal::Signal;
@@ -23,12 +23,14 @@ use args::SweepArgs;
 use course::Course;
 use plan::Plan;
 use record::{Folder, Record};
-use table::{Table, best};
+use table::{Table, best, ranked};
 use trial::{Launch, State, Trial};
 
 use super::exit::{DONE, FAILED, Failure, INTERRUPTED, TERMINATED};
 use super::stdout;
 use crate::human::{counted, printable};
+use crate::runner::run_folder::{JOB, REPORT};
+use crate::watch::report::{self, Run};
 
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let mut plan = Plan::of(args)?;
@@ -51,7 +53,8 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let done = course.run();
     let recorded = course.record();
     let (trials, ended_by) = (course.trials, course.ended_by);
-    tell(args, &plan, &trials, &folder.path)?;
+    let page = page(&trials, &plan, &folder.path);
+    tell(args, &plan, &trials, page.as_deref())?;
     done?;
     recorded?;
     Ok(code(&trials, ended_by))
@@ -95,8 +98,28 @@ fn say_what_begins(plan: &Plan, trials: &[Trial], folder: &Path, (side_by_side, 
     }
 }
 
+/// Runs of a page: more cannot be told apart.
+const MOST_SHOWN: usize = 50;
+
+/// Writes the page of the best runs beside one another. None: none has begun, or it cannot be written, which is said.
+fn page(trials: &[Trial], plan: &Plan, folder: &Path) -> Option<PathBuf> {
+    let begun = ranked(trials, &plan.figure).into_iter().filter(|trial| trial.folder.join(JOB).is_file());
+    let shown: Vec<&Path> = begun.take(MOST_SHOWN).map(|trial| trial.folder.as_path()).collect();
+    if shown.is_empty() {
+        return None;
+    }
+    let runs = shown.iter().map(|run| Run::among(shown.len(), run)).collect::<Result<Vec<Run>, _>>();
+    match runs.and_then(|runs| report::write(&runs, folder, REPORT)) {
+        Ok(page) => Some(page),
+        Err(error) => {
+            eprintln!("warning: there is no page of the sweep: {}", printable(&format!("{error:#}")));
+            None
+        }
+    }
+}
+
 /// The table and what follows from it, or all of it as JSON.
-fn tell(args: &SweepArgs, plan: &Plan, trials: &[Trial], folder: &Path) -> Result<(), Failure> {
+fn tell(args: &SweepArgs, plan: &Plan, trials: &[Trial], page: Option<&Path>) -> Result<(), Failure> {
     let best = best(trials, &plan.figure);
     let record = Record::of(plan, trials, best);
     let table = Table { trials, figure: &plan.figure, keys: &plan.keys };
@@ -108,8 +131,14 @@ fn tell(args: &SweepArgs, plan: &Plan, trials: &[Trial], folder: &Path) -> Resul
         let values = trial.planned.values.iter().map(|value| format!("{}={}", value.key, value.value));
         format!("best    {} ({})\n", values.collect::<Vec<_>>().join(" "), trial.folder.display())
     });
-    let folder = folder.display();
-    stdout::line(format_args!("\n{}report  pstrain report {folder}/*/", best.unwrap_or_default()))?;
+    let page = page.map(|page| match trials.len() {
+        count if count > MOST_SHOWN => format!("page    {} (the best {MOST_SHOWN})\n", page.display()),
+        _ => format!("page    {}\n", page.display()),
+    });
+    let told: String = [best, page].into_iter().flatten().collect();
+    if !told.is_empty() {
+        stdout::line(format_args!("\n{}", told.trim_end()))?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::super::validated::{Address, Exports, Mlflow, NoAddress};
 use crate::config::{Item, JobError, Key, Optional, Str, Table, key, string};
 
 pub(super) const TENSORBOARD: Key<Optional<Str>> = key("tensorboard", string()).optional().doc(
-    "A folder for TensorBoard's event files, with a run in it for each trainer: a path from the run folder, as \"tensorboard\", or \
+    "A folder for TensorBoard's event files, with a run in it for each rank: a path from the run folder, as \"tensorboard\", or \
      an absolute one, which several runs may share.",
 );
 pub(super) const OTLP: Key<Optional<Str>> = key("otlp", string()).optional().doc(

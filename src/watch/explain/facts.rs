@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::job::{Average, Consistency, Hook, Job, Placement, Training};
 use crate::profile::Activity;
-use crate::watch::run::{RankUse, Watched};
+use crate::topology::Rank;
+use crate::watch::run::{RankUse, Trainer, Watched};
 
 /// What of a job matters here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -67,7 +68,7 @@ impl JobFacts {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Facts {
     pub job: JobFacts,
-    /// The most that a trainer has taken.
+    /// The most that a trainer has taken in this run.
     pub steps: u64,
     /// The longest that a rank has told of.
     pub seconds: f64,
@@ -105,15 +106,15 @@ pub struct RoleFacts {
 
 impl RankFacts {
     fn of((rank, used): (u32, &RankUse), watched: &Watched, job: &JobFacts) -> RankFacts {
-        let trainer = watched.trainers.iter().find(|(of, _)| of.0 == rank).map(|(_, trainer)| trainer);
+        let trainer = watched.trainers.get(&Rank(rank));
         let series = used.figures.get("processor").map_or(&[][..], |series| series.points());
         let cpu_pct = series.iter().map(|point| point.mean).sum::<f64>() / series.len().max(1) as f64;
         RankFacts {
             rank,
             role: used.role.clone(),
             is_trainer: used.role == job.trainer_role,
-            steps: trainer.and_then(|trainer| trainer.last.as_ref()).map_or(0, |last| last.step),
-            passed_s: used.last.time_s,
+            steps: trainer.map_or(0, Trainer::taken),
+            passed_s: used.time_s(),
             seconds: used.seconds.clone(),
             cpu_pct,
         }
@@ -143,8 +144,7 @@ pub const WORK: [Activity; 4] = [Activity::Forward, Activity::Loss, Activity::Ba
 
 impl Facts {
     pub fn of(watched: &Watched, job: &JobFacts) -> Facts {
-        let of_rank =
-            |(rank, used): (&crate::topology::Rank, &RankUse)| RankFacts::of((rank.0, used), watched, job);
+        let of_rank = |(rank, used): (&Rank, &RankUse)| RankFacts::of((rank.0, used), watched, job);
         let ranks: Vec<RankFacts> = watched.ranks.iter().map(of_rank).collect();
         let waits: Vec<f64> = watched
             .trainers
@@ -155,12 +155,7 @@ impl Facts {
             .collect();
         let mut facts = Facts {
             job: job.clone(),
-            steps: watched
-                .trainers
-                .values()
-                .filter_map(|trainer| Some(trainer.last.as_ref()?.step))
-                .max()
-                .unwrap_or(0),
+            steps: watched.trainers.values().map(Trainer::taken).max().unwrap_or(0),
             seconds: ranks.iter().map(|rank| rank.passed_s).fold(0.0, f64::max),
             data_wait_pct: waits.iter().sum::<f64>() / waits.len().max(1) as f64,
             roles: Vec::new(),

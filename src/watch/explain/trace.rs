@@ -1,19 +1,19 @@
-//! What a profile adds: the same by step. The trace is read line by line, an event each, in bounded memory.
+//! What a profile adds: the same by step.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::profile::Activity;
+use crate::watch::trace_file::{self, Event};
 
 /// Steps of all ranks together; what comes behind them is left out.
 const MOST_STEPS: usize = 200_000;
 
-/// Bytes of an event.
-const MOST_OF_LINE: u64 = 4096;
+/// Spans of all these.
+const MOST_SPANS: u64 = 4_000_000;
 
 /// The steps of a run, from its trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -46,28 +46,6 @@ pub struct Longest {
     pub by: BTreeMap<Activity, f64>,
 }
 
-#[derive(Deserialize)]
-struct Event {
-    ph: String,
-    name: String,
-    pid: u32,
-    tid: u32,
-    #[serde(default)]
-    ts: f64,
-    #[serde(default)]
-    dur: f64,
-    #[serde(default)]
-    args: Args,
-}
-
-#[derive(Default, Deserialize)]
-struct Args {
-    #[serde(default)]
-    step: Option<u64>,
-    #[serde(default)]
-    name: Option<String>,
-}
-
 #[derive(Default)]
 struct Step {
     begins_us: f64,
@@ -76,47 +54,59 @@ struct Step {
     spans: Vec<(Activity, f64, f64)>,
 }
 
-/// Reads the trace of a run, whose trainers' ranks are `trainers`.
+/// Reads the trace of a run, whose trainers' ranks are `trainers`. None: there is none, or it is too long to be read here.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read(path: &Path, trainers: &[u32]) -> io::Result<Traced> {
-    events(BufReader::new(File::open(path)?), trainers)
+pub fn read(path: &Path, trainers: &[u32]) -> io::Result<Option<Traced>> {
+    let mut reader = Reader::new(trainers);
+    let is_there = trace_file::each(path, |event| reader.take(event))?;
+    Ok(is_there.then(|| reader.end()))
 }
 
-fn events(mut from: impl BufRead, trainers: &[u32]) -> io::Result<Traced> {
-    let mut line = Vec::new();
-    let (mut main, mut steps) = (BTreeMap::new(), BTreeMap::<(u32, u64), Step>::new());
-    let mut traced = Traced::default();
-    loop {
-        line.clear();
-        if from.by_ref().take(MOST_OF_LINE).read_until(b'\n', &mut line)? == 0 {
-            break;
+struct Reader<'a> {
+    trainers: &'a [u32],
+    /// The main thread of each rank.
+    main: BTreeMap<u32, u32>,
+    steps: BTreeMap<(u32, u64), Step>,
+    traced: Traced,
+    kept: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(trainers: &'a [u32]) -> Reader<'a> {
+        Reader { trainers, main: BTreeMap::new(), steps: BTreeMap::new(), traced: Traced::default(), kept: 0 }
+    }
+
+    fn take(&mut self, event: Event) {
+        let is_trainer = self.trainers.contains(&event.pid);
+        if is_trainer && event.name == "thread_name" && event.args.name.as_deref() == Some("main") {
+            self.main.insert(event.pid, event.tid);
         }
-        let text = line.trim_ascii().trim_ascii_end();
-        let Ok(event) = serde_json::from_slice::<Event>(text.strip_suffix(b",").unwrap_or(text)) else {
-            continue;
-        };
-        if event.ph == "M" && event.name == "thread_name" && event.args.name.as_deref() == Some("main") {
-            main.insert(event.pid, event.tid);
+        let Some(step) = event.args.step.filter(|_| event.is_span()) else { return };
+        self.traced.spans += 1;
+        if !is_trainer || self.main.get(&event.pid) != Some(&event.tid) {
+            return;
         }
-        let (Some(step), "X") = (event.args.step, event.ph.as_str()) else { continue };
-        traced.spans += 1;
-        if !trainers.contains(&event.pid) || main.get(&event.pid) != Some(&event.tid) {
-            continue;
+        let Ok(activity) = serde_json::from_value(serde_json::Value::String(event.name)) else { return };
+        let is_new = !self.steps.contains_key(&(event.pid, step));
+        if is_new && self.steps.len() >= MOST_STEPS || self.kept == MOST_SPANS {
+            self.traced.is_cut = true;
+            return;
         }
-        let Ok(activity) = serde_json::from_value(serde_json::Value::String(event.name)) else { continue };
-        if steps.len() >= MOST_STEPS && !steps.contains_key(&(event.pid, step)) {
-            traced.is_cut = true;
-            continue;
-        }
-        let of = steps.entry((event.pid, step)).or_insert(Step { begins_us: event.ts, ..Step::default() });
+        self.kept += 1;
+        let of =
+            self.steps.entry((event.pid, step)).or_insert(Step { begins_us: event.ts, ..Step::default() });
         of.begins_us = of.begins_us.min(event.ts);
         of.ends_us = of.ends_us.max(event.ts + event.dur);
         of.spans.push((activity, event.ts, event.dur));
     }
-    traced.trainers = trainers.iter().filter_map(|rank| times(*rank, &steps)).collect();
-    Ok(traced)
+
+    fn end(mut self) -> Traced {
+        let trainers = self.trainers.iter();
+        self.traced.trainers = trainers.filter_map(|rank| times(*rank, &self.steps)).collect();
+        self.traced
+    }
 }
 
 fn times(rank: u32, steps: &BTreeMap<(u32, u64), Step>) -> Option<StepTimes> {
@@ -177,9 +167,15 @@ mod tests {
 ],"displayTimeUnit":"ms"}
 "#;
 
+    fn events(trace: &[u8], trainers: &[u32]) -> Traced {
+        let mut reader = Reader::new(trainers);
+        trace_file::events(trace, |event| reader.take(event)).unwrap();
+        reader.end()
+    }
+
     #[test]
     fn steps_are_told_apart_and_what_is_inside_of_a_span_is_not_the_outer_ones() {
-        let traced = events(TRACE.as_bytes(), &[1]).unwrap();
+        let traced = events(TRACE.as_bytes(), &[1]);
         let [times] = &traced.trainers[..] else { panic!("{traced:?}") };
         assert_eq!((traced.spans, times.steps), (6, 2));
         assert_eq!((times.longest.step, times.longest.ms), (2, 2.5));
@@ -191,6 +187,6 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_has_no_steps() {
-        assert_eq!(events(&b"hello\n{}\n"[..], &[0]).unwrap(), Traced::default());
+        assert_eq!(events(b"hello\n{}\n", &[0]), Traced::default());
     }
 }

@@ -1,7 +1,6 @@
 //! A run as Prometheus reads it: what was last told of it, in base units.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
@@ -11,24 +10,20 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::files;
 use crate::runner::records::StepRecord;
-use crate::runner::run_folder;
+use crate::runner::run_folder::{self, MOST_OF_JOB};
 use crate::topology::Rank;
 use crate::watch::run::{MOST_FIGURES, RankUse, Watched};
 
 /// What an answer with [`text`] says of itself.
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
 
-/// The text of `/metrics`.
-pub fn text(run: &Watched) -> String {
+/// The text of `/metrics`. `under_way`: a process has the run.
+pub fn text(run: &Watched, under_way: bool) -> String {
     let job = JobFile::read(run.folder());
     let mut page = Page::new(&job.name);
-    page.gauge(
-        "running",
-        "Whether a process has the run: 1 or 0",
-        &[],
-        f64::from(u8::from(run.is_under_way())),
-    );
+    page.gauge("running", "Whether a process has the run: 1 or 0", &[], f64::from(u8::from(under_way)));
     let trainers = run.trainers.iter().filter_map(|(rank, trainer)| Some((rank, trainer.last.as_ref()?)));
     for (rank, last) in trainers {
         page.trainer(*rank, &job.trainers, last);
@@ -161,7 +156,7 @@ struct JobFile {
 impl JobFile {
     /// Empty where there is no job.
     fn read(folder: &Path) -> JobFile {
-        let text = fs::read_to_string(folder.join(run_folder::JOB)).unwrap_or_default();
+        let text = files::text_at_most(&folder.join(run_folder::JOB), MOST_OF_JOB).unwrap_or_default();
         let table: toml::Table = text.parse().unwrap_or_default();
         let said =
             |value: Option<&toml::Value>| value.and_then(toml::Value::as_str).unwrap_or_default().to_owned();
@@ -172,6 +167,8 @@ impl JobFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -189,6 +186,6 @@ mod tests {
             .unwrap();
         let mut run = Watched::new(folder.path(), 2);
         run.read_on(|_| ()).unwrap();
-        insta::assert_snapshot!(text(&run));
+        insta::assert_snapshot!(text(&run, false));
     }
 }

@@ -1,6 +1,5 @@
 //! How far somebody has been told of a run, in a file of its folder: what was told is not told again.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+
+/// Bytes of such a file.
+const MOST: u64 = 16 << 20;
 
 /// `own`: what the exporter has to know beside it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +33,7 @@ impl<T: Serialize + DeserializeOwned + Default> Told<T> {
     pub fn load(folder: &Path, name: &str, to: &str) -> Result<Told<T>> {
         let at = folder.join(name);
         let nothing = || Told { to: to.into(), lines: 0, own: T::default(), at: at.clone() };
-        let text = match fs::read(&at) {
+        let text = match files::read_at_most(&at, MOST) {
             Ok(text) => text,
             Err(missing) if missing.kind() == ErrorKind::NotFound => return Ok(nothing()),
             Err(error) => return Err(error).with_context(|| format!("cannot read `{}`", at.display())),
@@ -60,6 +62,8 @@ impl<T: Serialize + DeserializeOwned + Default> Told<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -52,7 +52,8 @@ fn world(trainers: u32, still_s: f64) -> Vec<Found> {
             .map(|nth| Noted { of: Some("nll".into()), ..ended("compute", 0, before(nth) - 0.005, 0.001) })
             .collect();
         server.served.extend((0..20).rev().map(|nth| ended("net.compute", trainer, before(nth), 0.003)));
-        ranks.push(rank(trainer, Flight { calls, plugins, ..Flight::default() }));
+        let batches = (0..2).rev().map(|nth| ended("batch", 1, before(nth), 0.001)).collect();
+        ranks.push(rank(trainer, Flight { calls, plugins, batches, ..Flight::default() }));
     }
     ranks.insert(0, rank(0, server));
     ranks
@@ -246,4 +247,29 @@ proptest! {
         prop_assert!(named.as_ref().is_some_and(|(rank, cause)| *rank == culprit && said.split('|').any(|said| cause.contains(said))),
             "{:?}: {:?}, not rank {} with `{}`\n{}", fault, named, culprit, said, told);
     }
+}
+
+#[test]
+fn before_the_first_step_it_is_said_that_what_takes_long_may_be_done_once() {
+    let mut ranks =
+        vec![rank(0, Flight { calls: vec![open("barrier trained", 0, 9.0)], ..Flight::default() })];
+    let plugins = vec![Noted { of: Some("images".into()), ..open("open", 0, 8.0) }];
+    ranks.push(rank(1, Flight { plugins, ..Flight::default() }));
+    let told = verdict(&ranks, None);
+    assert!(told.starting && !told.stands(), "{told:?}");
+    insta::assert_snapshot!(told.to_string().lines().last().unwrap());
+    // After two minutes it is no start any more.
+    ranks[1].noted().plugins[0].ago_s = 121.0;
+    assert!(verdict(&ranks, None).stands());
+    // A process that is gone does not come back.
+    ranks[1].process = Process::Gone;
+    assert!(verdict(&ranks, None).stands());
+}
+
+#[test]
+fn of_a_run_whose_processes_are_all_gone_none_is_at_fault() {
+    let mut ranks = world(2, 5.0);
+    ranks.iter_mut().for_each(|rank| rank.process = Process::Gone);
+    let told = verdict(&ranks, None);
+    assert!(told.culprit.is_none() && told.is_killed(), "{told:?}");
 }

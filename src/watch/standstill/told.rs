@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Cause, Culprit, Found, Process, Told, Verdict, barrier_of, comes_to, has_missed};
-use crate::human::bytes;
+use crate::human::{bytes, one_line};
 use crate::recorder::Noted;
 use crate::topology::Rank;
 
@@ -133,12 +133,12 @@ impl fmt::Display for Verdict {
                 Process::Elsewhere => "elsewhere",
             };
             let still = still_s.map_or(String::new(), |still| format!(", nothing new for {still:.1} s"));
-            writeln!(
-                f,
+            let line = format!(
                 "rank {:<4} {:12} {process:9} {does}{still}",
                 rank.to_string(),
                 format!("{role}{rank}")
-            )?;
+            );
+            writeln!(f, "{}", one_line(&line))?;
         }
         match &self.culprit {
             // Why a job ended has the rank's name in it.
@@ -146,7 +146,16 @@ impl fmt::Display for Verdict {
             None => f.write_str("no rank holds the others up, as far as the ranks tell"),
             Some(Culprit { rank, role, cause, for_s }) => {
                 let since = for_s.map_or(String::new(), |for_s| format!(" for {for_s:.1} s"));
-                write!(f, "the run stands{since} because of rank {rank} (`{role}{rank}`): {cause}")
+                match self.starting {
+                    true => write!(
+                        f,
+                        "the run has taken no step yet, and waits{since} for rank {rank} (`{role}{rank}`), which may be preparing \
+                         its first: {cause}"
+                    ),
+                    false => {
+                        write!(f, "the run stands{since} because of rank {rank} (`{role}{rank}`): {cause}")
+                    }
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ mod draw;
 mod paint;
 mod picture;
 mod plain;
+mod remote;
 mod screen;
 mod source;
 mod terminal;

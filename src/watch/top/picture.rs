@@ -129,7 +129,7 @@ impl Picture {
         let loss = (count > 0).then(|| trainers().map(|last| last.loss).sum::<f64>() / count as f64);
         let curves: Vec<(Rank, Vec<(f64, f64)>)> =
             watched.trainers.iter().map(|(rank, trainer)| (*rank, curve(trainer))).collect();
-        let longest = watched.ranks.values().map(|rank| rank.last.time_s).fold(0.0, f64::max);
+        let longest = watched.ranks.values().map(RankUse::time_s).fold(0.0, f64::max);
         Picture {
             job: job.clone(),
             from: from.into(),
@@ -194,7 +194,7 @@ fn ranks(watched: &Watched, phase: Phase) -> Vec<RankRow> {
             rank: rank.0,
             role: used.map_or_else(String::new, |used| one_line(&used.role).into_owned()),
             trainer: watched.trainers.get(&rank).and_then(trainer_row),
-            used: used.map(|used| used_row(used, phase)),
+            used: used.map(|used| used_row(used, phase, watched.trainers.contains_key(&rank))),
         }
     };
     all.into_iter().map(row).collect()
@@ -214,16 +214,18 @@ fn trainer_row(trainer: &Trainer) -> Option<TrainerRow> {
     })
 }
 
-fn used_row(used: &RankUse, phase: Phase) -> UsedRow {
+fn used_row(used: &RankUse, phase: Phase, trains: bool) -> UsedRow {
     let over = |seconds: &BTreeMap<Activity, f64>, time: f64| -> BTreeMap<Activity, f64> {
         seconds
             .iter()
+            // The main thread of a rank that only serves waits for the end of the run, whatever its others do.
+            .filter(|(activity, _)| trains || **activity != Activity::Wait)
             .map(|(activity, seconds)| (*activity, if time > 0.0 { seconds / time } else { 0.0 }))
             .collect()
     };
     let last = &used.last;
     let shares = match phase {
-        Phase::Finished | Phase::EndedEarly => over(&used.seconds, last.time_s),
+        Phase::Finished | Phase::EndedEarly => over(&used.seconds, used.time_s()),
         Phase::Starting | Phase::Training => over(&last.seconds, last.passed_s),
     };
     UsedRow {

@@ -1,20 +1,20 @@
-//! Where a picture comes from: the folder of a run.
+//! Where a picture comes from: the folder of a run, or a dashboard.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::picture::{OfJob, Picture};
-use crate::runner::run_folder::{JOB, RUNS};
+use super::remote::{Dashboard, Events, Told};
+use crate::files;
+use crate::human::one_line;
+use crate::runner::run_folder::{JOB, MOST_OF_JOB, RUNS};
 use crate::runner::runs;
 use crate::watch::run::Watched;
 
 /// Ranks of a job that is watched: more are not kept apart.
 const MOST_RANKS: usize = 4096;
-/// Bytes of a job's file.
-const MOST_OF_JOB: u64 = 16 << 20;
-/// A run that tells nothing for so long may be over: looking at that takes its folder's lock for a moment, so it is not done
-/// while lines come.
+/// A run that tells nothing for so long may be over.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Why there is nothing to be shown.
@@ -24,16 +24,18 @@ pub enum NoRun {
     None(PathBuf),
     #[error("`{}` is not the folder of a run: {JOB} is not in it\n  hint: `pstrain runs {}` lists those in it", .0.display(), .0.display())]
     NoJob(PathBuf),
-    #[error(
-        "`{0}` is not a folder\n  \
-         hint: name the folder of a run on this machine; what a dashboard serves at an address is shown by a browser"
-    )]
-    Address(String),
     #[error("cannot read `{}`: {cause}", path.display())]
     Read { path: PathBuf, cause: io::Error },
+    #[error("cannot see the run at {at}: {cause}")]
+    Address { at: String, cause: io::Error },
 }
 
-pub struct Source {
+pub enum Source {
+    Folder(Box<FolderSource>),
+    Address(Box<AddressSource>),
+}
+
+pub struct FolderSource {
     watched: Watched,
     job: OfJob,
     from: String,
@@ -43,28 +45,33 @@ pub struct Source {
     looked: Instant,
 }
 
+pub struct AddressSource {
+    dashboard: Dashboard,
+    told: Told,
+    /// None: nobody has asked for a second picture, or the dashboard is gone.
+    events: Option<Events>,
+    /// Why nothing newer comes.
+    gone: Option<String>,
+}
+
 impl Source {
-    /// `run`: the folder of a run; None: the newest in `runs`.
+    /// `run`: the folder of a run, or where a dashboard is; None: the newest in `runs`. `token`: what a dashboard may ask for.
     ///
     /// # Errors
     /// There is none.
-    pub fn open(run: Option<&Path>) -> Result<Source, NoRun> {
+    pub fn open(run: Option<&Path>, token: Option<String>) -> Result<Source, NoRun> {
         let folder = match run {
             Some(run) => run.to_owned(),
             None => newest()?,
         };
-        if !folder.is_dir() {
-            let text = folder.to_string_lossy();
-            return Err(match is_address(&text) {
-                true => NoRun::Address(text.into_owned()),
-                false => NoRun::None(folder),
-            });
+        if folder.is_dir() {
+            return FolderSource::open(&folder).map(|source| Source::Folder(Box::new(source)));
         }
-        let job = job(&folder)?;
-        let watched = Watched::new(&folder, job.world_size);
-        let under_way = watched.is_under_way();
-        let from = folder.display().to_string();
-        Ok(Source { watched, job, from, under_way, heard: None, looked: Instant::now() })
+        let Some(dashboard) = Dashboard::parse(&folder.to_string_lossy(), token) else {
+            return Err(NoRun::None(folder));
+        };
+        let told = dashboard.run().map_err(|cause| NoRun::Address { at: dashboard.name(), cause })?;
+        Ok(Source::Address(Box::new(AddressSource { dashboard, told, events: None, gone: None })))
     }
 
     /// As it is now.
@@ -72,6 +79,58 @@ impl Source {
     /// # Errors
     /// A file of the run cannot be read.
     pub fn picture(&mut self) -> Result<Picture, NoRun> {
+        match self {
+            Source::Folder(source) => source.picture(),
+            Source::Address(source) => Ok(source.picture()),
+        }
+    }
+
+    /// What comes from now on is to be seen, too.
+    ///
+    /// # Errors
+    /// The dashboard does not answer any more.
+    pub fn follow(&mut self) -> Result<(), NoRun> {
+        if let Source::Address(source) = self
+            && source.told.under_way
+        {
+            let events = source.dashboard.events();
+            let at = source.dashboard.name();
+            source.events = Some(events.map_err(|cause| NoRun::Address { at, cause })?);
+        }
+        Ok(())
+    }
+}
+
+impl AddressSource {
+    /// A dashboard that is gone leaves what it has told last.
+    fn picture(&mut self) -> Picture {
+        match self.events.as_ref().map(Events::newest) {
+            Some(Ok(Some(told))) => self.told = told,
+            Some(Err(error)) => {
+                self.events = None;
+                self.gone =
+                    Some(format!("the dashboard does not answer any more: {}", one_line(&error.to_string())));
+            }
+            Some(Ok(None)) | None => {}
+        }
+        let Told { watched, job, under_way } = &self.told;
+        let from = format!("{} ({})", self.dashboard.name(), one_line(&watched.folder().to_string_lossy()));
+        let mut picture = Picture::of(watched, &of_job(job).unwrap_or_default(), &from, *under_way);
+        picture.warnings.extend(self.gone.clone());
+        picture
+    }
+}
+
+impl FolderSource {
+    fn open(folder: &Path) -> Result<FolderSource, NoRun> {
+        let job = job(folder)?;
+        let watched = Watched::new(folder, job.world_size);
+        let under_way = watched.is_under_way();
+        let from = folder.display().to_string();
+        Ok(FolderSource { watched, job, from, under_way, heard: None, looked: Instant::now() })
+    }
+
+    fn picture(&mut self) -> Result<Picture, NoRun> {
         let (now, mut lines) = (Instant::now(), 0u64);
         let read = self.watched.read_on(|_| lines += 1);
         read.map_err(|cause| NoRun::Read { path: self.watched.folder().into(), cause })?;
@@ -101,23 +160,17 @@ fn newest() -> Result<PathBuf, NoRun> {
     newest.ok_or_else(|| NoRun::None(within.into()))
 }
 
-/// `127.0.0.1:8080`, `host:8080`, `http://host:8080/`.
-fn is_address(text: &str) -> bool {
-    let port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    text.contains("://")
-        || text.rsplit_once(':').is_some_and(|(host, rest)| !host.contains('/') && port(rest))
-}
-
 fn job(folder: &Path) -> Result<OfJob, NoRun> {
     let path = folder.join(JOB);
-    let size = path.metadata().map_err(|_| NoRun::NoJob(folder.into()))?.len();
-    let read = match size <= MOST_OF_JOB {
-        true => std::fs::read_to_string(&path),
-        false => Err(io::Error::other("it is too long")),
-    };
-    let text = read.map_err(|cause| NoRun::Read { path: path.clone(), cause })?;
-    let job: toml::Table =
-        text.parse().map_err(|error| NoRun::Read { path, cause: io::Error::other(error) })?;
+    let text = files::text_at_most(&path, MOST_OF_JOB).map_err(|cause| match cause.kind() {
+        io::ErrorKind::NotFound => NoRun::NoJob(folder.into()),
+        _ => NoRun::Read { path: path.clone(), cause },
+    })?;
+    of_job(&text).map_err(|error| NoRun::Read { path, cause: io::Error::other(error) })
+}
+
+fn of_job(text: &str) -> Result<OfJob, toml::de::Error> {
+    let job: toml::Table = text.parse()?;
     let number = |section: &str, key: &str| {
         let number = job.get(section)?.get(key)?.as_integer()?;
         u64::try_from(number).ok().filter(|number| *number > 0)
@@ -125,24 +178,9 @@ fn job(folder: &Path) -> Result<OfJob, NoRun> {
     let name = job.get("name").and_then(|name| name.as_str()).unwrap_or_default();
     let world_size = number("cluster", "world_size").and_then(|size| usize::try_from(size).ok());
     Ok(OfJob {
-        name: crate::human::one_line(name).into_owned(),
+        name: one_line(name).into_owned(),
         world_size: world_size.unwrap_or(MOST_RANKS).min(MOST_RANKS),
         epochs: number("train", "epochs"),
         steps: number("train", "steps"),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_is_told_from_a_folder_that_is_not_there() {
-        for address in ["127.0.0.1:8080", "[::1]:80", "http://host:1/", "https://host"] {
-            assert!(is_address(address), "{address}");
-        }
-        for folder in ["runs/digits", "runs/a:1", "C:", "digits"] {
-            assert!(!is_address(folder), "{folder}");
-        }
-    }
 }

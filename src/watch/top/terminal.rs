@@ -35,6 +35,7 @@ pub enum Ended {
 /// The terminal cannot be drawn on, or the run cannot be read.
 pub fn show(source: &mut Source, paint: Paint) -> Result<Ended> {
     let signalled = watch_signals()?;
+    source.follow()?;
     if paint.color {
         // Whether colours are wanted is decided already.
         force_color_output(true);

@@ -82,7 +82,7 @@ fn picture(world_size: u32, ended: bool) -> Picture {
     // As a process has that trains in it.
     let lock = File::open(folder.path()).unwrap();
     lock.try_lock().unwrap();
-    let picture = Source::open(Some(folder.path())).unwrap().picture().unwrap();
+    let picture = Source::open(Some(folder.path()), None).unwrap().picture().unwrap();
     Picture { from: "runs/digits_ps-20260901-120000".into(), ..picture }
 }
 
@@ -188,7 +188,7 @@ fn what_ranks_say_moves_no_cursor() {
     let path = folder.path().join("metrics.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{text}{line}\n")).unwrap();
-    let picture = Source::open(Some(folder.path())).unwrap().picture().unwrap();
+    let picture = Source::open(Some(folder.path()), None).unwrap().picture().unwrap();
     let text = shown(&picture, "6", (80, 24), PAINT);
     assert!(text.contains(r"a\u{1b}[2Jb\rc"), "{text}");
 }

@@ -75,7 +75,12 @@ fn each_combination_is_a_run_of_its_own_and_the_table_has_the_best_first() {
     assert!(best.starts_with(&format!("{}-lr=0.002-", rows[1][0])), "{best}: {rows:?}");
     let said = stdout(&output);
     assert!(said.contains("best    optimizer.lr=0.002 train.batch_size="), "{said}");
-    assert!(said.ends_with("report  pstrain report SWEEP/*/\n"), "{said}");
+    assert!(said.ends_with("page    SWEEP/report.html\n"), "{said}");
+    let page = fs::read_to_string(folder.path().join("SWEEP/report.html")).unwrap();
+    assert!(
+        runs.iter().all(|run| page.contains(&format!("\"name\":{}", run["name"]))),
+        "all runs are on the page"
+    );
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn what_is_no_run_is_told_apart() {
         stderr(&output)
     };
     insta::assert_snapshot!(
-        [wrong(&[]), wrong(&["nowhere"]), wrong(&["."]), wrong(&["127.0.0.1:8080"])].join(""),
+        [wrong(&[]), wrong(&["nowhere"]), wrong(&["."]), wrong(&["127.0.0.1:1"])].join(""),
         @r"
     error: there is no run in `runs`
       hint: `pstrain runs` lists those in `runs`
@@ -43,8 +43,7 @@ fn what_is_no_run_is_told_apart() {
       hint: `pstrain runs` lists those in `runs`
     error: `.` is not the folder of a run: job.toml is not in it
       hint: `pstrain runs .` lists those in it
-    error: `127.0.0.1:8080` is not a folder
-      hint: name the folder of a run on this machine; what a dashboard serves at an address is shown by a browser
+    error: cannot see the run at http://127.0.0.1:1: io: Connection refused
     "
     );
 }

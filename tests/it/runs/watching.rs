@@ -57,6 +57,16 @@ fn a_run_is_seen_while_it_goes_on_and_its_page_is_left_behind() {
     let (head, _) = get(port, "/", "evil.example").unwrap();
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
 
+    let mut top = pstrain(folder.path());
+    let seen = finish(top.args(["top", &at]).env("COLUMNS", "100"));
+    assert_code(&seen, 0);
+    let text = stdout(&seen);
+    assert!(
+        text.starts_with("digits_ps ") && text.lines().next().unwrap().contains(&format!("http://{at}")),
+        "{text}"
+    );
+    assert!(["0 server", "1 trainer", "3 trainer"].iter().all(|rank| text.contains(rank)), "{text}");
+
     let mut events = TcpStream::connect(("127.0.0.1", port)).unwrap();
     events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     write!(events, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -7,7 +7,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -22,9 +21,10 @@ use super::http::{Failure, Server};
 use super::outbox::{Ended, Peer};
 use super::sparse::Sparse;
 use super::told::Told;
+use crate::files;
 use crate::job::{self, Job};
 use crate::runner::records::{MetricsLine, RankRecord, StepRecord};
-use crate::runner::run_folder;
+use crate::runner::run_folder::{self, MOST_OF_JOB};
 use crate::watch::run::MOST_FIGURES;
 
 /// What MLflow takes in one request.
@@ -217,7 +217,8 @@ impl Mlflow {
 
     fn params(&mut self) -> Result<(), Failure> {
         let job = self.folder.join(run_folder::JOB);
-        let text = fs::read_to_string(&job).with_context(|| format!("cannot read `{}`", job.display()));
+        let text = files::text_at_most(&job, MOST_OF_JOB)
+            .with_context(|| format!("cannot read `{}`", job.display()));
         let all = text.and_then(|text| params::of_job(&text)).map_err(Failure::Away)?;
         while let Some(rest) = all.get(self.told.own.params..).filter(|rest| !rest.is_empty()) {
             let some = &rest[..rest.len().min(PARAMS_AT_ONCE)];

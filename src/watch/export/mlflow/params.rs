@@ -3,6 +3,8 @@
 use anyhow::{Context as _, Result};
 use toml::Value;
 
+use crate::watch::view::flat;
+
 /// Bytes of a param's or a metric's key, and of a value.
 const LONGEST_KEY: usize = 250;
 const LONGEST_VALUE: usize = 6000;
@@ -16,23 +18,11 @@ const MOST: usize = 1000;
 /// The text is no TOML.
 pub fn of_job(text: &str) -> Result<Vec<(String, String)>> {
     let table: toml::Table = text.parse().context("the job of the run is no TOML")?;
-    let mut flat = Vec::new();
-    flatten("", &Value::Table(table), &mut flat);
-    flat.truncate(MOST);
-    Ok(flat)
-}
-
-fn flatten(path: &str, value: &Value, flat: &mut Vec<(String, String)>) {
-    match value {
-        Value::Table(table) => {
-            for (name, value) in table {
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                flatten(&path, value, flat);
-            }
-        }
-        Value::String(text) => flat.push((key(path), cut(text))),
-        value => flat.push((key(path), cut(&value.to_string()))),
-    }
+    let param = |(path, value): (String, &Value)| match value {
+        Value::String(text) => (key(&path), cut(text)),
+        value => (key(&path), cut(&value.to_string())),
+    };
+    Ok(flat(&table).into_iter().map(param).take(MOST).collect())
 }
 
 /// A name as MLflow takes it.

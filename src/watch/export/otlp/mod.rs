@@ -5,11 +5,11 @@
 //! is asked for, and what stands in the files of a run has times of its own.
 
 mod attributes;
+mod longest;
 mod points;
 mod spans;
 #[cfg(test)]
 mod tests;
-mod trace_file;
 
 use std::path::{Path, PathBuf};
 use std::{env, mem};
@@ -45,6 +45,7 @@ const MOST_AT_ONCE: usize = 5000;
 pub struct Otlp {
     server: Server,
     folder: PathBuf,
+    world_size: usize,
     resource: Resource,
     clock: Clock,
     sparse: Sparse,
@@ -80,6 +81,7 @@ impl Otlp {
         Ok(Otlp {
             server: Server::new("the OpenTelemetry collector", to, headers()?, CERTIFICATE)?,
             folder: folder.into(),
+            world_size: roles.len(),
             resource: Resource { attributes, ..Resource::default() },
             points: Points::new(roles.clone()),
             spans: Spans::new(&told.own, &job.name, roles)?,
@@ -183,7 +185,8 @@ impl Peer for Otlp {
         if !self.has_news {
             return;
         }
-        trace_file::longest(&self.folder.join(run_folder::TRACE), &mut self.spans, self.clock.begun);
+        let trace = self.folder.join(run_folder::TRACE);
+        longest::add(&trace, &mut self.spans, self.clock.begun, self.world_size);
         self.spans.end(ended, self.clock.begun);
     }
 

@@ -32,6 +32,9 @@ const FEWEST_LINES: u16 = 7;
 /// Of the ranks' table beside the chart.
 const TABLE_WIDTH: u16 = 84;
 
+/// The widest line of the help, and its border.
+const HELP: u16 = 79;
+
 /// Draws all of the screen.
 pub fn screen(picture: &Picture, screen: &mut Screen, paint: Paint, area: Rect, to: &mut Buffer) {
     let head = head(picture, area.width, paint);
@@ -127,7 +130,7 @@ fn help(area: Rect, paint: Paint, to: &mut Buffer) {
         Line::from(format!(" {LEGEND}")),
     ];
     let lines: Vec<Line<'_>> = keys.chain(bars).collect();
-    let (width, height) = (area.width.min(74), area.height.min(lines.len() as u16 + 2));
+    let (width, height) = (area.width.min(HELP), area.height.min(lines.len() as u16 + 2));
     let at = Rect::new(area.x + (area.width - width) / 2, area.y + (area.height - height) / 2, width, height);
     Clear.render(at, to);
     let block = Block::bordered().title(" Keys ").style(paint.head());

@@ -119,7 +119,7 @@ pub fn by_role(picture: &Picture, columns: Columns, paint: Paint) -> Rows {
         let label = format!("{} x {}", rows.len(), if role.is_empty() { "?" } else { role });
         all_row(&together(&rows), &label, columns, paint)
     };
-    let what = "of a role: the last's step, mean loss, sum of samples/s, most memory, mean cpu";
+    let what = "of a role: least step, mean loss, sum of samples/s, most memory, mean cpu";
     Rows {
         head: vec![all_head("role", columns, paint)],
         rows: roles.into_iter().map(row).collect(),
@@ -164,7 +164,7 @@ fn together(rows: &[&RankRow]) -> RankRow {
 pub fn trainers(picture: &Picture, width: u16, paint: Paint) -> Rows {
     type Column = (&'static str, usize, fn(&TrainerRow) -> String);
     let mut columns: Vec<Column> = vec![
-        ("step", 10, |trainer| thousands(trainer.step)),
+        ("step", 9, |trainer| thousands(trainer.step)),
         ("epoch", 6, |trainer| trainer.epoch.to_string()),
         ("loss", 8, |trainer| number(trainer.loss)),
         ("lr", 8, |trainer| number(trainer.lr)),
