@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
+use super::left::Destination;
 use super::opened::{Base, Checkpoint};
 use super::state::{Resumed, TrainerState};
 use super::store::{self, Store};
@@ -402,7 +403,15 @@ impl Keeper {
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
-        Ok(Asked { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
+        let resumed = self.resumed.as_ref().map(resumed).transpose()?;
+        let saves = self.checkpoints.is_some() && self.training.is_all_replicas();
+        let destination = saves.then(|| self.destination()).transpose()?;
+        Ok(Asked { resumed: Json(resumed), destination: Json(destination) })
+    }
+
+    fn destination(&self) -> Result<Destination> {
+        let (job, job_text) = (self.name.clone(), self.job_text.clone());
+        Ok(Destination { within: text(&self.within)?, job, job_text, world_size: self.world_size })
     }
 
     async fn restore(self: Arc<Self>, from: Rank) -> Result<(), CallError> {

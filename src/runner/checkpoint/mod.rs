@@ -10,12 +10,15 @@
 //!   that is between two; else the others wait where it is made known to them.
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
 //!   table, which a cut brings up to date.
+//! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
+//!   then, running statistics, is what it was before.
 
 mod best;
 mod boxes;
 mod differences;
 mod given;
 mod keeper;
+mod left;
 mod opened;
 mod part;
 mod sought;
@@ -30,6 +33,7 @@ mod writing;
 pub use best::Criterion;
 pub use differences::{Difference, differences};
 pub use keeper::{Keeper, placed, within};
+pub use left::{Destination, Left};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};
