@@ -132,8 +132,9 @@ pub fn in_world(
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
     let local = match launch::fork_ranks(names.clone(), Some(socket))? {
         Forked::Parent(supervisor) => {
-            // A rank needs this long to find another one lost, and a little more to end in order.
-            let grace = job.cluster.lost_after + Duration::from_secs(3);
+            // A rank needs this long to find another one lost, and a little more to end in order, with what it saves.
+            let saving = job.saves_after_loss().unwrap_or_default();
+            let grace = job.cluster.lost_after + Duration::from_secs(3) + saving;
             let code = supervise(supervisor, names, (grace, job.saves_within()), look)?;
             if code != DONE && keeps_folder {
                 eprintln!("{}", recorded_in(&kept_in.folder));

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
+use crate::files;
+
 /// The language of a plug-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Lang {
@@ -66,7 +68,7 @@ pub fn new(plugin: &NewPlugin) -> Result<Vec<PathBuf>, AuthorError> {
     for (path, content) in sources::of(plugin) {
         let path = folder.join(path);
         let parent = path.parent().expect("a file in `folder` has a parent");
-        std::fs::create_dir_all(parent).map_err(AuthorError::io("make the folder", parent))?;
+        files::make_folders(parent).map_err(AuthorError::io("make the folder", parent))?;
         std::fs::write(&path, content).map_err(AuthorError::io("write", &path))?;
         written.push(path);
     }
@@ -111,7 +113,7 @@ impl Wasm {
 /// Whole or not at all: a job may be reading the file that is replaced.
 fn place(from: &Path, to: &Path) -> Result<u64, AuthorError> {
     let folder = to.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(AuthorError::io("make the folder", folder))?;
+    files::make_folders(folder).map_err(AuthorError::io("make the folder", folder))?;
     let mut whole = tempfile::NamedTempFile::new_in(folder).map_err(AuthorError::io("write into", folder))?;
     let mut from_file = std::fs::File::open(from).map_err(AuthorError::io("read", from))?;
     let bytes = std::io::copy(&mut from_file, &mut whole).map_err(AuthorError::io("write", to))?;

@@ -19,6 +19,7 @@ use super::bindings::{PACKAGE, VERSION};
 use super::error::{PluginError, PluginErrorKind, Refusal};
 use super::logged::Logged;
 use super::state::State;
+use crate::files;
 use crate::human::hex;
 
 /// A plug-in, compiled and ready to be started any number of times. Cheap to clone, shared by threads.
@@ -201,7 +202,7 @@ fn encode(module: &[u8]) -> Result<Vec<u8>, String> {
 /// Whole or not at all: another rank may be reading.
 pub fn keep(file: &Path, component: &[u8]) -> std::io::Result<()> {
     let dir = file.parent().expect("a file of the cache is in a folder");
-    std::fs::create_dir_all(dir)?;
+    files::make_folders(dir)?;
     let temporary = tempfile::NamedTempFile::new_in(dir)?;
     std::fs::write(temporary.path(), component)?;
     temporary.persist(file)?;

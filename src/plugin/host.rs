@@ -21,6 +21,7 @@ use super::logged::Logged;
 use super::state::State;
 use super::{clock, emit};
 use crate::cache::{self, NoCache};
+use crate::files;
 use crate::job::{PluginLimits, PluginRef};
 
 /// The resolution of time limits.
@@ -213,7 +214,7 @@ fn take_turn(cache_dir: &Path, name: &str, bytes: &[u8], limit: Duration) -> std
     let mut hash = DefaultHasher::new();
     bytes.hash(&mut hash);
     let turns = cache_dir.join("turns");
-    std::fs::create_dir_all(&turns)?;
+    files::make_folders(&turns)?;
     let file = turns.join(format!("{:016x}", hash.finish()));
     if !file.exists() {
         tracing::info!(plugin = name, "compiling for the first time; the result is kept in {cache_dir:?}");

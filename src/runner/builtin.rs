@@ -135,7 +135,7 @@ fn unpack_into(folder: PathBuf, files: &[DataFile]) -> io::Result<PathBuf> {
         else {
             continue;
         };
-        fs::create_dir_all(within)?;
+        files::make_folders(within)?;
         // B-2
         files::write(within, name, &file.bytes)?;
     }
@@ -148,11 +148,11 @@ fn unpack_into(folder: PathBuf, files: &[DataFile]) -> io::Result<PathBuf> {
 /// All at once: of many small files each would wait for the disk.
 fn unpack_new(folder: &Path, files: &[DataFile]) -> io::Result<()> {
     let above = folder.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(above)?;
+    files::make_folders(above)?;
     let made = tempfile::Builder::new().prefix(".unpack").tempdir_in(above)?;
     for file in files {
         let path = made.path().join(&*file.name);
-        fs::create_dir_all(path.parent().unwrap_or(above))?;
+        files::make_folders(path.parent().unwrap_or(above))?;
         fs::write(path, &file.bytes)?;
     }
     let renamed = fs::rename(made.path(), folder);

@@ -19,7 +19,7 @@ use crate::topology::Rank;
 
 /// The training loop as it is measured and reported.
 pub struct Course {
-    steps: u64,
+    pub steps: u64,
     epochs: u32,
     log_every: u64,
     rank: Rank,

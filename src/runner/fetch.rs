@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::progress::{Board, Update};
+use crate::files;
 use crate::human::hex;
 
 /// Where `pstrain data fetch mnist` puts the files by default.
@@ -149,7 +150,7 @@ impl Fetcher {
     /// When the folder cannot be written, or no mirror gives a file; what was fetched until then stays.
     pub fn fetch(&self, folder: &Path, board: &Board) -> Result<Fetched, FetchError> {
         let in_folder = |cause| FetchError::Folder { folder: folder.into(), cause };
-        fs::create_dir_all(folder).map_err(in_folder)?;
+        files::make_folders(folder).map_err(in_folder)?;
         let mut count = Fetched::default();
         let mut good_mirror = 0;
         for (nth, file) in self.files.iter().enumerate() {

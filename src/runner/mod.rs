@@ -37,6 +37,7 @@ mod prepare;
 pub mod progress;
 pub mod rank;
 pub mod records;
+mod remains;
 pub mod rendezvous;
 pub mod run_folder;
 mod run_recorder;

@@ -98,11 +98,12 @@ pub fn run_rank(start: RankStart) -> Result<Option<Report>, RankError> {
     let signals = Signals::watch()?;
     let mut rank = JoinedRank::join(start)?;
     signals.joined(rank.mesh.clone(), rank.start.job.saves_within());
-    let _ended = last_resort(&rank.mesh, rank.start.stuck, signals.flight.clone())?;
+    let working = last_resort(&rank.mesh, rank.start.stuck, signals.flight.clone())?;
     let done = rank.work(&signals.flight).and_then(|report| {
         rank.mesh.shutdown().map_err(|lost| anyhow!("{lost}"))?;
         Ok(report)
     });
+    drop(working);
     let done = done.map_err(|error| rank.end_early(error, &signals));
     if !matches!(done, Err(RankError::Lost(_))) {
         rank.flights.iter().for_each(|flights| flights.close());
@@ -252,6 +253,9 @@ impl<'a> JoinedRank<'a> {
                 signals.flight.get().inspect(|writer| writer.lost(&lost));
                 if let Duty::Training(training) = &self.duty {
                     training.forget(lost.rank);
+                    if lost.cause != Cause::Aborted {
+                        training.save_left(lost.rank);
+                    }
                 }
                 RankError::Lost(lost)
             }

@@ -6,20 +6,21 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::calls::checkpoint::{Ask, Restore, ResumedFrom};
-use super::calls::validation::Verdict;
-use super::checkpoint::{Announced, Checkpoint, Resumed, TrainerState, Turns, Writer};
+use super::calls::checkpoint::{Ask, FromAndTo, Restore};
+use super::calls::validation::{Found, Verdict};
+use super::checkpoint::{Announced, Checkpoint, Left, Resumed, TrainerState, Turns, Writer};
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
-use super::loader::{Period, Schedule};
+use super::loader::{Period, Prefetcher, Schedule};
 use super::measured::Worked;
 use super::metrics::TrainerReport;
 use super::preflight::{self, Facts};
 use super::progress::Reporter;
 use super::records::EvalResult;
+use super::remains::Remains;
 use super::run_recorder::COORDINATOR;
-use super::samples::Split;
+use super::samples::{Samples, Split};
 use super::skipped::Skipped;
 use super::step::{StepSamples, Stepper};
 use super::validation::{
@@ -129,7 +130,8 @@ impl Trainer<'_> {
         let split = Split::open(&host, self.job, self.root).context("the training data").map_err(BadJob)?;
         let schedule = Schedule::for_training(self.job, split.samples(), self.position())
             .map_err(|error| BadJob(error.into()))?;
-        let ResumedFrom { resumed: Json(resumed) } = self.mesh.request(COORDINATOR, Ask {}).wait()?;
+        let FromAndTo { resumed: Json(resumed), destination: Json(destination) } =
+            self.mesh.request(COORDINATOR, Ask {}).wait()?;
         let schedule = match &resumed {
             Some(resumed) => resumed.continued(schedule).map_err(|error| BadJob(error.into()))?,
             None => schedule,
@@ -158,59 +160,15 @@ impl Trainer<'_> {
         if let Some(resumed) = &resumed {
             verdict = self.go_on_from(resumed, &mut stepper, &mut course, &mut validations)?;
         }
-        let mut turns = Turns::new(self.job, self.mesh, self.announced, &schedule);
-        let mut batches = batches.map(|batch| {
-            let batch = batch.context("the training data")?;
-            let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
-            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
-            anyhow::Ok((batch, samples))
-        });
-        let lr = self.job.common_optimization().spec.lr();
-        let mut next = batches.next().transpose()?;
-        while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
-            at_step(batch.step + 1);
-            next = batches.next().transpose()?;
-            let ends_epoch = schedule.is_end(Period::Epochs(1), batch.step + 1);
-            self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
-            let validates = validations.is_due(batch.step + 1);
-            // It may be the last.
-            let logged = course.is_logged(batch.step) || validates && self.job.eval.stop.is_some();
-            let mut saves = turns.as_mut().map_or(Ok(false), |turns| turns.is_due(batch.step + 1))?;
-            // What a step reads is not to be older than a validation takes, nor to have begun before a cut.
-            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates && !saves);
-            let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
-            let stepped = stepper.step(batch.step, &samples, lr_factor, coming, logged);
-            // A plug-in that fails in the very first step does not fit the data or the model.
-            let stepped = stepped.map_err(|error| match batch.step == 0 && error.is::<PluginError>() {
-                true => BadJob(error).into(),
-                false => error,
-            })?;
-            at_step(0);
-            course.stepped(&batch, samples.count, lr * lr_factor, (stepped, logged), self.reporter)?;
-            if ends_epoch {
-                stepper.optimizer.flush()?;
-                course.end_epoch(batch.step)?;
-            }
-            if validates {
-                stepper.optimizer.flush()?;
-                let state = || self.state(&stepper, &course, &validations);
-                turns.as_ref().map(|turns| turns.away(state())).transpose()?;
-                verdict = self.validate(&host, &mut stepper, &mut course, &mut validations)?;
-                turns.as_ref().map(Turns::back).transpose()?;
-                if let Some(turns) = &mut turns {
-                    saves |= turns.validated(batch.step + 1, validations.judged())?;
-                }
-                course.throughput.resume(Instant::now());
-            }
-            if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {
-                self.mesh.doing("saving a checkpoint");
-                self.offer(&mut stepper)?;
-                turns.stand_still(self.state(&stepper, &course, &validations))?;
-            }
+        let mut remains = Remains::new(destination);
+        let progress = (&mut stepper, &mut course, &mut validations);
+        let taken = self.take_steps((&host, &schedule), batches, progress, verdict, &mut remains);
+        if taken.is_err()
+            && let Err(error) = self.leave(remains, &mut stepper, &course, &validations)
+        {
+            tracing::warn!("nothing is left to save: {error:#}");
         }
-        if let Some(turns) = &turns {
-            turns.end(self.state(&stepper, &course, &validations))?;
-        }
+        let mut verdict = taken?;
         stepper.optimizer.flush()?;
         let mut report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
         report.pulled = stepper.optimizer.traffic();
@@ -233,6 +191,96 @@ impl Trainer<'_> {
         Ok(Trained { course, report })
     }
 
+    /// All steps of the schedule, with validations and checkpoints between them. Gives what was decided last.
+    fn take_steps(
+        &mut self,
+        (host, schedule): (&Host, &Schedule),
+        batches: Prefetcher<Samples, anyhow::Error>,
+        (stepper, course, validations): (&mut Stepper, &mut Course, &mut Validations<'_>),
+        mut verdict: Verdict,
+        remains: &mut Remains,
+    ) -> Result<Verdict> {
+        let steps = schedule.total_steps();
+        let mut turns = Turns::new(self.job, self.mesh, self.announced, schedule);
+        let mut batches = batches.map(|batch| {
+            let batch = batch.context("the training data")?;
+            let mean_over_trainers = self.job.has_replicas().then(|| schedule.mean_batch(batch.step));
+            let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
+            anyhow::Ok((batch, samples))
+        });
+        let lr = self.job.common_optimization().spec.lr();
+        let mut next = batches.next().transpose()?;
+        while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
+            at_step(batch.step + 1);
+            next = batches.next().transpose()?;
+            let ends_epoch = schedule.is_end(Period::Epochs(1), batch.step + 1);
+            self.mesh.doing(&format!("training, step {} of {steps}", batch.step + 1));
+            let validates = validations.is_due(batch.step + 1);
+            // It may be the last.
+            let logged = course.is_logged(batch.step) || validates && self.job.eval.stop.is_some();
+            let mut saves = turns.as_mut().map_or(Ok(false), |turns| turns.is_due(batch.step + 1))?;
+            // What a step reads is not to be older than a validation takes, nor to have begun before a cut.
+            let coming = next.as_ref().map(|(_, samples)| samples).filter(|_| !validates && !saves);
+            let lr_factor = self.job.lr_factor(batch.step, steps) * verdict.lr_factor;
+            remains.step_begins(stepper)?;
+            let stepped = stepper.step(batch.step, &samples, lr_factor, coming, logged);
+            // A plug-in that fails in the very first step does not fit the data or the model.
+            let stepped = stepped.map_err(|error| match batch.step == 0 && error.is::<PluginError>() {
+                true => BadJob(error).into(),
+                false => error,
+            })?;
+            at_step(0);
+            remains.is_between();
+            course.stepped(&batch, samples.count, lr * lr_factor, (stepped, logged), self.reporter)?;
+            if ends_epoch {
+                stepper.optimizer.flush()?;
+                course.end_epoch(batch.step)?;
+            }
+            if validates {
+                stepper.optimizer.flush()?;
+                let state = || self.state(stepper, course, validations);
+                turns.as_ref().map(|turns| turns.away(state())).transpose()?;
+                remains.is_judged();
+                verdict = self.validate(host, stepper, course, validations)?;
+                remains.is_between();
+                turns.as_ref().map(Turns::back).transpose()?;
+                if let Some(turns) = &mut turns {
+                    saves |= turns.validated(batch.step + 1, validations.judged())?;
+                }
+                course.throughput.resume(Instant::now());
+            }
+            if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {
+                self.mesh.doing("saving a checkpoint");
+                self.offer(stepper)?;
+                turns.stand_still(self.state(stepper, course, validations))?;
+            }
+        }
+        if let Some(turns) = &turns {
+            turns.end(self.state(stepper, course, validations))?;
+        }
+        Ok(verdict)
+    }
+
+    /// Another rank may be lost: what this trainer has is left to be saved, where that is the whole model.
+    fn leave(
+        &self,
+        remains: Remains,
+        stepper: &mut Stepper,
+        course: &Course,
+        validations: &Validations<'_>,
+    ) -> Result<()> {
+        let Some(destination) =
+            remains.restore(stepper)?.filter(|_| (1..course.steps).contains(&course.step))
+        else {
+            return Ok(());
+        };
+        // The step that has failed is counted already.
+        stepper.optimizer.go_on_from(course.step, None);
+        let (state, states) = (self.state(stepper, course, validations), self.own_states(stepper)?);
+        self.writer.leave(Left { destination, state, states });
+        Ok(())
+    }
+
     /// What a checkpoint has of this trainer.
     fn state(&self, stepper: &Stepper, course: &Course, validations: &Validations<'_>) -> TrainerState {
         TrainerState {
@@ -241,7 +289,7 @@ impl Trainer<'_> {
             dealt: course.dealt.clone(),
             loss_scale: stepper.optimizer.loss_scale_state(),
             judged: validations.judged().to_vec(),
-            best: course.best().cloned(),
+            best: validations.best().cloned(),
         }
     }
 
@@ -291,7 +339,7 @@ impl Trainer<'_> {
         stepper.optimizer.go_on_from(course.step, own.loss_scale);
         self.autograd.go_on_from(course.step);
         course.go_on_from(first.best.clone().filter(|_| self.position() == 0));
-        validations.go_on_from(&first.judged)
+        validations.go_on_from(&first.judged, first.best.clone())
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {
@@ -447,7 +495,7 @@ impl Trainer<'_> {
         validations.end(self.job, counted, |_, result| {
             of_weights = Some(result);
             averages::swap_at_owners(self.job, self.autograd)?;
-            Ok(Verdict::GO_ON)
+            Ok((Verdict::GO_ON, Found { figures: None, best: course.best().cloned() }))
         })?;
         // Each trainer's own; those of other owners have been swapped by the first before anybody comes here.
         stepper.optimizer.swap_averages()?;
@@ -488,14 +536,15 @@ impl Trainer<'_> {
         course: &mut Course,
         rules: &mut Rules,
         result: EvalResult,
-    ) -> Result<Verdict> {
+    ) -> Result<(Verdict, Found)> {
         let (best, verdict) = rules.judge(&result)?;
         if best {
             self.keep_modules(stepper, course)?;
             course.recorder.keep_best()?;
         }
         course.validated(result, best)?;
-        Ok(verdict)
+        let found = Found { figures: rules.judged().last().cloned(), best: course.best().cloned() };
+        Ok((verdict, found))
     }
 }
 

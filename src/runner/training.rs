@@ -154,6 +154,23 @@ impl<'a> TrainingRank<'a> {
         tracing::debug!("{ended} of {open} open autograd contexts were those of rank {rank}");
     }
 
+    /// A rank was lost. What trainers that are left have of the model is saved, where it is the whole, and this one is to do it.
+    pub fn save_left(&self, lost: Rank) {
+        let Some(limit) = self.job.saves_after_loss() else { return };
+        let (give, saved) = mpsc::channel();
+        let writer = self.writer.clone();
+        std::thread::spawn(move || drop(give.send(writer.save_left(lost))));
+        match saved.recv_timeout(limit) {
+            Ok(Ok(Some(step))) => tracing::warn!("what was left is saved: a checkpoint of step {step}"),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::warn!("what was left could not be saved: {error:#}"),
+            Err(_) => {
+                let limit = limit.as_millis();
+                tracing::warn!("what was left could not be saved within checkpoint.grace_ms = {limit}");
+            }
+        }
+    }
+
     /// # Errors
     /// When anything of it fails, here or on a rank that this one calls.
     pub fn run(

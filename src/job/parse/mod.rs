@@ -318,8 +318,7 @@ fn check_sparse(root: &Table<'_>, job: &Training) {
 /// Whether a loss that is a sum is one for all modules: gradients of replicas become one mean, and those of others, unless their
 /// updates are rounds, are applied one by one.
 fn check_sum(root: &Table<'_>, job: &Training) {
-    let all_alike =
-        !job.has_replicas() || job.modules.iter().all(|module| module.placement == Placement::Replicas);
+    let all_alike = !job.has_replicas() || job.is_all_replicas();
     if !job.loss.is_sum() || job.train.consistency.has_rounds() || all_alike {
         return;
     }

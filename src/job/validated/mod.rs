@@ -148,6 +148,11 @@ impl Job {
         (!grace.is_zero()).then_some(grace)
     }
 
+    /// The same, when it has lost a rank: where those that are left can.
+    pub fn saves_after_loss(&self) -> Option<Duration> {
+        self.saves_within().filter(|_| self.training().is_some_and(Training::is_all_replicas))
+    }
+
     pub fn training_mut(&mut self) -> Option<&mut Training> {
         match &mut self.work {
             Work::Train(training) => Some(training),

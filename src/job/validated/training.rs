@@ -315,6 +315,11 @@ impl Training {
         self.modules.iter().any(ModuleSpec::is_replicated)
     }
 
+    /// Has each trainer a copy of all of the model?
+    pub fn is_all_replicas(&self) -> bool {
+        self.modules.iter().all(|module| module.placement == Placement::Replicas)
+    }
+
     /// Whether gradients come to each module: it trains, or one before it does.
     pub fn reached_by_gradients(&self) -> Vec<bool> {
         let mut reached: Vec<bool> = Vec::new();

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use wasm_toolchain::child;
 
+use crate::files;
+
 const COMPONENTIZE_PY: &str = "0.25.1";
 /// Its wheel has 45 MB.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
@@ -87,7 +89,7 @@ impl Tool {
             folder.display()
         );
         let parent = folder.parent().expect("a folder in the cache has a parent");
-        std::fs::create_dir_all(parent).map_err(AuthorError::io("make the folder", parent))?;
+        files::make_folders(parent).map_err(AuthorError::io("make the folder", parent))?;
         // Beside its place, so that it appears whole or not at all.
         let fresh = tempfile::tempdir_in(parent).map_err(AuthorError::io("write into", parent))?;
         install(&python, fresh.path())?;

@@ -1,7 +1,7 @@
 //! How a checkpoint comes about, and how a run goes on from one.
 
 use crate::rpc::{Json, body, call};
-use crate::runner::checkpoint::{Part, Resumed, SavedRows, TrainerState};
+use crate::runner::checkpoint::{Destination, Part, Resumed, SavedRows, TrainerState};
 
 call! {
     /// To the coordinator: the first trainer, between two steps, wants a checkpoint. Answered when its cut is made, and training
@@ -93,13 +93,15 @@ body! {
 }
 
 call! {
-    /// To the coordinator: what the run goes on from, if it was not begun anew.
-    pub(in crate::runner) struct Ask = "checkpoint.ask" -> ResumedFrom {}
+    /// To the coordinator: what the run goes on from, if it was not begun anew, and where it saves.
+    pub(in crate::runner) struct Ask = "checkpoint.ask" -> FromAndTo {}
 }
 
 body! {
-    pub(in crate::runner) struct ResumedFrom {
+    pub(in crate::runner) struct FromAndTo {
         resumed: Json<Option<Resumed>>,
+        /// Where trainers save that are left of replicas.
+        destination: Json<Option<Destination>>,
     }
 }
 

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::rpc::{Json, body, call};
+use crate::runner::checkpoint::Figures;
+use crate::runner::records::EvalRecord;
 
 call! {
     /// The caller has taken the steps before a validation, and waits. The answer comes when all trainers are here.
@@ -49,7 +51,17 @@ body! {
         stop: bool,
         /// To the bit, as the first trainer has it.
         lr_factor: f64,
+        found: Json<Found>,
     }
+}
+
+/// What a validation has found, as the first trainer has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::runner) struct Found {
+    /// None: nothing was decided.
+    pub figures: Option<Figures>,
+    /// The best validation so far.
+    pub best: Option<EvalRecord>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

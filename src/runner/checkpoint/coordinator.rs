@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
+use super::left::Destination;
 use super::opened::{Base, Checkpoint};
 use super::state::{Resumed, TrainerState};
 use super::store::{self, Store};
@@ -20,7 +21,7 @@ use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training}
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{CallError, Json, Methods};
 use crate::runner::calls::checkpoint::{
-    Ask, Away, Back, Begin, Begun, Finish, Hurried, Hurry, Load, Pause, Restore, ResumedFrom, Stop, Stopped,
+    Ask, Away, Back, Begin, Begun, Finish, FromAndTo, Hurried, Hurry, Load, Pause, Restore, Stop, Stopped,
     Write, Written,
 };
 use crate::topology::Rank;
@@ -398,11 +399,19 @@ impl Coordinator {
         Err(CallError::failed(format_args!("rank {from} is not one of the other trainers")))
     }
 
-    fn resumed_from(&self) -> Result<ResumedFrom> {
+    fn resumed_from(&self) -> Result<FromAndTo> {
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
-        Ok(ResumedFrom { resumed: Json(self.resumed.as_ref().map(resumed).transpose()?) })
+        let resumed = self.resumed.as_ref().map(resumed).transpose()?;
+        let saves = self.checkpoints.is_some() && self.training.is_all_replicas();
+        let destination = saves.then(|| self.destination()).transpose()?;
+        Ok(FromAndTo { resumed: Json(resumed), destination: Json(destination) })
+    }
+
+    fn destination(&self) -> Result<Destination> {
+        let (job, job_text) = (self.name.clone(), self.job_text.clone());
+        Ok(Destination { within: text(&self.within)?, job, job_text, world_size: self.world_size })
     }
 
     async fn restore(self: Arc<Self>, from: Rank) -> Result<(), CallError> {

@@ -10,8 +10,10 @@
 //!   that is between two; else the others wait where it is made known to them.
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
 //!   table, which a cut brings up to date.
+//! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
+//!   then, running statistics, is what it was before.
 
-// Who is saved: which validations are the best.
+// By which validations checkpoints are kept.
 mod best;
 // A part of a tensor as boxes, which PyTorch's format wants.
 mod boxes;
@@ -21,6 +23,8 @@ mod coordinator;
 mod differences;
 // A checkpoint as the weights that a model is given.
 mod given;
+// What replicas save by themselves when a rank is lost.
+mod left;
 // A checkpoint that is opened, and its manifest.
 mod opened;
 // What an owner writes: its files, and what each tensor of them is.
@@ -45,6 +49,7 @@ mod writing;
 pub use best::Criterion;
 pub use coordinator::{Coordinator, placed, within};
 pub use differences::{Difference, differences};
+pub use left::{Destination, Left};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::left::Left;
 use super::opened::Checkpoint;
 use super::part::Part;
 use super::store;
@@ -38,6 +39,8 @@ pub struct Writer {
     offered: Mutex<Vec<(ModuleSpec, StateSnapshot)>>,
     /// The versions of this rank's modules in the checkpoints that later ones may build on, by step.
     versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
+    /// What this trainer leaves, when it cannot go on.
+    left: Mutex<Option<Left>>,
     /// What is being written.
     writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,
 }
@@ -57,6 +60,7 @@ impl Writer {
             autograd: autograd.clone(),
             offered: Mutex::default(),
             versions: Mutex::default(),
+            left: Mutex::default(),
             writing: Mutex::default(),
         }))
     }
@@ -91,6 +95,20 @@ impl Writer {
     /// Has the states of modules on this trainer be a part of the next checkpoint.
     pub fn offer(&self, states: Vec<(ModuleSpec, StateSnapshot)>) {
         *lock(&self.offered) = states;
+    }
+
+    /// This trainer cannot go on: that is what is to be saved, should the reason be a lost rank.
+    pub fn leave(&self, left: Left) {
+        *lock(&self.left) = Some(left);
+    }
+
+    /// A rank was lost. Gives the steps of the checkpoint that this one has saved, if that was its to do.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_left(&self, lost: Rank) -> Result<Option<u64>> {
+        let Some(left) = lock(&self.left).take() else { return Ok(None) };
+        left.save(&self.training, self.rank, lost)
     }
 
     /// Answers when the owner's part is held; without order, where it would be written to, when the store has it.

@@ -20,12 +20,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use tch::{Tensor, no_grad};
 
-use super::calls::validation::{Buffers, Judge, Judged, Ready, Verdict};
+use super::calls::validation::{Buffers, Found, Judge, Judged, Ready, Verdict};
 use super::checkpoint::Figures;
 use super::inputs::BadJob;
 use super::loader::{Period, Schedule};
 use super::metrics::Unimproved;
-use super::records::EvalResult;
+use super::records::{EvalRecord, EvalResult};
 use crate::job::{Apart, Every, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
 use crate::rpc::{Json, Mesh, Methods};
@@ -63,6 +63,8 @@ pub struct Validations<'a> {
     /// How many there were.
     number: u64,
     rules: Rules,
+    /// The best one, as the first trainer has told.
+    best: Option<EvalRecord>,
     /// From one to the next, and the steps that it is counted in. None: there is only that at the end.
     every: Option<(Period, Schedule)>,
     /// So many more have trainers with more steps before the end.
@@ -104,6 +106,7 @@ impl<'a> Validations<'a> {
             meetings,
             number: 0,
             rules: Rules::new(job),
+            best: None,
             every: every.map(|every| (every, schedule.clone())),
             others: most - own,
         })
@@ -113,15 +116,15 @@ impl<'a> Validations<'a> {
     pub fn at_once(job: &Training, mesh: &'a Mesh, meetings: &'a Meetings) -> Validations<'a> {
         let first = job.train.trainers.ranks[0];
         let rules = Rules::default();
-        Validations { mesh, first, meetings, number: 0, rules, every: None, others: 0 }
+        Validations { mesh, first, meetings, number: 0, rules, best: None, every: None, others: 0 }
     }
 
-    /// Goes on behind validations that found these; gives what the last of them decided.
+    /// Goes on behind validations that found these, and of which this was the best; gives what the last of them decided.
     ///
     /// # Errors
     /// As of a validation.
-    pub fn go_on_from(&mut self, judged: &[Figures]) -> Result<Verdict> {
-        self.number = judged.len() as u64;
+    pub fn go_on_from(&mut self, judged: &[Figures], best: Option<EvalRecord>) -> Result<Verdict> {
+        (self.number, self.best) = (judged.len() as u64, best);
         let mut verdict = Verdict::GO_ON;
         for figures in judged {
             (_, verdict) = self.rules.judge(&figures.result())?;
@@ -129,9 +132,14 @@ impl<'a> Validations<'a> {
         Ok(verdict)
     }
 
-    /// The first trainer's: what the validations have found.
+    /// What the validations have found.
     pub fn judged(&self) -> &[Figures] {
         self.rules.judged()
+    }
+
+    /// The best one so far.
+    pub fn best(&self) -> Option<&EvalRecord> {
+        self.best.as_ref()
     }
 
     /// Is the model judged after so many steps?
@@ -195,14 +203,16 @@ impl<'a> Validations<'a> {
         &mut self,
         job: &Training,
         counted: Counted,
-        decide: impl FnOnce(&mut Rules, EvalResult) -> Result<Verdict>,
+        decide: impl FnOnce(&mut Rules, EvalResult) -> Result<(Verdict, Found)>,
     ) -> Result<Verdict> {
         let number = self.number;
         if !self.is_first() {
             let (about, batches, states) = counted.into_parts()?;
             let judge = Judge { number, about: Json(about), batches, states };
             let judged = self.mesh.request_within(self.first, judge, WAIT_FOR_TRAINERS).wait()?;
-            let Judged { stop, lr_factor } = judged;
+            let Judged { stop, lr_factor, found: Json(Found { figures, best }) } = judged;
+            figures.into_iter().for_each(|figures| self.rules.hear(figures));
+            self.best = best;
             return Ok(Verdict { stop, lr_factor });
         }
         let (mut others, mut waiting) = (Vec::new(), Vec::new());
@@ -215,11 +225,13 @@ impl<'a> Validations<'a> {
             others.push((about, batches, states));
             waiting.push(answer);
         }
-        let verdict = decide(&mut self.rules, counted.together(job, others)?).context("the validation")?;
+        let decided = decide(&mut self.rules, counted.together(job, others)?).context("the validation")?;
+        let (verdict, found) = decided;
         for answer in waiting {
             let Verdict { stop, lr_factor } = verdict;
-            answer.send(Judged { stop, lr_factor });
+            answer.send(Judged { stop, lr_factor, found: Json(found.clone()) });
         }
+        self.best = found.best;
         Ok(verdict)
     }
 }

@@ -11,7 +11,7 @@ use crate::runner::inputs::BadJob;
 use crate::runner::metrics::Unimproved;
 use crate::runner::records::EvalResult;
 
-/// The rules of a whole run; the first trainer has them.
+/// The rules of a whole run. The first trainer goes by them, and the others know by what it has decided.
 #[derive(Default)]
 pub struct Rules {
     best: Option<Leading>,
@@ -70,6 +70,11 @@ impl Rules {
     /// What the validations have found so far: all that is decided follows from it.
     pub fn judged(&self) -> &[Figures] {
         &self.judged
+    }
+
+    /// The first trainer has decided by these.
+    pub fn hear(&mut self, figures: Figures) {
+        self.judged.push(figures);
     }
 
     /// What `eval.stop` has seen so far.

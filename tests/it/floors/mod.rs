@@ -179,6 +179,20 @@ fn unsafe_code_stays_where_it_is_allowed() {
     }
 }
 
+/// `files` and the crate `ownership` make folders, and see to it that others can do no more there than they should.
+#[test]
+fn folders_are_made_in_one_place() {
+    for source in
+        sources().iter().filter(|source| source.path != "files.rs" && !source.path.ends_with("tests.rs"))
+    {
+        let shipped = source.text.split("#[cfg(test)]").next().unwrap_or_default();
+        for making in ["create_dir", "DirBuilder"] {
+            let line = shipped.lines().find(|line| line.contains(making));
+            assert!(line.is_none(), "src/{}: {line:?}: `files::make_folders` does that", source.path);
+        }
+    }
+}
+
 #[test]
 fn main_is_short() {
     let main = sources().into_iter().find(|source| source.path == "main.rs").expect("src/main.rs");

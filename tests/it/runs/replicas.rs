@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::program::*;
 use crate::support::runs_by_default;
 use pstrain::job::{self, JobText, Override, Sources, Training};
@@ -262,4 +265,53 @@ layers = [ { type = "linear", in_features = 32, out_features = 10 }, { type = "l
         .replace("[train]", "[train]\nforward = [\"a\", \"b\", \"c\"]\nconsistency = \"bsp\"");
     let steps = ["train.steps=20"];
     assert_near(&train(&job, 3, &steps), &one_process(&job, 3, 20, &steps), 1e-5);
+}
+
+/// CP-4: nothing is saved while training goes on, and all but the step under way is there when a rank is gone, whichever it is.
+#[test]
+fn replicas_save_what_is_left_when_a_rank_is_killed() {
+    let job = made_up(DIST_SGD, 2000);
+    let rare = "checkpoint.every_steps=100000";
+    // How they average, what else they have, and whom they lose. Running statistics are the first one's, as long as there is that.
+    let cases =
+        [("ddp", NORMALISED, 2), ("all_reduce", "optimizer.momentum=0.9", 0), ("ring", "ema={decay=0.9}", 1)];
+    for (average, more, lost) in cases {
+        let average = format!("replicas.average={average}");
+        let plateau = "optimizer.schedule={type=\"plateau\", metric=\"loss\", patience=1}";
+        let settings = ["train.steps=80", "eval.every_steps=9", "log.every=1", plateau, rare, &average, more];
+        let undisturbed = folder_with(&job);
+        let of = |folder: &Path, more: &[&str]| {
+            let settings = [&settings[..], &["cluster.world_size=3"]].concat();
+            spawn_with(folder, Some("job.toml"), &settings, &[&["--run-dir", "RUN"], more].concat())
+        };
+        assert_code(&finish(&mut of(undisturbed.path(), &[])), 0);
+
+        let folder = folder_with(&job);
+        let launcher = start(&mut of(folder.path(), &[]));
+        wait_for_metrics(folder.path(), |lines| lines.contains("\"kind\":\"step\",\"step\":30,"));
+        let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
+        let rank = ranks.split_whitespace().nth(lost).unwrap().parse().unwrap();
+        kill(Pid::from_raw(rank), Signal::SIGKILL).unwrap();
+        let output = wait(launcher);
+        assert_code(&output, 3);
+        let said = stderr(&output);
+        let (_, step) = said.split_once("what was left is saved: a checkpoint of step ").expect(&said);
+        let step: u64 = step.split_whitespace().next().unwrap().parse().unwrap();
+        assert!((30..80).contains(&step), "{step}");
+        assert!(
+            said.contains(&format!("its last checkpoint is `RUN/checkpoints/step-{step:010}`")),
+            "{said}"
+        );
+        assert_code(&finish(pstrain(folder.path()).args(["checkpoint", "verify", "RUN"])), 0);
+
+        assert_code(&finish(&mut of(folder.path(), &["--resume", "RUN"])), 0);
+        let [whole, gone_on] = [&undisturbed, &folder].map(|folder| fs::read(model(folder.path())).unwrap());
+        assert!(whole == gone_on, "{average}, {more}, rank {lost}, step {step}");
+        let figures = |folder: &Path| {
+            let judged = records(folder, "eval").into_iter().map(|record| record["loss"].clone());
+            judged.collect::<Vec<_>>()
+        };
+        // What validations have decided is known to whoever saves.
+        assert_eq!(figures(undisturbed.path()).last(), figures(folder.path()).last(), "{average}");
+    }
 }
