@@ -18,7 +18,7 @@ use pstrain::runner::flight::{FlightWriter, Flights, SharedWriter};
 use pstrain::topology::Rank;
 use tch::{Device, Tensor};
 
-use crate::support::{config, listener, message, times};
+use crate::support::{config, listener, message, times, values};
 
 /// The variable that makes this program a rank: `STALL STEP RANK FOLDER`, and of others than rank 0 where that listens.
 pub const STALLED: &str = "PSTRAIN_TEST_STALLED";
@@ -67,7 +67,7 @@ pub fn be_rank(told: &str) {
     };
     let deadlocks = (*stall == "handler").then_some(step);
     methods.add("compute", move |incoming| {
-        let [at] = incoming.message.into_array().expect("a step");
+        let [at] = values(incoming.message);
         if matches!((at, deadlocks), (Value::Int(at), Some(step)) if at as u64 == step) {
             deadlock();
         }
