@@ -180,13 +180,18 @@ impl Drop for World {
     }
 }
 
+fn pstrain() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
 /// Asks until a rank is named, and returns what was said and how long it took to say it.
 fn doctor(run: &Path) -> (String, Duration) {
     let begun = Instant::now();
     loop {
         let asked = Instant::now();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_pstrain")).arg("doctor").arg(run).output().expect("starts");
+        let output = pstrain().arg("doctor").arg(run).output().expect("starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.code() == Some(1) {
             return (said, asked.elapsed());
@@ -235,7 +240,7 @@ fn a_full_disk_is_named() {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(&disk.0).status();
     assert!(mounted.expect("mount").success());
     let run = disk.0.join("RUN");
-    let mut training = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    let mut training = pstrain();
     training.args([
         "spawn",
         "--master-port",
