@@ -180,13 +180,18 @@ impl Drop for World {
     }
 }
 
+fn pstrain() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
 /// Asks until a rank is named, and returns what was said and how long it took to say it.
 fn doctor(run: &Path) -> (String, Duration) {
     let begun = Instant::now();
     loop {
         let asked = Instant::now();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_pstrain")).arg("doctor").arg(run).output().expect("starts");
+        let output = pstrain().arg("doctor").arg(run).output().expect("starts");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.code() == Some(1) {
             return (said, asked.elapsed());
@@ -196,12 +201,13 @@ fn doctor(run: &Path) -> (String, Duration) {
 }
 
 /// Stalls at several steps; of each is named who and what.
-fn is_named(stall: &str, wanted: &str) {
+fn is_named(stall: &str, wanted: impl Fn(u64) -> String) {
     let mut longest = Duration::ZERO;
     for nth in 0..times(1, 20) as u64 {
-        let world = World::start(stall, 20 + 37 * nth);
+        let step = 20 + 37 * nth;
+        let world = World::start(stall, step);
         let (said, took) = doctor(world.folder.path());
-        assert!(said.contains(wanted), "{said}");
+        assert!(said.contains(&wanted(step)), "{said}");
         assert!(took < IN_TIME, "{took:?}");
         longest = longest.max(took);
     }
@@ -209,14 +215,15 @@ fn is_named(stall: &str, wanted: &str) {
 }
 
 fn a_handler_that_deadlocks_is_named_in_time() {
-    is_named("handler", "because of rank 0 (`server0`): it computes `compute` of rank");
+    is_named("handler", |_| "because of rank 0 (`server0`): it computes `compute` of rank".into());
 }
 
 fn a_rank_that_does_not_come_to_a_collective_is_named_in_time() {
-    is_named(
-        "collective",
-        "because of rank 1 (`trainer1`): it has not come to `all_reduce`, the 20. collective of group `trainers`",
-    );
+    is_named("collective", |step| {
+        format!(
+            "because of rank 1 (`trainer1`): it has not come to `all_reduce`, the {step}. collective of group `trainers`"
+        )
+    });
 }
 
 /// A disk that has room for a run's first lines, filled while it trains.
@@ -233,7 +240,7 @@ fn a_full_disk_is_named() {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(&disk.0).status();
     assert!(mounted.expect("mount").success());
     let run = disk.0.join("RUN");
-    let mut training = Command::new(env!("CARGO_BIN_EXE_pstrain"));
+    let mut training = pstrain();
     training.args([
         "spawn",
         "--master-port",
