@@ -13,6 +13,7 @@
 //!   for. Of two that begin at once one has it.
 //! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so (`lock`).
 
+pub mod flights;
 mod lock;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use self::lock::lock;
-use super::flight;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 use crate::human::counted;
@@ -237,7 +237,7 @@ impl RunFolder {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
-        flight::clear(path);
+        flights::clear(path);
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 

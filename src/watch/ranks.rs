@@ -11,9 +11,8 @@ use nix::unistd::Pid;
 
 use super::standstill::{Found, Process};
 use crate::files;
-use crate::runner::flight::{
-    FLIGHT, MOST_OF_RECORD, PROCESSES, RankFlight, RankProcess, record_of, stat_fields, this_machine,
-};
+use crate::runner::flight::{MOST_OF_RECORD, RankFlight, RankProcess, stat_fields, this_machine};
+use crate::runner::run_folder::flights::{FLIGHT, PROCESSES, record_of};
 use crate::topology::Rank;
 
 /// How long ranks may take to write their records.

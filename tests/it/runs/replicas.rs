@@ -278,7 +278,9 @@ fn replicas_save_what_is_left_when_a_rank_is_killed() {
     for (average, more, lost) in cases {
         let average = format!("replicas.average={average}");
         let plateau = "optimizer.schedule={type=\"plateau\", metric=\"loss\", patience=1}";
-        let settings = ["train.steps=80", "eval.every_steps=9", "log.every=1", plateau, rare, &average, more];
+        let batch = "train.global_batch_size=96";
+        let settings =
+            ["train.steps=80", batch, "eval.every_steps=9", "log.every=1", plateau, rare, &average, more];
         let undisturbed = folder_with(&job);
         let of = |folder: &Path, more: &[&str]| {
             let settings = [&settings[..], &["cluster.world_size=3"]].concat();
