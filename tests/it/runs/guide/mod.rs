@@ -66,6 +66,21 @@ fn every_chapter_is_run_and_stands_in_the_index() {
     assert!(places.is_sorted(), "the index has the chapters in another order: {places:?}");
 }
 
+/// What no test has would be left out by all.
+#[test]
+fn every_block_is_run_by_some_test() {
+    for name in CHAPTERS {
+        let text = fs::read_to_string(guide().join(name)).unwrap();
+        for needs in chapter::read(&text).unwrap().into_iter().filter_map(|block| block.needs) {
+            let is_run = matches!(
+                (*name, needs.what.as_str()),
+                ("4-own-loss.md", "half a minute") | ("5-own-model.md", "torch")
+            );
+            assert!(is_run, "docs/guide/{name}: no test has `{}`", needs.what);
+        }
+    }
+}
+
 /// Files and pictures; of `FILE#HEADING` the file has such a heading.
 #[test]
 fn every_link_of_the_guide_leads_somewhere() {
