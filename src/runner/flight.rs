@@ -15,17 +15,13 @@ use nix::unistd::gethostname;
 use serde::{Deserialize, Serialize};
 
 use super::calls::flight::{Put, Register, Registered};
+use super::run_folder::clear_flight;
+pub use super::run_folder::{FLIGHT, PROCESSES};
 use super::run_recorder::COORDINATOR;
 use crate::files;
 use crate::recorder::{Flight, RECORDER};
 use crate::rpc::{CallError, Cause, Json, LostRank, Mesh, Methods};
 use crate::topology::Rank;
-
-/// The folder of flight records in a run folder.
-pub const FLIGHT: &str = "flight";
-
-/// In it: a line for each rank, see [`RankProcess`].
-pub const PROCESSES: &str = "processes.jsonl";
 
 /// For a record to reach the coordinator.
 const PUT_LIMIT: Duration = Duration::from_millis(800);
@@ -35,22 +31,6 @@ pub const MOST_OF_RECORD: u64 = 4 << 20;
 
 pub fn record_of(rank: Rank) -> String {
     format!("rank{rank}.json")
-}
-
-/// Removes the records of an earlier attempt from a run folder, and nothing else: a folder of that name may be somebody's own.
-pub fn clear(folder: &Path) {
-    let own = folder.join(FLIGHT);
-    let is_record = |name: &str| {
-        let rank = name.strip_prefix("rank").and_then(|rest| rest.strip_suffix(".json"));
-        name == PROCESSES || rank.is_some_and(|rank| rank.parse::<u32>().is_ok())
-    };
-    for entry in fs::read_dir(&own).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(is_record) {
-            // What stays is written over.
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    let _ = fs::remove_dir(own);
 }
 
 /// Which process a rank is.
@@ -130,7 +110,7 @@ impl Flights {
     /// does not fail of that.
     pub fn open(folder: &Path) -> Arc<Flights> {
         let own = folder.join(FLIGHT);
-        clear(folder);
+        clear_flight(folder);
         let _ = files::make_folders(&own);
         Arc::new(Flights { folder: std::path::absolute(folder).unwrap_or_else(|_| folder.into()) })
     }
@@ -157,7 +137,7 @@ impl Flights {
 
     /// The run has ended, and no rank was lost: there is nobody to ask any more.
     pub fn close(&self) {
-        clear(&self.folder);
+        clear_flight(&self.folder);
     }
 }
 

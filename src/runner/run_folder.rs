@@ -13,8 +13,10 @@
 //!   for. Of two that begin at once one has it.
 //! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so (`lock`).
 
+mod flight;
 mod lock;
 
+pub use self::flight::{FLIGHT, PROCESSES, clear_flight};
 pub use self::lock::LOCK;
 
 use std::fs::{self, File};
@@ -26,7 +28,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use self::lock::lock;
-use super::flight;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 use crate::human::counted;
@@ -235,7 +236,7 @@ impl RunFolder {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
-        flight::clear(path);
+        clear_flight(path);
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
 
