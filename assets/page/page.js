@@ -62,13 +62,17 @@
     return out;
   };
 
-  // Rows as Dygraphs has them with `customBars`: x, then [least, mean, greatest] of each curve.
+  // The bands of more curves hide one another, and take long to be drawn.
+  const MOST_BANDS = 8;
+
+  // Rows as Dygraphs has them: x, then the mean of each curve; with `customBars` [least, mean, greatest].
   const rows = (drawn) => {
     const places = new Map();
+    const bands = drawn.length <= MOST_BANDS;
     drawn.forEach(({ columns }, nth) => columns.x.forEach((x, at) => {
-      if (!places.has(x)) places.set(x, drawn.map(() => [null, null, null]));
+      if (!places.has(x)) places.set(x, drawn.map(() => (bands ? [null, null, null] : null)));
       const mean = columns.mean[at];
-      places.get(x)[nth] = [columns.least[at] ?? mean, mean, columns.greatest[at] ?? mean];
+      places.get(x)[nth] = bands ? [columns.least[at] ?? mean, mean, columns.greatest[at] ?? mean] : mean;
     }));
     return [...places.entries()].sort((a, b) => a[0] - b[0]).map(([x, values]) => [x, ...values]);
   };
@@ -80,8 +84,22 @@
     const kept = [...charts.values()].find(({ canvas }) => canvas === target);
     if (!kept) return;
     kept.isSeen = isIntersecting;
-    if (isIntersecting) kept.draw?.();
+    drawSoon();
   }), { rootMargin: "300px" });
+
+  // One chart in a frame, so that the page answers meanwhile.
+  let waits = false;
+  const drawSoon = () => {
+    const next = () => [...charts.values()].find((kept) => kept.isSeen && kept.draw);
+    main.setAttribute("aria-busy", String(Boolean(next())));
+    if (waits || !next()) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      next()?.draw();
+      drawSoon();
+    });
+  };
 
   const chart = (key, title, drawn, options = {}) => {
     drawn = drawn.filter(({ columns }) => columns.x.length);
@@ -108,7 +126,7 @@
         show(Math.max(...finite(greatest.length ? greatest : mean))), show(last(mean))]));
       replace(kept.numbers, kept.numbers = element("details", {}, element("summary", {}, "Numbers"), numbers));
     };
-    if (kept.isSeen) kept.draw();
+    drawSoon();
     shown.push(kept.room);
   };
 
@@ -128,7 +146,7 @@
     const over = options.over ?? (how.over === "x" ? "step" : "seconds");
     return {
       labels: [over, ...named], xlabel: over, xLabelHeight: 16,
-      customBars: true, connectSeparatedPoints: true, rollPeriod: options.roll ? how.roll : 1, logscale: Boolean(options.log && how.log),
+      customBars: drawn.length <= MOST_BANDS, connectSeparatedPoints: true, rollPeriod: options.roll ? how.roll : 1, logscale: Boolean(options.log && how.log),
       legend: "always", gridLineColor: ink("--line"), axisLineColor: ink("--line"),
       // Bands of many curves lie upon one another.
       fillAlpha: Math.min(0.18, 0.36 / drawn.length),

@@ -237,7 +237,8 @@ fn a_full_disk_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = Disk(folder.path().join("disk"));
     fs::create_dir(&disk.0).expect("a folder");
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "none"]).arg(&disk.0).status();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k", "none"]).arg(&disk.0).status();
     assert!(mounted.expect("mount").success());
     let run = disk.0.join("RUN");
     let mut training = pstrain();

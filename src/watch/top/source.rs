@@ -26,8 +26,18 @@ pub enum NoRun {
     NoJob(PathBuf),
     #[error("cannot read `{}`: {cause}", path.display())]
     Read { path: PathBuf, cause: io::Error },
-    #[error("cannot see the run at {at}: {cause}")]
+    #[error("cannot see the run at {at}: {cause}{}", hint(cause))]
     Address { at: String, cause: io::Error },
+}
+
+/// Of one that has no answer at all.
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.to_string().contains("hint: ") {
+        true => "",
+        false => {
+            "\n  hint: `pstrain dashboard RUN` serves a run there is a folder of; `--dashboard` of `run` and `spawn` says where it is"
+        }
+    }
 }
 
 pub enum Source {

@@ -43,7 +43,8 @@ fn what_is_no_run_is_told_apart() {
       hint: `pstrain runs` lists those in `runs`
     error: `.` is not the folder of a run: job.toml is not in it
       hint: `pstrain runs .` lists those in it
-    error: cannot see the run at http://127.0.0.1:1: io: Connection refused
+    error: cannot see the run at http://127.0.0.1:1: io: Connection refused (os error 111)
+      hint: `pstrain dashboard RUN` serves a run there is a folder of; `--dashboard` of `run` and `spawn` says where it is
     "
     );
 }
