@@ -18,7 +18,6 @@ mod lock;
 #[cfg(test)]
 mod tests;
 
-pub use self::flight::{FLIGHT, PROCESSES, clear_flight};
 pub use self::lock::LOCK;
 
 use std::fs::{self, File};

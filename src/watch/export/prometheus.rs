@@ -178,9 +178,8 @@ mod tests {
             r#"{"kind":"step","step":7,"epoch":2,"rank":1,"loss":null,"lr":0.5,"samples_per_s":8.0,"data_wait_pct":25.0,"staleness":null,"time_s":1.0,"metrics":{"a \"b\"":3.0}}"#,
             r#"{"kind":"rank","rank":1,"role":"trainer","time_s":2.0,"passed_s":2.0,"resident_bytes":1048576,"cpu_pct":50.0,"seconds":{"forward":0.5}}"#,
             r#"{"kind":"rank","rank":1,"role":"trainer","time_s":4.0,"passed_s":2.0,"resident_bytes":2097152,"cpu_pct":100.0,"seconds":{"forward":0.25}}"#,
-            r#"{"kind":"eval","step":7,"epoch":2,"rank":1,"samples":10,"targets":10,"loss":0.75,"time_s":3.0}"#,
+            r#"{"kind":"eval","step":7,"epoch":2,"rank":1,"samples":10,"targets":10,"loss":0.75,"accuracy":0.5,"time_s":3.0}"#,
         ];
-        // Those of one metric come in any order, so there is one of each.
         fs::write(folder.path().join(run_folder::METRICS), lines.map(|line| format!("{line}\n")).concat())
             .unwrap();
         fs::write(folder.path().join(run_folder::JOB), "name = \"digits\"\n[train]\nrole = \"trainer\"\n")
