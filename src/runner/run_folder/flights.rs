@@ -8,7 +8,7 @@ use crate::topology::Rank;
 /// The folder of flight records in a run folder.
 pub const FLIGHT: &str = "flight";
 
-/// In it: a line for each rank, see [`RankProcess`].
+/// In it: a line for each rank, see `RankProcess` in `runner/flight.rs`.
 pub const PROCESSES: &str = "processes.jsonl";
 
 /// The file of a rank's record.
