@@ -129,8 +129,10 @@ fn average(mesh: &Mesh, rank: u32, stops: u64) {
     let mut tensor = Tensor::from_slice(&[1.0_f32]);
     for step in 1.. {
         data_of(step);
-        while rank == 1 && step == stops {
-            thread::park();
+        if rank == 1 && step == stops {
+            loop {
+                thread::park();
+            }
         }
         let averaged = || group.all_reduce(&mut tensor, c10d::ReduceOp::Sum);
         if RECORDER.collective("trainers", "all_reduce", averaged).is_err() {
