@@ -193,9 +193,8 @@ impl Watched {
             MetricsLine::Step(record) => self.step(record),
             MetricsLine::Epoch(_) => {}
             MetricsLine::Eval(mut record) => {
-                if let Some(trainer) = self.trainers.get_mut(&record.rank) {
-                    record.time_s = trainer.clock.at(record.time_s);
-                }
+                // Its time may be a little before that of the step: only steps tell that a clock has begun anew.
+                record.time_s += self.trainers.get(&record.rank).map_or(0.0, |trainer| trainer.clock.before);
                 // A run that goes on from a checkpoint repeats what came behind it.
                 self.evals.retain(|before| before.step < record.step);
                 keep(&mut self.evals, record);
@@ -281,4 +280,61 @@ fn keep<T>(all: &mut VecDeque<T>, next: T) {
         all.pop_front();
     }
     all.push_back(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64, time_s: f64) -> String {
+        format!(
+            r#"{{"kind":"step","step":{step},"epoch":1,"rank":0,"loss":1.0,"lr":0.1,"samples_per_s":1.0,"data_wait_pct":0.0,"staleness":null,"time_s":{time_s}}}"#
+        )
+    }
+
+    fn eval(step: u64, time_s: f64) -> String {
+        format!(
+            r#"{{"kind":"eval","step":{step},"epoch":1,"rank":0,"samples":1,"targets":1,"loss":1.0,"time_s":{time_s}}}"#
+        )
+    }
+
+    fn used(time_s: f64) -> String {
+        format!(
+            r#"{{"kind":"rank","rank":0,"role":"trainer","time_s":{time_s},"passed_s":1.0,"resident_bytes":1,"cpu_pct":1.0,"seconds":{{"loss":0.5}}}}"#
+        )
+    }
+
+    fn watched(lines: &[String]) -> Watched {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(run_folder::METRICS), lines.join("\n") + "\n").unwrap();
+        let mut watched = Watched::new(folder.path(), 1);
+        watched.read_on(|_| ()).unwrap();
+        watched
+    }
+
+    #[test]
+    fn the_times_of_a_run_that_goes_on_are_behind_those_before() {
+        let before = [step(105, 1.0), step(110, 2.0), eval(110, 1.9), step(115, 3.0), used(3.5)];
+        let behind = [step(115, 0.5), step(120, 1.5), eval(120, 1.5), used(2.0)];
+        let run = watched(&[&before[..], &behind[..]].concat());
+        let trainer = &run.trainers[&Rank(0)];
+        let points = trainer.figures["loss"].points();
+        let at: Vec<(f64, f64)> = points.iter().map(|point| (point.x, point.time_s)).collect();
+        assert_eq!(at, [(105.0, 1.0), (110.0, 2.0), (115.0, 3.5), (120.0, 4.5)]);
+        assert_eq!(run.evals.iter().map(|eval| eval.time_s).collect::<Vec<_>>(), [1.9, 4.5]);
+        assert_eq!(run.ranks[&Rank(0)].time_s(), 5.5);
+        // It has gone on from another run's hundredth step.
+        assert_eq!(trainer.taken(), 20);
+    }
+
+    #[test]
+    fn figures_of_ever_new_names_take_bounded_room() {
+        let odd = |nth: u64| {
+            step(nth, nth as f64)
+                .replace("\"time_s\"", &format!("\"metrics\":{{\"odd{nth}\":1.0}},\"time_s\""))
+        };
+        let run = watched(&(1..=100).map(odd).collect::<Vec<_>>());
+        assert!(run.trainers[&Rank(0)].figures.len() <= MOST_FIGURES + OWN_FIGURES);
+        assert_eq!(run.trainers[&Rank(0)].taken(), 100);
+    }
 }
