@@ -143,18 +143,25 @@ plugin = "cross_entropy"
 type = "sgd"
 lr = 0.01
 [train]
-batch_size = 4
+batch_size = 1
 "#;
 
-/// The files of a folder of folders, copied.
+/// So many copies of each picture: the plug-in keeps those that it has read, and they are to last for long.
+const COPIES: usize = 20;
+
+/// The files of a folder of folders, several times.
 fn copy(from: &Path, to: &Path) -> Vec<PathBuf> {
     let mut copied = Vec::new();
     for class in fs::read_dir(from).unwrap().map(|class| class.unwrap()) {
         let own = to.join(class.file_name());
         fs::create_dir_all(&own).unwrap();
         for file in fs::read_dir(class.path()).unwrap().map(|file| file.unwrap()) {
-            fs::copy(file.path(), own.join(file.file_name())).unwrap();
-            copied.push(own.join(file.file_name()));
+            for nth in 0..COPIES {
+                let name = file.file_name().into_string().unwrap();
+                let copy = own.join(format!("{nth}-{name}"));
+                fs::copy(file.path(), &copy).unwrap();
+                copied.push(copy);
+            }
         }
     }
     copied
