@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::args::{CheckpointCommand, CheckpointExportArgs};
 use super::exit::{DONE, FAILED, Failure};
 use super::{stderr, stdout};
-use crate::files::WholeFile;
+use crate::files::{self, WholeFile};
 use crate::human::{bytes, counted, thousands};
 use crate::job::{JobText, Place, Sources, load};
 use crate::runner::checkpoint::{self, Checkpoint, Criterion};
@@ -218,7 +218,7 @@ fn meant_by(run: &Path) -> Result<Vec<Place>, Failure> {
 /// # Errors
 /// The job names none that this version knows.
 pub(super) fn within(run: &Path) -> anyhow::Result<Place> {
-    let job = std::fs::read_to_string(run.join(run_folder::JOB)).ok();
+    let job = files::text_at_most(&run.join(run_folder::JOB), run_folder::MOST_OF_JOB).ok();
     let job = job.and_then(|text| text.parse::<toml::Table>().ok());
     let to = job.as_ref().and_then(|job| job.get("checkpoint")?.get("to")?.as_str());
     let own = run.join("checkpoints");

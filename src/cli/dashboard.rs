@@ -32,7 +32,7 @@ pub fn dashboard(args: &DashboardArgs) -> Result<u8, Failure> {
                 thread::sleep(LOOK_EVERY);
             }
         })?;
-        follow::follow(folder, Some(&show), &ended)?;
+        follow::look_on(folder, &show, &ended)?;
     }
     loop {
         thread::park();

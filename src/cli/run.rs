@@ -11,7 +11,8 @@ use super::exit::{DONE, FAILED, Failure, LOST, USAGE};
 use super::resume::{self, Beginning};
 use super::watching::Watching;
 use super::{going_on, job, logs, stderr, stdout};
-use crate::job::{Checkpoints, Cluster, Init, Place, Resolved};
+use crate::human::counted;
+use crate::job::{Cluster, Init, Place, Resolved};
 use crate::rpc::Token;
 use crate::runner::inputs::BadJob;
 use crate::runner::metrics::EndTable;
@@ -137,29 +138,41 @@ pub fn keep_in(
         ));
         return Ok(None);
     }
-    if checkpoint.is_none() {
-        look_at_bucket(resolved).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
-    }
     let folder = match run {
         Some(run) => {
             let folder = RunFolder::go_on(&run, &resolved.toml).map_err(refused)?;
             limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
             folder
         }
-        None => make_folder(resolved, file, output)?,
+        None => {
+            if checkpoint.is_none() {
+                look_for_others(resolved)?;
+            }
+            make_folder(resolved, file, output)?
+        }
     };
     Ok(Some(KeptIn { folder, job_text: resolved.toml.clone(), resumed: checkpoint }))
 }
 
-/// Whether the store that the job saves to lets it: a wrong name or key is found now, and not when the first checkpoint is due.
-fn look_at_bucket(resolved: &Resolved) -> anyhow::Result<()> {
+/// A run that begins anew saves where no other has: it would go on from what that one has left there, and replace it. That a
+/// bucket has a wrong name or key is found now, too, and not when the first checkpoint is due.
+fn look_for_others(resolved: &Resolved) -> Result<(), Failure> {
     let checkpoints = resolved.job.training().and_then(|training| training.checkpoint.as_ref());
-    match checkpoints {
-        Some(Checkpoints { to: Some(to @ Place::Bucket(_)), .. }) => {
-            checkpoint::look_at(to).context("checkpoint.to")
+    let Some(to) = checkpoints.and_then(|checkpoints| checkpoints.to.clone()) else { return Ok(()) };
+    let all = match (checkpoint::all(&to), &to) {
+        (Ok(all), _) => all,
+        // A folder may come to be there.
+        (Err(_), Place::Folder(_)) => return Ok(()),
+        (Err(error), Place::Bucket(_)) => {
+            return Err(Failure::usage(format_args!("checkpoint.to: {error:#}")));
         }
-        _ => Ok(()),
-    }
+    };
+    let Some(last) = all.last() else { return Ok(()) };
+    let there = counted(all.len() as u64, "checkpoint");
+    Err(Failure::usage(format_args!(
+        "checkpoint.to: `{to}` holds {there} of another run\n  \
+         hint: --resume {last} goes on from the last one; --set checkpoint.to=PLACE saves in another place"
+    )))
 }
 
 fn refused(error: anyhow::Error) -> Failure {
@@ -175,8 +188,18 @@ fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) ->
     });
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
-    let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
+    let within = explicit.map(|run| checkpoint::placed(None, run));
+    let checkpoints = within.as_ref().map(checkpoint::all).transpose()?.unwrap_or_default();
+    let checkpoints: Vec<PathBuf> =
+        checkpoints.iter().filter_map(Place::folder).map(Path::to_owned).collect();
+    let explicit = explicit.map(|path| Explicit {
+        path,
+        overwrite: output.overwrite,
+        reads: &reads,
+        checkpoints: &checkpoints,
+    });
     let folder = RunFolder::create(&resolved.job.name, explicit.as_ref()).map_err(refused)?;
+    within.iter().try_for_each(checkpoint::remove_all)?;
     limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
     folder.write_job(&resolved.toml).map_err(refused)?;
     Ok(folder)

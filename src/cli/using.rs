@@ -13,6 +13,7 @@ use crate::files;
 use crate::human::thousands;
 use crate::job::{Predict, Resolved, Task};
 use crate::metrics::Value;
+use crate::plugin::MOST_STATE;
 use crate::runner::metrics::Summary;
 use crate::runner::predictions::Format;
 use crate::runner::rank::Report;
@@ -87,7 +88,7 @@ fn load(
 
 fn data_state(run: &Path) -> Result<Option<std::sync::Arc<[u8]>>, Failure> {
     let file = run.join(run_folder::DATA_STATE);
-    match std::fs::read(&file) {
+    match files::read_at_most(&file, MOST_STATE as u64) {
         Ok(state) => Ok(Some(state.into())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::usage(format!("`{}` cannot be read: {error}", file.display()))),

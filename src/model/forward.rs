@@ -42,9 +42,9 @@ impl Module {
 
     /// The module's outputs for a batch, on the last layer's device or that of its TorchScript.
     ///
-    /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters
-    /// themselves. `inputs` are the batch, first dimension the batch's, as many as the module takes. Inputs may come from any device. Gradients are recorded as the caller's
-    /// grad mode says.
+    /// `params` are in the order of [`Module::parameters`], on their devices; leaves, a snapshot or the parameters themselves.
+    /// `inputs` are the batch, first dimension the batch's, as many as the module takes. Inputs may come from any device.
+    /// Gradients are recorded as the caller's grad mode says.
     ///
     /// # Errors
     /// The layer that failed, with its input's shape and libtorch's message.

@@ -8,8 +8,8 @@
 //!
 //! * M-1: A [`Module`] holds no parameters, only their names, shapes and devices. Any number of threads may run
 //!   `forward` at once, each with the parameters it brings.
-//! * M-2: Running statistics, and other buffers and fixed parameters of TorchScript, are the module's only tensors. They are read and written under one lock, which is held
-//!   for copies of a few numbers and never while a layer computes.
+//! * M-2: Running statistics, and other buffers and fixed parameters of TorchScript, are the module's only tensors. They are
+//!   read and written under one lock, which is held for copies of a few numbers and never while a layer computes.
 //! * M-3: What a layer draws depends on the dropout seed, the module's name and the layer's place in it, and on
 //!   nothing else: neither on other threads nor on what was drawn before.
 

@@ -13,6 +13,7 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::dtype::{kind_named, torch_name};
 use super::{ModelError, Module};
+use crate::files;
 use crate::job::weights::{self, Dtype, Header, Scattered, Stored, Wanted, Weights};
 
 /// What the file at `path` has. Needs no libtorch.
@@ -24,11 +25,8 @@ pub fn header(path: &Path) -> Result<Header, ModelError> {
 }
 
 fn open(path: &Path) -> Result<(File, Header), String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    let file = files::open_regular(path).map_err(|error| error.to_string())?;
     let meta = file.metadata().map_err(|error| error.to_string())?;
-    if !meta.is_file() {
-        return Err("it is not a regular file".into());
-    }
     let header = Header::read(BufReader::new(&file), meta.len())?;
     Ok((file, header))
 }
@@ -68,7 +66,7 @@ impl Opened {
         for (path, start, len) in scattered.find(at, buffer.len() as u64) {
             let file = match opened.entry(path.into()) {
                 Entry::Occupied(file) => file.into_mut(),
-                Entry::Vacant(vacant) => vacant.insert(File::open(path)?),
+                Entry::Vacant(vacant) => vacant.insert(files::open_regular(path)?),
             };
             let (piece, rest) = buffer.split_at_mut(len as usize);
             file.read_exact_at(piece, start)?;

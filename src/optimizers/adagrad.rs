@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::ops::{add_scaled, decayed};
 use super::options::{EPS, LR, MAXIMIZE, WEIGHT_DECAY, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Key, Number, at_least, key};
 
 options! {
@@ -43,20 +43,16 @@ impl UpdateRule for Adagrad {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
-        Some(" without weight decay")
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+        Some(&[Hindrance("weight decay", |adagrad| adagrad.weight_decay != 0.0)])
     }
 
-    fn rows_with() -> Option<&'static str> {
-        Some(" without weight decay")
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
+        Adagrad::sparse()
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        (self.weight_decay != 0.0).then_some(" with weight decay")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        self.refuses_sparse().map_or(Ok(self), Err)
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        Some(self)
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::ops::{add_scaled, average_square, decayed, power};
 use super::options::{BETAS, EPS, LR, MAXIMIZE, WEIGHT_DECAY, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Flag, Key, flag, key};
 
 options! {
@@ -39,25 +39,20 @@ impl UpdateRule for Adam {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
-        Some(" without amsgrad and weight decay")
+    /// The lazy variant, torch.optim.SparseAdam, has neither.
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
+        Some(&[
+            Hindrance("amsgrad", |adam| adam.amsgrad),
+            Hindrance("weight decay", |adam| adam.weight_decay != 0.0),
+        ])
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        // The lazy variant, torch.optim.SparseAdam, has neither.
-        match self {
-            Adam { amsgrad: true, .. } => Err(" with amsgrad"),
-            Adam { weight_decay, .. } if *weight_decay != 0.0 => Err(" with weight decay"),
-            Adam { .. } => Ok(self),
-        }
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        Some(self)
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -4,7 +4,7 @@ use tch::TchError;
 
 use super::ops::{add_scaled, decayed, power};
 use super::options::{BETAS, EPS, LR, MAXIMIZE, WEIGHT_DECAY, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 
 options! {
     /// Adam by the infinity norm.
@@ -34,20 +34,16 @@ impl UpdateRule for Adamax {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        Err("")
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        None
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -4,7 +4,7 @@ use tch::TchError;
 
 use super::adam;
 use super::options::{BETAS, EPS, LR, MAXIMIZE, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule};
 use crate::config::{Key, Number, at_least, key};
 
 options! {
@@ -40,20 +40,16 @@ impl UpdateRule for AdamW {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        Err("")
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        None
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

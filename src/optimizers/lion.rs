@@ -5,7 +5,7 @@ use tch::TchError;
 
 use super::ops::add_scaled;
 use super::options::{LR, MAXIMIZE, Pair, options, pair};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Key, Number, at_least, key};
 
 options! {
@@ -42,20 +42,16 @@ impl UpdateRule for Lion {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        Err("")
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        None
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -38,7 +38,7 @@ pub use read::{
     read_schedule, schedules, section, variants,
 };
 pub use rows::{RowOptimizer, RowStep};
-pub use rule::{RowRule, Slot};
+pub use rule::{Refusal, RowRule, Slot};
 pub use schedule::{Falling, LrSchedule, SCHEDULE};
 pub use state::{NamedSlot, ParameterSlots};
 
@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{AnyKey, Table};
 use options::Options;
-use rule::{Impossible, UpdateRule};
+use rule::{Impossible, UpdateRule, where_possible};
 
 /// Makes of a line `file::Type` the module, the variant of [`OptimizerSpec`] and the entry of [`OPTIMIZERS`]. A job names
 /// an optimizer as its file is called.
@@ -69,8 +69,8 @@ macro_rules! optimizers {
             name: stringify!($file),
             doc: <$Type as Options>::DOC,
             keys: <$Type as Options>::KEYS,
-            sparse_with: <$Type as UpdateRule>::sparse_with,
-            rows_with: <$Type as UpdateRule>::rows_with,
+            sparse: || where_possible(<$Type as UpdateRule>::sparse()),
+            rows: || where_possible(<$Type as UpdateRule>::rows()),
             read: |table| Some(OptimizerSpec::$Type(<$Type as Options>::read(table)?)),
         },)*];
 
@@ -99,6 +99,20 @@ macro_rules! optimizers {
             fn maximizes(&self) -> bool {
                 match self {
                     $(OptimizerSpec::$Type(options) => options.maximize,)*
+                }
+            }
+
+            /// Why it does not apply sparse gradients, if so.
+            pub fn refuses_sparse(&self) -> Option<Refusal> {
+                match self {
+                    $(OptimizerSpec::$Type(options) => Refusal::of(<$Type as UpdateRule>::sparse(), options),)*
+                }
+            }
+
+            /// Why it does not update single rows of a table, the others left as they are, if so.
+            pub fn refuses_rows(&self) -> Option<Refusal> {
+                match self {
+                    $(OptimizerSpec::$Type(options) => Refusal::of(<$Type as UpdateRule>::rows(), options),)*
                 }
             }
 
@@ -141,39 +155,28 @@ pub struct OptimizerEntry {
     pub doc: &'static str,
     /// Beside `type`.
     pub keys: &'static [&'static dyn AnyKey],
-    sparse_with: fn() -> Option<&'static str>,
-    rows_with: fn() -> Option<&'static str>,
+    sparse: fn() -> Option<String>,
+    rows: fn() -> Option<String>,
     read: fn(&Table<'_>) -> Option<OptimizerSpec>,
 }
 
 /// The optimizers that apply sparse gradients, and with which options, for a hint.
 pub fn that_apply_sparse() -> String {
-    one_of(|entry| (entry.sparse_with)())
+    one_of(|entry| (entry.sparse)())
 }
 
 /// The optimizers that update single rows of a table, and with which options, for a hint.
 pub fn that_update_rows() -> String {
-    one_of(|entry| (entry.rows_with)())
+    one_of(|entry| (entry.rows)())
 }
 
-fn one_of(with: impl Fn(&OptimizerEntry) -> Option<&'static str>) -> String {
+fn one_of(with: impl Fn(&OptimizerEntry) -> Option<String>) -> String {
     let named = |entry: &OptimizerEntry| Some(format!("{}{}", entry.name, with(entry)?));
     let all: Vec<String> = OPTIMIZERS.iter().filter_map(named).collect();
     all.join(", or ")
 }
 
 impl OptimizerSpec {
-    /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
-    pub fn refuses_sparse(&self) -> Option<&'static str> {
-        self.rule().refuses_sparse()
-    }
-
-    /// Why it cannot update single rows of a table, the others left as they are, if so: what stands behind the name in a
-    /// message.
-    pub fn refuses_rows(&self) -> Option<&'static str> {
-        self.rule().rows().err()
-    }
-
     /// Does it look at the learning rate of the first step only, so that a schedule has no part in it?
     pub fn reads_lr_once(&self) -> bool {
         self.rule().reads_lr_once()

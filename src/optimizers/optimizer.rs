@@ -124,7 +124,7 @@ impl Optimizer {
         }
         let Rule { spec, .. } = &self.rules[self.states[index].rule];
         let lr = spec.lr() * lr_factor;
-        if let Some(why) = grad.is_sparse().then(|| spec.rule().refuses_sparse()).flatten() {
+        if let Some(why) = grad.is_sparse().then(|| spec.refuses_sparse()).flatten() {
             return Err(OptimizerError::Sparse { optimizer, index, why });
         }
         no_grad(|| self.update(index, param, grad, lr)).map_err(|error| torch(optimizer, index, &error))

@@ -4,7 +4,7 @@ use tch::TchError;
 
 use super::ops::{add_scaled, average_square, decayed};
 use super::options::{EPS, LR, MAXIMIZE, WEIGHT_DECAY, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Flag, Key, Number, at_least, flag, key};
 
 options! {
@@ -46,20 +46,16 @@ impl UpdateRule for RmsProp {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        Err("")
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        None
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::average::{AVERAGE, RowAverages};
 use super::rule::{Slot, each};
-use super::{Optimization, OptimizerSpec};
+use super::{Optimization, OptimizerSpec, Refusal};
 
 /// What updates a table, and what it remembers of each row.
 #[derive(Debug)]
@@ -26,15 +26,14 @@ impl RowOptimizer {
     /// For a table of so many numbers, `dim` in each row. `optimization`: of its clipping and averages.
     ///
     /// # Errors
-    /// The optimizer, or one of its options, updates more than the rows that have gradients: what stands behind its name
-    /// in a message.
+    /// The optimizer, or one of its options, updates more than the rows that have gradients.
     pub fn new(
         spec: OptimizerSpec,
         optimization: &Optimization,
         dim: usize,
         numbers: usize,
-    ) -> Result<RowOptimizer, &'static str> {
-        spec.rule().rows().map(drop)?;
+    ) -> Result<RowOptimizer, Refusal> {
+        spec.refuses_rows().map_or(Ok(()), Err)?;
         let slots = spec.rule().slots();
         let values = slots.iter().map(|slot| vec![slot.first as f32; numbers]).collect();
         let clip_value = optimization.clip_value.map(|limit| limit as f32);
@@ -88,7 +87,7 @@ impl RowOptimizer {
     /// Begins a step, of which rows are updated next, at the learning rate times `lr_factor`.
     pub fn begin(&mut self, lr_factor: f64) -> RowStep<'_> {
         self.steps += 1;
-        let rule = self.spec.rule().rows().expect("was asked when this was made");
+        let rule = self.spec.rule().row_rule().expect("was asked when this was made");
         // Each rule is odd in the gradient.
         let sign = if self.spec.maximizes() { -1.0 } else { 1.0 };
         let rate = rule.rate(self.steps, self.spec.lr() * lr_factor);

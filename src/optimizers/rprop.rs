@@ -3,7 +3,7 @@
 use tch::TchError;
 
 use super::options::{LR, MAXIMIZE, Pair, options, pair};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Key, above, at_least};
 
 options! {
@@ -54,20 +54,16 @@ impl UpdateRule for Rprop {
         true
     }
 
-    fn sparse_with() -> Option<&'static str> {
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows_with() -> Option<&'static str> {
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        Some("")
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        Err("")
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        None
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -1,6 +1,6 @@
 //! What an optimizer says of itself in its file.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use tch::{TchError, Tensor};
 
@@ -21,30 +21,58 @@ pub trait UpdateRule: Debug {
     /// Does it look at the learning rate of the first step only, so that a schedule has no part in it?
     fn reads_lr_once(&self) -> bool;
 
-    /// With which options it applies sparse gradients, if with any: what stands behind the name in a hint.
-    fn sparse_with() -> Option<&'static str>
+    /// What keeps it from applying sparse gradients. None: it never does.
+    fn sparse() -> Option<&'static [Hindrance<Self>]>
     where
         Self: Sized;
 
-    /// With which options it updates single rows of a table, if with any: what stands behind the name in a hint.
-    fn rows_with() -> Option<&'static str>
+    /// What keeps it from updating single rows of a table, the others left as they are. None: it never does.
+    fn rows() -> Option<&'static [Hindrance<Self>]>
     where
         Self: Sized;
 
-    /// Why a sparse gradient cannot be applied, if so: what stands behind the name in a message.
-    fn refuses_sparse(&self) -> Option<&'static str>;
-
-    /// How it updates single rows of a table, the others left as they are.
-    ///
-    /// # Errors
-    /// Why it cannot: what stands behind the name in a message.
-    fn rows(&self) -> Result<&dyn RowRule, &'static str>;
+    /// How it updates single rows, if it ever does.
+    fn row_rule(&self) -> Option<&dyn RowRule>;
 
     /// One step of one parameter, in place and element by element: how parameters are cut over servers changes no bit.
     ///
     /// # Errors
     /// What libtorch refuses.
     fn update(&self, update: Update<'_>) -> Result<(), TchError>;
+}
+
+/// An option with which an optimizer cannot do something: what it is called, and whether it is on.
+pub struct Hindrance<Rule>(pub &'static str, pub fn(&Rule) -> bool);
+
+/// Why an optimizer cannot do something. Written out it is what stands behind the optimizer's name in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Always,
+    With(&'static str),
+}
+
+impl Refusal {
+    /// `hindrances`: of what an optimizer with these options is asked to do.
+    pub(super) fn of<Rule>(hindrances: Option<&[Hindrance<Rule>]>, rule: &Rule) -> Option<Refusal> {
+        let Some(hindrances) = hindrances else { return Some(Refusal::Always) };
+        let on = hindrances.iter().find(|Hindrance(_, is_on)| is_on(rule));
+        on.map(|Hindrance(option, _)| Refusal::With(option))
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Always => Ok(()),
+            Refusal::With(option) => write!(f, " with {option}"),
+        }
+    }
+}
+
+/// Of something that an optimizer does: what stands behind its name in a hint. None: it never does it.
+pub(super) fn where_possible<Rule>(hindrances: Option<&[Hindrance<Rule>]>) -> Option<String> {
+    let options: Vec<&str> = hindrances?.iter().map(|Hindrance(option, _)| *option).collect();
+    Some(format!(" without {}", options.join(" and ")))
 }
 
 /// A tensor that an optimizer keeps for each parameter.

@@ -4,7 +4,7 @@ use tch::TchError;
 
 use super::ops::{add_scaled, decayed, plus_scaled};
 use super::options::{LR, MAXIMIZE, WEIGHT_DECAY, options};
-use super::rule::{Impossible, RowRule, Slot, Update, UpdateRule, each};
+use super::rule::{Hindrance, Impossible, RowRule, Slot, Update, UpdateRule, each};
 use crate::config::{Flag, Key, Number, at_least, flag, key, number};
 
 options! {
@@ -53,23 +53,19 @@ impl UpdateRule for Sgd {
         false
     }
 
-    fn sparse_with() -> Option<&'static str> {
-        Some(" without momentum and weight decay")
+    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+        Some(&[
+            Hindrance("momentum", |sgd| sgd.momentum != 0.0),
+            Hindrance("weight decay", |sgd| sgd.weight_decay != 0.0),
+        ])
     }
 
-    fn rows_with() -> Option<&'static str> {
-        Some(" without momentum and weight decay")
+    fn rows() -> Option<&'static [Hindrance<Self>]> {
+        Sgd::sparse()
     }
 
-    fn refuses_sparse(&self) -> Option<&'static str> {
-        match self {
-            Sgd { momentum, .. } if *momentum != 0.0 => Some(" with momentum"),
-            Sgd { weight_decay, .. } => (*weight_decay != 0.0).then_some(" with weight decay"),
-        }
-    }
-
-    fn rows(&self) -> Result<&dyn RowRule, &'static str> {
-        self.refuses_sparse().map_or(Ok(self), Err)
+    fn row_rule(&self) -> Option<&dyn RowRule> {
+        Some(self)
     }
 
     fn update(&self, update: Update<'_>) -> Result<(), TchError> {

@@ -172,8 +172,9 @@ impl HostedModule {
         })
     }
 
-    /// Updates the parameters with what the context's backward gave, on these terms. `None`: the step happens without an update, as one does whose gradients are not finite. A module that the context has not used is left
-    /// alone; in a round it counts as one without gradients.
+    /// Updates the parameters with what the context's backward gave, on these terms. `None`: the step happens without an
+    /// update, as one does whose gradients are not finite. A module that the context has not used is left alone; in a round it
+    /// counts as one without gradients.
     ///
     /// # Errors
     /// When the step cannot be applied.

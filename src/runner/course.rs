@@ -43,7 +43,6 @@ pub struct Course {
     /// What the data to train on have settled for those to test on.
     pub data_state: Option<DatasetState>,
     last: Option<EvalResult>,
-    best: Option<EvalRecord>,
     stopped: Option<Stopped>,
 }
 
@@ -81,18 +80,8 @@ impl Course {
             worked: Worked::default(),
             data_state,
             last: None,
-            best: None,
             stopped: None,
         }
-    }
-
-    /// Goes on with the best validation so far.
-    pub fn go_on_from(&mut self, best: Option<EvalRecord>) {
-        self.best = best;
-    }
-
-    pub fn best(&self) -> Option<&EvalRecord> {
-        self.best.as_ref()
     }
 
     /// With `step`, which counts from 0.
@@ -113,7 +102,7 @@ impl Course {
     }
 
     /// The first trainer's: what all of them have found.
-    pub fn validated(&mut self, result: EvalResult, best: bool) -> Result<()> {
+    pub fn validated(&mut self, result: EvalResult, best: bool) -> Result<EvalRecord> {
         let time_s = self.throughput.elapsed_s(Instant::now());
         let (step, epoch, rank) = (self.step, self.epoch, self.rank);
         if step < self.steps {
@@ -123,11 +112,9 @@ impl Course {
             tracing::info!("step {step}, epoch {epoch}: test loss {:.4}{accuracy}{best}", result.loss);
         }
         let record = EvalRecord { step, epoch, rank, result, best, time_s };
-        if best {
-            self.best = Some(record.clone());
-        }
         self.last = Some(record.result.clone());
-        self.recorder.record(MetricsLine::Eval(record))
+        self.recorder.record(MetricsLine::Eval(record.clone()))?;
+        Ok(record)
     }
 
     /// The first trainer's: all of them end before their last step.
@@ -137,9 +124,9 @@ impl Course {
         self.stopped = Some(stopped);
     }
 
-    /// Tells the coordinator of the whole loop.
-    pub fn conclude(self, report: TrainerReport) -> Result<Worked> {
-        let Course { recorder, startup_seconds, last: eval, best, stopped, worked, .. } = self;
+    /// Tells the coordinator of the whole loop, and of the best validation.
+    pub fn conclude(self, report: TrainerReport, best: Option<EvalRecord>) -> Result<Worked> {
+        let Course { recorder, startup_seconds, last: eval, stopped, worked, .. } = self;
         recorder.report(TrainerEnd { report, startup_seconds, eval, best, stopped })?;
         Ok(worked)
     }

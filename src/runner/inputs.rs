@@ -1,7 +1,6 @@
 //! The data and the plug-ins of a job, looked at before it runs: whether they are there ([`missing`]), and whether they fit
 //! the model and one another.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use super::ids;
 use super::loader::{Schedule, ScheduleError};
 use super::samples::Split;
 use super::validation::Measured;
+use crate::files;
 use crate::job::shipped::{self, DATASETS};
 use crate::job::{DataRoot, Job, JobError, PluginRef, Source, Training};
 use crate::layers::InputDtype;
@@ -79,7 +79,7 @@ fn missing_plugin(key: &str, path: &Path) -> Option<JobError> {
 /// A core module or a component: both begin alike.
 fn is_wasm(path: &Path) -> io::Result<bool> {
     let mut first = [0; 4];
-    match File::open(path)?.read_exact(&mut first) {
+    match files::open_regular(path)?.read_exact(&mut first) {
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
         _ => Ok(first == *b"\0asm"),
     }

@@ -281,9 +281,13 @@ impl fmt::Display for EndTable<'_> {
             };
             writeln!(f, "accuracy  {:.2} %  ({of})", accuracy * 100.0)?;
         }
+        let last = match self.summary.steps {
+            0 => "no step was left to take".to_owned(),
+            _ => format!("{loss_final:.4} at the last step"),
+        };
         match eval {
-            Some(eval) => writeln!(f, "loss      {:.4} test, {loss_final:.4} at the last step", eval.loss)?,
-            None => writeln!(f, "loss      {loss_final:.4} at the last step")?,
+            Some(eval) => writeln!(f, "loss      {:.4} test, {last}", eval.loss)?,
+            None => writeln!(f, "loss      {last}")?,
         }
         let others = eval.as_ref().map(EvalResult::others).unwrap_or_default();
         if !others.is_empty() {

@@ -2,7 +2,6 @@
 //! libtorch but to tell what TorchScript holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::time::Duration;
 
 use super::checkpoint::{self, Checkpoint};
 use super::try_script::{self, Untried};
+use crate::files;
 use crate::job::size::BYTES_PER_PARAMETER;
 use crate::job::weights::{self, Scattered, Weights};
 use crate::job::{
@@ -229,7 +229,7 @@ fn torchscript(key: &str, file: &Path) -> Option<JobError> {
 /// TorchScript's files are zip archives.
 fn is_zip(file: &Path) -> io::Result<bool> {
     let mut first = [0; 4];
-    match File::open(file)?.read_exact(&mut first) {
+    match files::open_regular(file)?.read_exact(&mut first) {
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
         _ => Ok(first == *b"PK\x03\x04"),
     }

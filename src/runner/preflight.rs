@@ -4,7 +4,6 @@
 //! - `FL-1` No trainer takes a step before the facts of all ranks have been compared.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use super::calls::preflight::{Compare, Compared};
 use super::inputs::BadJob;
 use super::libtorch;
 use super::run_recorder::COORDINATOR;
+use crate::files;
 use crate::human::{hex, thousands};
 use crate::job::weights::Weights;
 use crate::job::{ModuleSpec, Partition, Placement, Training};
@@ -85,7 +85,7 @@ fn starts_from_file(module: &ModuleSpec, training: &Training, rank: Rank) -> boo
 }
 
 fn digest(file: &Path) -> std::io::Result<String> {
-    let (mut file, mut hash, mut chunk) = (File::open(file)?, Sha256::new(), vec![0; 1 << 20]);
+    let (mut file, mut hash, mut chunk) = (files::open_regular(file)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut chunk)? {
             0 => return Ok(hex(hash.finalize())),

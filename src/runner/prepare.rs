@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
 use super::samples::Samples;
+use crate::human::counted;
 use crate::job::{Field, FieldName, Normalize, Taken, Training, did_you_mean};
 use crate::layers::InputDtype;
 use crate::plugin::{self, DatasetInfo, is_floating, kind_name};
@@ -122,10 +123,11 @@ fn fitting(field: &plugin::Field, taken: &Taken) -> Result<Kind> {
     let (has, wants) = (field.shape.iter().product::<i64>(), signal.elements());
     if has.unsigned_abs() != wants {
         bail!(
-            "a sample of field `{}` has the shape {:?} ({has} elements); module `{module}` takes {:?} ({wants})\n  \
+            "a sample of field `{}` has the shape {:?} ({}); module `{module}` takes {:?} ({wants})\n  \
              hint: set {shape_key} to the shape of the data",
             field.name,
             field.shape,
+            counted(has.unsigned_abs(), "element"),
             signal.shape,
         );
     }

@@ -139,8 +139,8 @@ impl RunFolder {
         let folder = match explicit {
             Some(explicit) => RunFolder::create_at(explicit)?,
             None => {
-                let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
-                RunFolder::create_new(Path::new(RUNS), &format!("{}-{time}", file_name(job)))?
+                let path = new_folder(job, "--run-dir")?;
+                RunFolder { _lock: lock(&path)?, path }
             }
         };
         // Fail now rather than after an hour of training.
@@ -240,24 +240,33 @@ impl RunFolder {
         flights::clear(path);
         Ok(RunFolder { path: path.to_owned(), _lock: lock })
     }
+}
 
-    /// F-3: two runs that start in the same second get different folders.
-    fn create_new(root: &Path, name: &str) -> Result<RunFolder> {
-        const HINT: &str = "choose another place with --run-dir DIR";
-        let refused = |path: &Path, cause: io::Error| {
-            anyhow!("cannot make the run folder `{}`: {cause}\n  hint: {HINT}", path.display())
-        };
-        files::make_folders(root).map_err(|cause| refused(root, cause))?;
-        for attempt in 1..=1000 {
-            let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
-            match files::make_folder(&path) {
-                Ok(()) => return Ok(RunFolder { _lock: lock(&path)?, path }),
-                Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(cause) => return Err(refused(&path, cause)),
-            }
+/// A new folder `runs/NAME-TIME`, with the local time, for what is called so. `option`: names another place.
+///
+/// # Errors
+/// When it cannot be made; names the path and the cause.
+pub fn new_folder(name: &str, option: &str) -> Result<PathBuf> {
+    let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+    make_new(Path::new(RUNS), &format!("{}-{time}", file_name(name)), option)
+}
+
+/// F-3: two that start in the same second get different folders.
+fn make_new(root: &Path, name: &str, option: &str) -> Result<PathBuf> {
+    let hint = format!("choose another place with {option} DIR");
+    let refused = |path: &Path, cause: io::Error| {
+        anyhow!("cannot make the folder `{}`: {cause}\n  hint: {hint}", path.display())
+    };
+    files::make_folders(root).map_err(|cause| refused(root, cause))?;
+    for attempt in 1..=1000 {
+        let path = root.join(if attempt == 1 { name.to_owned() } else { format!("{name}-{attempt}") });
+        match files::make_folder(&path) {
+            Ok(()) => return Ok(path),
+            Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(refused(&path, cause)),
         }
-        bail!("a thousand run folders `{}` exist\n  hint: {HINT}", root.join(name).display())
     }
+    bail!("a thousand folders `{}` exist\n  hint: {hint}", root.join(name).display())
 }
 
 /// A run folder that the user has named.
@@ -268,17 +277,20 @@ pub struct Explicit<'a> {
     pub overwrite: bool,
     /// What this run reads: nothing of it is removed.
     pub reads: &'a [PathBuf],
+    /// The checkpoints of an earlier run in it. Whoever overwrites that run removes them when the folder is made.
+    pub checkpoints: &'a [PathBuf],
 }
 
 impl Explicit<'_> {
     /// F-4: whether this run may take the place of the one that has left these files.
     fn may_remove(&self, old: &[PathBuf]) -> Result<(), FolderInUse> {
         let folder = self.path.to_owned();
-        if let Some(read) = self.reads.iter().find(|read| old.iter().any(|old| is_same_file(old, read))) {
+        let old = old.iter().chain(self.checkpoints);
+        if let Some(read) = self.reads.iter().find(|read| old.clone().any(|old| is_same_file(old, read))) {
             return Err(FolderInUse::Reads { folder, file: read.clone() });
         }
-        if !self.overwrite && !old.is_empty() {
-            let files = old.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
+        if !self.overwrite && old.clone().next().is_some() {
+            let files = old.filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
             return Err(FolderInUse::HoldsRun { folder, files: files.collect() });
         }
         Ok(())

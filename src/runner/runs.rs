@@ -1,6 +1,6 @@
 //! The runs in a folder: how far each has come, from the files that it has left.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::metrics::Summary;
 use super::records::{EvalRecord, EvalResult, MetricsLine};
 use super::run_folder::{self, RunFolder};
+use crate::files;
 
 /// So much of the end of `metrics.jsonl` is read.
 const TAIL: u64 = 1 << 20;
@@ -55,7 +56,8 @@ pub fn runs(within: &Path) -> Result<Vec<Run>> {
 
 impl Run {
     fn of(folder: PathBuf) -> Run {
-        let summary = fs::read(folder.join(run_folder::SUMMARY)).ok();
+        let summary = folder.join(run_folder::SUMMARY);
+        let summary = files::read_at_most(&summary, run_folder::MOST_OF_SUMMARY).ok();
         let summary: Option<Summary> = summary.and_then(|text| serde_json::from_slice(&text).ok());
         let lines = last_lines(&folder.join(run_folder::METRICS)).unwrap_or_default();
         let (mut steps, mut epochs, mut last, mut best) = (0, 0, None, None);
@@ -92,12 +94,13 @@ impl Run {
 }
 
 fn job_of(folder: &Path) -> Option<String> {
-    let job = fs::read_to_string(folder.join(run_folder::JOB)).ok()?.parse::<toml::Table>().ok()?;
+    let job = files::text_at_most(&folder.join(run_folder::JOB), run_folder::MOST_OF_JOB).ok()?;
+    let job = job.parse::<toml::Table>().ok()?;
     Some(job.get("name")?.as_str()?.into())
 }
 
 fn last_lines(path: &Path) -> Option<Vec<MetricsLine>> {
-    let mut file = File::open(path).ok()?;
+    let mut file = files::open_regular(path).ok()?;
     let size = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(TAIL))).ok()?;
     let mut text = Vec::new();

@@ -17,7 +17,7 @@ use super::measured::Worked;
 use super::metrics::TrainerReport;
 use super::preflight::{self, Facts};
 use super::progress::Reporter;
-use super::records::EvalResult;
+use super::records::{EvalRecord, EvalResult};
 use super::remains::Remains;
 use super::run_recorder::COORDINATOR;
 use super::samples::{Samples, Split};
@@ -114,7 +114,7 @@ impl Trainer<'_> {
         self.take_leave(&stepper)?;
         work(self, &host, &mut stepper, &mut course)?;
         let report = course.throughput.report(Instant::now(), self.mesh.rank(), course.loss);
-        Ok(Trained { course, report })
+        Ok(Trained { course, report, best: None })
     }
 
     /// The training loop.
@@ -188,7 +188,7 @@ impl Trainer<'_> {
             self.validate(&host, &mut stepper, &mut course, &mut validations)?;
         }
         self.keep_modules(&mut stepper, &course)?;
-        Ok(Trained { course, report })
+        Ok(Trained { course, report, best: validations.best().cloned() })
     }
 
     /// All steps of the schedule, with validations and checkpoints between them. Gives what was decided last.
@@ -338,16 +338,15 @@ impl Trainer<'_> {
         let own = resumed.trainers.get(self.position() as usize).unwrap_or(first);
         stepper.optimizer.go_on_from(course.step, own.loss_scale);
         self.autograd.go_on_from(course.step);
-        course.go_on_from(first.best.clone().filter(|_| self.position() == 0));
         validations.go_on_from(&first.judged, first.best.clone())
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {
-        let Trained { course, report } = trained;
+        let Trained { course, report, best } = trained;
         self.doing("waiting for the other trainers");
         self.mesh.barrier("trained").wait()?;
         let (steps, time) = (counted(report.steps, "step"), seconds(report.train_seconds));
-        let worked = course.conclude(report)?;
+        let worked = course.conclude(report, best)?;
         self.reporter.done(match self.job.task {
             Task::Train => format!("{steps} in {time}"),
             Task::Evaluate { .. } | Task::Predict { .. } => "done".into(),
@@ -495,7 +494,7 @@ impl Trainer<'_> {
         validations.end(self.job, counted, |_, result| {
             of_weights = Some(result);
             averages::swap_at_owners(self.job, self.autograd)?;
-            Ok((Verdict::GO_ON, Found { figures: None, best: course.best().cloned() }))
+            Ok((Verdict::GO_ON, Found::default()))
         })?;
         // Each trainer's own; those of other owners have been swapped by the first before anybody comes here.
         stepper.optimizer.swap_averages()?;
@@ -542,8 +541,8 @@ impl Trainer<'_> {
             self.keep_modules(stepper, course)?;
             course.recorder.keep_best()?;
         }
-        course.validated(result, best)?;
-        let found = Found { figures: rules.judged().last().cloned(), best: course.best().cloned() };
+        let record = course.validated(result, best)?;
+        let found = Found { figures: rules.judged().last().cloned(), best: best.then_some(record) };
         Ok((verdict, found))
     }
 }
@@ -552,4 +551,6 @@ impl Trainer<'_> {
 struct Trained {
     course: Course,
     report: TrainerReport,
+    /// The best validation.
+    best: Option<EvalRecord>,
 }

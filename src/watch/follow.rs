@@ -29,13 +29,33 @@ const PAUSES: u32 = 50;
 /// The fastest that a person looks at.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows the run in `folder` until `ended` says that no more will come. `shown`: where its page is served, if it is.
+/// Follows the run in `folder` until `ended` says that no more will come, and tells those whom its job names. `shown`: where its
+/// page is served, if it is.
 ///
 /// # Errors
 /// When a file of the run cannot be read.
 pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &Receiver<()>) -> Result<()> {
     let setup = Setup::read(folder);
-    let mut exporters = Exporters::of(&setup, folder);
+    let exporters = Exporters::of(&setup, folder);
+    go_on(folder, &setup, exporters, shown, ended)
+}
+
+/// Shows the run in `folder` until `ended` says that no more will come. Nobody is told: it may be somebody else's run, and those
+/// whom its job names are told already.
+///
+/// # Errors
+/// When a file of the run cannot be read.
+pub fn look_on(folder: &Path, shown: &watch::Sender<Arc<Shown>>, ended: &Receiver<()>) -> Result<()> {
+    go_on(folder, &Setup::read(folder), Exporters(Vec::new()), Some(shown), ended)
+}
+
+fn go_on(
+    folder: &Path,
+    setup: &Setup,
+    mut exporters: Exporters,
+    shown: Option<&watch::Sender<Arc<Shown>>>,
+    ended: &Receiver<()>,
+) -> Result<()> {
     let mut run = Watched::new(folder, setup.world_size());
     let mut due = Instant::now();
     loop {
@@ -51,7 +71,7 @@ pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &
             && (is_last || begun >= due && has_news)
         {
             let timeline = if is_last { Timeline::read(folder).ok().flatten() } else { None };
-            shown.send_replace(Arc::new(show(&run, &setup, timeline, is_last)));
+            shown.send_replace(Arc::new(show(&run, setup, timeline, is_last)));
             due = begun + SHORTEST_PAUSE.max(begun.elapsed() * PAUSES);
         }
         if is_last {
@@ -118,7 +138,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(10);
 
     #[test]
-    fn two_servers_that_hang_take_no_longer_than_one() {
+    fn two_servers_that_hang_take_no_longer_than_one_and_who_only_looks_asks_none() {
         let folder = tempfile::tempdir().unwrap();
         // They take connections, and say nothing.
         let hang = || TcpListener::bind("127.0.0.1:0").unwrap();
@@ -132,11 +152,17 @@ mod tests {
         std::fs::write(folder.path().join("metrics.jsonl"), format!("{line}\n")).unwrap();
         let (end, ended) = mpsc::channel();
         drop(end);
+        let (show, _shown) = watch::channel(Arc::new(shown(folder.path()).unwrap()));
+        look_on(folder.path(), &show, &ended).unwrap();
+        for server in &servers {
+            server.set_nonblocking(true).unwrap();
+            assert!(server.accept().is_err(), "who looks tells nobody");
+        }
+        assert!(!folder.path().join("tb").exists());
         let begun = Instant::now();
         follow(folder.path(), None, &ended).unwrap();
         assert!(begun.elapsed() < 2 * DEADLINE, "{:?}", begun.elapsed());
         for server in servers {
-            server.set_nonblocking(true).unwrap();
             assert!(server.accept().is_ok(), "each was asked");
         }
         assert!(

@@ -27,12 +27,18 @@ use subtle::ConstantTimeEq as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::export::prometheus;
 use super::page;
+use crate::rpc::Token;
 
 /// Connections at a time.
 const MOST_CONNECTIONS: usize = 64;
+/// A connection over which nothing was sent for so long is closed: whoever says nothing has no room for long.
+const SILENCE: Duration = Duration::from_secs(20);
+/// How often something is sent to who waits for news.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// What is shown now.
 pub struct Shown {
@@ -57,10 +63,13 @@ impl Access {
     /// By where the server listens.
     ///
     /// # Errors
-    /// Others than this machine can reach it, and there is no token.
+    /// Others than this machine can reach it, and there is no token; the token would be guessed.
     pub fn at(address: IpAddr, token: Option<String>) -> Result<Access, String> {
         match token {
-            Some(token) => Ok(Access::Token(token)),
+            Some(token) => match Token::new(&token) {
+                Ok(_) => Ok(Access::Token(token)),
+                Err(weak) => Err(format!("PSTRAIN_TOKEN: {weak}")),
+            },
             None if address.is_loopback() => Ok(Access::Here),
             None => Err(format!(
                 "a dashboard at {address} can be reached by others, and there is no token to let in only those who know it\n  \
@@ -120,7 +129,7 @@ pub fn start(at: SocketAddr, access: Access, shown: watch::Receiver<Arc<Shown>>)
         .route(
             "/events",
             get(|State(shown): Shows| async move {
-                Sse::new(events(shown)).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+                Sse::new(events(shown)).keep_alive(KeepAlive::new().interval(SIGN_OF_LIFE))
             }),
         )
         .layer(middleware::from_fn_with_state(access, let_in))
@@ -128,7 +137,7 @@ pub fn start(at: SocketAddr, access: Access, shown: watch::Receiver<Arc<Shown>>)
     let serve = move || {
         runtime.block_on(async {
             let listener = TcpListener::from_std(listening)?;
-            axum::serve(Few { listener, free: Arc::new(Semaphore::new(MOST_CONNECTIONS)) }, routes).await
+            axum::serve(Few::new(listener, SILENCE), routes).await
         })
     };
     thread::Builder::new().name("dashboard".into()).spawn(serve).context("cannot start a thread")?;
@@ -171,6 +180,13 @@ fn events(shown: watch::Receiver<Arc<Shown>>) -> impl Stream<Item = Result<Event
 struct Few {
     listener: TcpListener,
     free: Arc<Semaphore>,
+    silence: Duration,
+}
+
+impl Few {
+    fn new(listener: TcpListener, silence: Duration) -> Few {
+        Few { listener, free: Arc::new(Semaphore::new(MOST_CONNECTIONS)), silence }
+    }
 }
 
 impl Listener for Few {
@@ -180,7 +196,8 @@ impl Listener for Few {
     async fn accept(&mut self) -> (Held, SocketAddr) {
         let permit = self.free.clone().acquire_owned().await.expect("nobody closes it");
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Held { stream, _permit: permit }, address)
+        let (silence, silent) = (self.silence, Box::pin(sleep(self.silence)));
+        (Held { stream, silence, silent, _permit: permit }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -191,6 +208,9 @@ impl Listener for Few {
 /// A connection, with its room.
 struct Held {
     stream: TcpStream,
+    silence: Duration,
+    /// Since something was sent.
+    silent: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -200,13 +220,19 @@ impl AsyncRead for Held {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(context, buffer)
+        let held = self.get_mut();
+        if held.silent.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut held.stream).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Held {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+        let held = self.get_mut();
+        held.silent.as_mut().reset(Instant::now() + held.silence);
+        Pin::new(&mut held.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -220,6 +246,8 @@ impl AsyncWrite for Held {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -248,7 +276,34 @@ mod tests {
                 && !lets_in("/?token=secre", &[])
                 && !lets_in("/", &[("authorization", "Bearer other")])
         );
-        let problem = Access::at("10.0.0.1".parse().unwrap(), None).err().unwrap();
-        assert!(problem.contains("PSTRAIN_TOKEN"), "{problem}");
+        let problem = |token| Access::at("10.0.0.1".parse().unwrap(), token).err().unwrap();
+        assert!(problem(None).contains("there is no token"), "{}", problem(None));
+        let guessed = problem(Some("letmein".into()));
+        assert!(guessed.starts_with("PSTRAIN_TOKEN: the join token has 7 characters"), "{guessed}");
+    }
+
+    #[test]
+    fn who_says_nothing_has_no_room_for_long_and_who_hears_news_stays() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (shown, page) =
+            watch::channel(Arc::new(Shown { page: "{}".into(), metrics: String::new(), is_last: false }));
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            let silence = Duration::from_millis(400);
+            let news = KeepAlive::new().interval(silence / 8);
+            let hear = move || async move { Sse::new(events(page)).keep_alive(news) };
+            let routes = Router::new().route("/", get(hear));
+            tokio::spawn(async move { axum::serve(Few::new(listener, silence), routes).await });
+            let mut silent = TcpStream::connect(at).await.unwrap();
+            let mut hears = TcpStream::connect(at).await.unwrap();
+            hears.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            assert_eq!(silent.read(&mut [0; 9]).await.unwrap(), 0, "closed");
+            let begun = Instant::now();
+            while begun.elapsed() < 2 * silence {
+                assert!(hears.read(&mut [0; 999]).await.unwrap() > 0);
+            }
+        });
+        drop(shown);
     }
 }

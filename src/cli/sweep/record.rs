@@ -13,7 +13,7 @@ use super::trial::{Outcome, Trial};
 use super::values::{Values, Wrong};
 use crate::cli::exit::Failure;
 use crate::files;
-use crate::runner::run_folder::RUNS;
+use crate::runner::run_folder::new_folder;
 
 const SWEEP: &str = "sweep.json";
 /// The folder of the job's copy: hidden, since it is no run.
@@ -101,7 +101,7 @@ impl Folder {
     pub fn open(plan: &Plan, wanted: Option<&Path>, resume: bool) -> Result<Folder, Failure> {
         let (path, is_new) = match wanted {
             Some(path) => (path.to_owned(), !resume),
-            None => (new_folder(&plan.job)?, false),
+            None => (new_folder(&format!("{}-sweep", plan.job), "--dir")?, false),
         };
         files::make_folders(&path).with_context(|| format!("cannot make the folder `{}`", path.display()))?;
         let lock = lock(&path)?;
@@ -127,27 +127,6 @@ impl Folder {
         files::write(&self.path, SWEEP, &text)
             .with_context(|| format!("cannot write `{}`", self.path.join(SWEEP).display()))
     }
-}
-
-fn new_folder(job: &str) -> Result<PathBuf> {
-    let time = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S");
-    let safe = |letter: char| if letter.is_alphanumeric() || "-_.".contains(letter) { letter } else { '_' };
-    let name: String = job.chars().map(safe).take(100).collect();
-    files::make_folders(Path::new(RUNS)).with_context(|| format!("cannot make the folder `{RUNS}`"))?;
-    for attempt in 1..=1000 {
-        let nth = if attempt == 1 { String::new() } else { format!("-{attempt}") };
-        let path = Path::new(RUNS).join(format!("{name}-sweep-{time}{nth}"));
-        match files::make_folder(&path) {
-            Ok(()) => return Ok(path),
-            Err(taken) if taken.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display()));
-            }
-        }
-    }
-    anyhow::bail!(
-        "a thousand folders for sweeps of this second are in `{RUNS}`\n  hint: choose another place with --dir DIR"
-    )
 }
 
 fn lock(path: &Path) -> Result<Option<File>, Failure> {

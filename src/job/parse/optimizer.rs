@@ -162,7 +162,7 @@ pub(super) fn of<'a>(root: &Table<'a>, module: &ModuleSpec) -> Option<Item<'a>> 
 /// Why some parameter's options refuse what `asked` asks of them.
 pub(super) fn refused(
     optimization: &Optimization,
-    asked: impl Fn(&OptimizerSpec) -> Option<&'static str>,
-) -> Option<&'static str> {
+    asked: impl Fn(&OptimizerSpec) -> Option<Refusal>,
+) -> Option<Refusal> {
     optimization.specs().find_map(asked)
 }

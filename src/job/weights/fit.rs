@@ -83,7 +83,11 @@ pub fn fit(
         .map(|(tensor, _)| tensor.name.as_str())
         .collect();
     for name in &additional {
-        problems.push(self::additional(module, name, worth_a_look(&problems, &lacking)));
+        let rest = name.strip_prefix(prefix).unwrap_or(name);
+        problems.push(match rows_of(rest, wanted) {
+            Some(table) => cut_table(module, &format!("{prefix}{table}"), name),
+            None => self::additional(module, name, worth_a_look(&problems, &lacking)),
+        });
     }
     if problems.is_empty() { Ok(names) } else { Err(shortened(problems)) }
 }
@@ -114,6 +118,21 @@ fn additional(module: &str, name: &str, lacking: &[&str]) -> Problem {
     Problem {
         message: format!("`{name}` belongs to nothing in module `{module}`"),
         hint: likely(name, lacking),
+    }
+}
+
+/// The table whose rows are listed under this name in a file, where the module has that table.
+fn rows_of<'a>(name: &str, wanted: &'a [Wanted]) -> Option<&'a str> {
+    let table = name.strip_suffix("ids")?;
+    wanted.iter().map(|tensor| &*tensor.name).find(|name| name.strip_suffix("weight") == Some(table))
+}
+
+fn cut_table(module: &str, table: &str, ids: &str) -> Problem {
+    Problem {
+        message: format!(
+            "`{table}` is a table that was cut over ranks, with the rows that `{ids}` lists, and module `{module}` has it whole"
+        ),
+        hint: format!("modules.{module}.shards = \"hash\" or \"rows\" cuts it again"),
     }
 }
 
@@ -240,6 +259,15 @@ mod tests {
         `fc.weigth` belongs to nothing in module `net`
           hint: did you mean `fc.weight`?
         ");
+    }
+
+    #[test]
+    fn a_table_that_was_cut_is_told_from_one_that_is_whole() {
+        let listed = [("fc.weight", "float32", &[2, 3][..]), ("fc.ids", "int64", &[2])];
+        insta::assert_snapshot!(problems(&[&listed[..], &[("fc.bias", "float32", &[2])]].concat()), @r#"
+        `fc.weight` is a table that was cut over ranks, with the rows that `fc.ids` lists, and module `net` has it whole
+          hint: modules.net.shards = "hash" or "rows" cuts it again
+        "#);
     }
 
     #[test]

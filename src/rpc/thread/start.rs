@@ -80,9 +80,11 @@ fn start(config: MeshConfig, methods: Methods, mut say: impl FnMut(Waiting)) -> 
             }
         }
     };
-    park_on(joined, None)
+    let mesh = park_on(joined, None)
         .expect("without a limit")
-        .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))
+        .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))?;
+    spin::share_machine(mesh.ranks_here());
+    Ok(mesh)
 }
 
 async fn run(
@@ -101,6 +103,7 @@ async fn run(
     };
     let World { members, joined, others } = world;
     let mesh = Mesh::new(shared.clone(), commands, members.clone());
+    spin::share_machine(mesh.ranks_here());
     let net = Net::new(shared, Arc::downgrade(mesh.inner()), members, methods, done);
     // Whoever is connected is heard from here on: should a rank be lost, all learn which.
     for joined in joined {

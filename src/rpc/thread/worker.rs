@@ -74,8 +74,10 @@ impl Worker {
             .on_thread_park(spin::begin_wait)
             .build()?;
         let (jobs, queue) = mpsc::unbounded_channel();
+        let spins = spin::as_here();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
             this_thread_serves();
+            spins();
             LocalSet::new().block_on(&runtime, serve(queue, done));
         })?;
         Ok(Worker { jobs })

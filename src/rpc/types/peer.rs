@@ -11,3 +11,10 @@ pub struct Peer {
     /// `host:port` at which it accepts other ranks.
     pub address: String,
 }
+
+impl Peer {
+    /// Of its address.
+    pub(in crate::rpc) fn host(&self) -> &str {
+        self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host)
+    }
+}

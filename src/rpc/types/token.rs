@@ -136,6 +136,10 @@ mod tests {
         let key = || *Token::new("correct horse battery").expect("good enough").key();
         assert_eq!(key(), key());
         assert_ne!(key(), *Token::new("correct horse batterz").expect("good enough").key());
+        // argon2-cffi 25.1: hash_secret_raw(b"correct horse battery", b"pstrain join token", time_cost=6, memory_cost=19 << 10,
+        // parallelism=1, hash_len=32, type=Type.ID).hex()
+        let stretched = "2d84beeab65a73ea100dcc72e626f045e399197d023b5591eba0ce8f7f79af2c";
+        assert_eq!(hex(key()), stretched);
     }
 
     #[test]

@@ -38,8 +38,9 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// A tensor on its way. Any dense tensor of any device may be sent; it arrives on the CPU, contiguous, detached from
-/// the graph. So may a sparse one (COO, coalesced or not): its indices and its values travel. Its bytes are read after the call has returned, so the sender does not write to it before the answer.
+/// A tensor on its way. Any dense tensor of any device may be sent; it arrives on the CPU, contiguous, detached from the graph.
+/// So may a sparse one (COO, coalesced or not): its indices and its values travel. Its bytes are read after the call has
+/// returned, so the sender does not write to it before the answer.
 #[derive(Debug)]
 pub struct SentTensor {
     pub tensor: Tensor,

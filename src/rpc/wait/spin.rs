@@ -3,9 +3,10 @@
 //! Waking a thread on a core that has gone to sleep takes longer than a small call's work. So a thread whose waits are
 //! short polls for a while before it sleeps, and yields its core to whoever wants it in between. A thread whose waits are
 //! long, as beside a model that takes many milliseconds, sleeps at once. (Adaptive, as the mutexes of glibc are: by the
-//! thread's own last waits.)
+//! thread's own last waits.) Nobody spins where more ranks share a machine than it has cores: each core has work then.
 
 use std::cell::Cell;
+use std::num::NonZero;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,19 @@ const SHORT_OF_EIGHT: u32 = 6;
 
 thread_local! {
     static THIS_THREAD: Rc<Spin> = Rc::default();
+}
+
+/// This thread may spin, or never does, as one of so many ranks on this machine.
+pub(in crate::rpc) fn share_machine(ranks: usize) {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let may_spin = ranks <= cores;
+    THIS_THREAD.with(|thread| thread.never.set(!may_spin));
+}
+
+/// Has the thread that runs what is returned spin where the one that calls this may.
+pub(in crate::rpc) fn as_here() -> impl FnOnce() + Send {
+    let never = THIS_THREAD.with(|thread| thread.never.get());
+    move || THIS_THREAD.with(|thread| thread.never.set(never))
 }
 
 /// This thread has nothing to do from now on.
@@ -66,6 +80,8 @@ pub(in crate::rpc) async fn keep_spinning() {
 struct Spin {
     /// The last eight waits, a bit for each that was short.
     short: Cell<u8>,
+    /// It has to leave its core to others.
+    never: Cell<bool>,
     /// None: it does not wait.
     waits_since: Cell<Option<Instant>>,
     /// Set where a thread that runs tasks does not spin: it may sleep until `on`.
@@ -94,7 +110,7 @@ impl Spin {
     /// Whether it is to poll once more before it sleeps.
     fn spins(&self, now: Instant) -> bool {
         let long = self.waits_since.get().is_some_and(|since| now.duration_since(since) >= SHORT);
-        self.short.get().count_ones() >= SHORT_OF_EIGHT && !long
+        !self.never.get() && !long && self.short.get().count_ones() >= SHORT_OF_EIGHT
     }
 }
 
@@ -132,6 +148,21 @@ mod tests {
         assert!(thread.spins(now + SHORT), "most waits are short");
         let now = wait(&thread, 8 - SHORT_OF_EIGHT, SHORT, now + SHORT);
         assert!(!thread.spins(now));
+    }
+
+    #[test]
+    fn nobody_spins_where_ranks_are_many() {
+        let spins = |ranks| {
+            share_machine(ranks);
+            let inherits = as_here();
+            let worker = thread::spawn(move || {
+                inherits();
+                THIS_THREAD.with(|thread| thread.spins(wait(thread, 8, MOMENT, Instant::now())))
+            });
+            worker.join().unwrap()
+        };
+        assert!(spins(1));
+        assert!(!spins(1 << 20));
     }
 
     #[test]

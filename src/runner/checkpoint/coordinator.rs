@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
@@ -52,6 +52,8 @@ struct State {
     writing: Option<JoinHandle<Result<()>>>,
     /// What the next checkpoints build on, and how many do.
     base: Option<(Base, u64)>,
+    /// The steps of the checkpoints that may lie there: those that the run has found, and its own (CP-5).
+    known: BTreeSet<u64>,
     failures: Failures,
     /// The run is to stop: the next checkpoint is its last.
     stops: bool,
@@ -79,10 +81,9 @@ impl Coordinator {
         autograd: &Arc<Autograd>,
     ) -> Arc<Coordinator> {
         let within = within(training, run);
-        if training.checkpoint.is_some() && training.task == Task::Train {
-            // What cannot be removed now is told when something is to be written there.
-            let _ = store::open(&within).and_then(|store| store.remove_unfinished());
-        }
+        let saves = training.checkpoint.is_some() && training.task == Task::Train;
+        // What cannot be done now is told when something is to be written there.
+        let known = saves.then(|| begin_in(&within).unwrap_or_default()).unwrap_or_default();
         Arc::new(Coordinator {
             name: job.name.clone(),
             world_size: job.cluster.world_size.0,
@@ -92,7 +93,7 @@ impl Coordinator {
             job_text,
             resumed,
             autograd: autograd.clone(),
-            state: Mutex::default(),
+            state: Mutex::new(State { known, ..State::default() }),
             changed: watch::Sender::new(0),
         })
     }
@@ -297,6 +298,7 @@ impl Coordinator {
         held: impl FnOnce(),
     ) -> Result<()> {
         let store = store::open(&self.within)?;
+        self.look_for_others(&*store)?;
         let writing = Writing::begin(&*store, step)?;
         let place = text(writing.place())?;
         let owners = self.owners();
@@ -324,6 +326,7 @@ impl Coordinator {
         }
         let job = (self.name.as_str(), self.job_text.as_str());
         let (place, this) = writing.finish(job, self.world_size, trainers, base, parts)?;
+        lock(&self.state).known.insert(step);
         match rows {
             SavedRows::All => {}
             SavedRows::Base => lock(&self.state).base = Some((this, 0)),
@@ -333,6 +336,18 @@ impl Coordinator {
         let criterion = Criterion::of(&self.training);
         let best = criterion.as_ref().zip(checkpoints.keep_best);
         remove_old(&*store, checkpoints.keep, best)
+    }
+
+    /// CP-5: two runs would remove one another's as old ones.
+    fn look_for_others(&self, store: &dyn Store) -> Result<()> {
+        let known = &lock(&self.state).known;
+        // Where nothing can be listed, nothing can be begun.
+        let steps = store.steps().unwrap_or_default();
+        let Some(&other) = steps.iter().find(|step| !known.contains(step)) else { return Ok(()) };
+        bail!(
+            "`{}` is of another run, which saves in the same place\n  hint: give each its own checkpoint.to",
+            self.within.join(&store::name(other))
+        )
     }
 
     /// Are there tables of which checkpoints may have some rows?
@@ -456,6 +471,13 @@ impl Coordinator {
     fn notify(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
+}
+
+/// Removes what is unfinished, and gives the steps of the checkpoints that lie there.
+fn begin_in(within: &Place) -> Result<BTreeSet<u64>> {
+    let store = store::open(within)?;
+    store.remove_unfinished()?;
+    Ok(store.steps()?.into_iter().collect())
 }
 
 /// Where the checkpoints of a run are.

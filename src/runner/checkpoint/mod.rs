@@ -1,8 +1,9 @@
 //! What a run can be gone on with: saved while training goes on, and gone on from.
 //!
-//! A checkpoint is a folder, or objects of a bucket that begin alike (`store`). Each owner of a part of the model writes its own files ([`Part`]), from a snapshot, at the same time
-//! as the others; the coordinator writes what trainers know, the job, and last of all the manifest with the size and the sum of
-//! each file, with which it is there. Nothing of the model passes through the coordinator.
+//! A checkpoint is a folder, or objects of a bucket that begin alike (`store`). Each owner of a part of the model writes its own
+//! files ([`Part`]), from a snapshot, at the same time as the others; the coordinator writes what trainers know, the job, and last
+//! of all the manifest with the size and the sum of each file, with which it is there. Nothing of the model passes through the
+//! coordinator.
 //!
 //! - `CP-1` A checkpoint is whole or not there: its folder gets its name when all is on the disk, its objects their manifest when
 //!   all are in the bucket.
@@ -12,6 +13,8 @@
 //!   table, which a cut brings up to date.
 //! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
 //!   then, running statistics, is what it was before.
+//! - `CP-5` In one place are the checkpoints of one run: one that begins anew is refused where others lie, and one that finds those
+//!   of another, begun at the same time, saves none.
 
 // By which validations checkpoints are kept.
 mod best;
@@ -52,7 +55,7 @@ pub use differences::{Difference, differences};
 pub use left::{Destination, Left};
 pub use opened::Checkpoint;
 pub use part::Part;
-pub use sought::{Sought, all, is_checkpoint, judged_before, last, look_at};
+pub use sought::{Sought, all, is_checkpoint, judged_before, last, remove_all};
 pub use state::{Figures, Resumed, TrainerState};
 pub use turns::{Announced, Turns};
 pub use writer::{SavedRows, Writer};

@@ -101,10 +101,11 @@ pub fn judged_before(place: &Place) -> Vec<Figures> {
     store::open(place).map(|store| opened::judged_before(&*store, STATE)).unwrap_or_default()
 }
 
-/// Looks whether there is access to `place`: before a run that will want to save there. A folder is made when it is needed.
+/// Removes those in `within`, whole or not.
 ///
 /// # Errors
-/// The store refuses, or is not to be reached.
-pub fn look_at(place: &Place) -> Result<()> {
-    store::open(place)?.steps().map(drop)
+/// The place cannot be written to.
+pub fn remove_all(within: &Place) -> Result<()> {
+    let store = store::open(within)?;
+    store.steps()?.into_iter().try_for_each(|step| store.remove(step))
 }

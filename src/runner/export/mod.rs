@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 
-use super::run_folder::{JOB, WhichModel};
+use super::run_folder::{JOB, MOST_OF_JOB, WhichModel};
 use crate::files::{self, WholeFile};
 use crate::job::weights::{self, Header};
 use crate::job::{self, JobErrors, JobText, ModuleSpec, Sources, TorchScript, Training};
@@ -108,7 +108,7 @@ impl Export<'_> {
     /// The job of the run folder.
     fn job(&self) -> Result<job::Job, ExportError> {
         let (run, path) = (self.run.display(), self.run.join(JOB));
-        let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+        let text = files::text_at_most(&path, MOST_OF_JOB).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if !self.run.exists() => refused(
                 format!("there is no folder `{run}`"),
                 "name the folder of a run: runs/NAME-TIME, or what --run-dir named",
@@ -200,7 +200,7 @@ impl ExportedModule<'_> {
 }
 
 fn open_script(path: &Path) -> Result<File, ExportError> {
-    File::open(path).map_err(|error| {
+    files::open_regular(path).map_err(|error| {
         let here = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let told = format!("the TorchScript `{}` of the job cannot be read: {error}", path.display());
         let hint = format!("the path is relative to the current folder: this one is {}", here.display());

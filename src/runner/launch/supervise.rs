@@ -55,9 +55,9 @@ impl Supervisor {
 
     /// Returns the worst of the ranks' exit codes when all have ended. Shows on `board` what they write and report.
     ///
-    /// SIGUSR1 is passed on. SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the ranks. When a rank fails, the others have
-    /// `grace` to notice and end by themselves, which should be longer than it takes them to find a lost rank;
-    /// so they have after a signal, and the time that they take to save: `saves`.
+    /// SIGUSR1 is passed on. SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the
+    /// ranks. When a rank fails, the others have `grace` to notice and end by themselves, which should be longer than it takes
+    /// them to find a lost rank; so they have after a signal, and the time that they take to save: `saves`.
     ///
     /// # Errors
     /// When the system gives no event loop or signal handler; the ranks are killed then.

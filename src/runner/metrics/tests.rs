@@ -253,6 +253,9 @@ fn the_end_table_tells_accuracy_loss_time_and_folder() {
     speed     151.5 steps/s, 4,848 samples/s, 1 trainer
     run       runs/mnist_ps-20261120-213305
     ");
+    let resumed_at_the_end = Summary { steps: 0, loss_final: f64::NAN, ..summary() };
+    let told = EndTable { summary: &resumed_at_the_end, folder }.to_string();
+    assert_eq!(told.lines().nth(1), Some("loss      0.0712 test, no step was left to take"));
 }
 
 #[test]

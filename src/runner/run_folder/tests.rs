@@ -28,7 +28,7 @@ fn record(rank: u32, step: u64) -> MetricsLine {
 fn runs_that_start_in_the_same_second_get_folders_of_their_own() {
     let root = tempfile::tempdir().unwrap();
     let made: Vec<_> = (0..3)
-        .map(|_| RunFolder::create_new(&root.path().join("runs"), "digits-20261120-213305").unwrap().path)
+        .map(|_| make_new(&root.path().join("runs"), "digits-20261120-213305", "--run-dir").unwrap())
         .collect();
     assert_eq!(
         names(&root.path().join("runs")),
@@ -38,7 +38,7 @@ fn runs_that_start_in_the_same_second_get_folders_of_their_own() {
 }
 
 fn create_at(path: &Path, overwrite: bool, reads: &[PathBuf]) -> Result<RunFolder> {
-    RunFolder::create("digits", Some(&Explicit { path, overwrite, reads }))
+    RunFolder::create("digits", Some(&Explicit { path, overwrite, reads, checkpoints: &[] }))
 }
 
 #[test]
@@ -169,11 +169,11 @@ fn a_folder_that_cannot_be_made_is_named_with_the_cause() {
         format!("{error:#}"),
         format!("cannot make the run folder `{path}`: Not a directory (os error 20)")
     );
-    let error = RunFolder::create_new(&file, "digits-20261120-213305").unwrap_err();
+    let error = make_new(&file, "digits-20261120-213305", "--run-dir").unwrap_err();
     assert_eq!(
         format!("{error:#}"),
         format!(
-            "cannot make the run folder `{}`: File exists (os error 17)\n  hint: choose another place with --run-dir DIR",
+            "cannot make the folder `{}`: File exists (os error 17)\n  hint: choose another place with --run-dir DIR",
             file.display()
         )
     );

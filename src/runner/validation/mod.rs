@@ -212,7 +212,7 @@ impl<'a> Validations<'a> {
             let judged = self.mesh.request_within(self.first, judge, WAIT_FOR_TRAINERS).wait()?;
             let Judged { stop, lr_factor, found: Json(Found { figures, best }) } = judged;
             figures.into_iter().for_each(|figures| self.rules.hear(figures));
-            self.best = best;
+            self.best = best.or(self.best.take());
             return Ok(Verdict { stop, lr_factor });
         }
         let (mut others, mut waiting) = (Vec::new(), Vec::new());
@@ -231,7 +231,7 @@ impl<'a> Validations<'a> {
             let Verdict { stop, lr_factor } = verdict;
             answer.send(Judged { stop, lr_factor, found: Json(found.clone()) });
         }
-        self.best = found.best;
+        self.best = found.best.or(self.best.take());
         Ok(verdict)
     }
 }

@@ -106,9 +106,7 @@ impl Dashboard {
         let answer = request.call().map_err(io::Error::other)?;
         match answer.status().as_u16() {
             200 => Ok(answer.into_body()),
-            403 => Err(io::Error::other(
-                "it wants its token\n  hint: set PSTRAIN_TOKEN, or write ADDRESS/?token=...",
-            )),
+            403 => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it wants its token")),
             status => Err(io::Error::other(format!("it answers {status}: is it the dashboard of a run?"))),
         }
     }

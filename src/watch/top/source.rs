@@ -30,11 +30,10 @@ pub enum NoRun {
     Address { at: String, cause: io::Error },
 }
 
-/// Of one that has no answer at all.
 fn hint(cause: &io::Error) -> &'static str {
-    match cause.to_string().contains("hint: ") {
-        true => "",
-        false => {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "\n  hint: set PSTRAIN_TOKEN, or write ADDRESS/?token=...",
+        _ => {
             "\n  hint: `pstrain dashboard RUN` serves a run there is a folder of; `--dashboard` of `run` and `spawn` says where it is"
         }
     }

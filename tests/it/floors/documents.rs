@@ -70,29 +70,76 @@ fn a_path_that_is_not_there_is_found() {
     assert_eq!(missing, ["tour.rs", "net/outbox.rs", "src/gone/"]);
 }
 
-/// A test is named by the end of its path, and a folder of them by its modules.
+/// The module that a source is, without the folders above the first: `hostile::files` of `tests/it/hostile/files.rs`.
+fn module_of(root: &Path, path: &Path) -> String {
+    let below = path.strip_prefix(root).expect("inside").with_extension("");
+    let all: Vec<&str> = below.iter().map(|part| part.to_str().expect("text")).collect();
+    let above = match all[..] {
+        ["src", ..] => 1,
+        ["tests", ..] => 2,
+        ["crates", _, "src", ..] | ["plugins", _, "src", ..] => 3,
+        _ => 4,
+    };
+    all.into_iter().skip(above).filter(|part| *part != "mod").collect::<Vec<_>>().join("::")
+}
+
+/// Whether `module` is what `name` is the end of. `..` at the end stands for modules in it.
+fn is_module(module: &str, name: &str) -> bool {
+    let (name, deeper) =
+        name.strip_suffix("..").map_or((name, false), |name| (name.trim_end_matches(':'), true));
+    let (module, name) = (format!("::{module}::"), format!("::{name}::"));
+    name == "::::" || module.ends_with(&name) || deeper && module.contains(&name)
+}
+
+/// Whether a test or a module of this source is called so, with what stands in front of it.
+fn has_test(module: &str, text: &str, name: &str) -> bool {
+    let name = name.trim_start_matches("..").replace("::..", "..::");
+    let (within, test) = name.rsplit_once("::").unwrap_or(("", &name));
+    is_module(module, &name) || is_module(module, within) && text.contains(&format!("fn {test}("))
+}
+
+#[test]
+fn tests_are_found_by_their_modules() {
+    let has = |name| has_test("hostile::files", "fn a_pipe() {", name);
+    assert!(
+        ["hostile::files", "files", "files::a_pipe", "hostile::..a_pipe", "a_pipe", "..a_pipe"]
+            .into_iter()
+            .all(has)
+    );
+    assert!(
+        !["host::files", "scripts::a_pipe", "files::a_pip", "model::..a_pipe", "hostile"]
+            .into_iter()
+            .any(has)
+    );
+    let module = |path: &str| module_of(Path::new("/"), &Path::new("/").join(path));
+    assert_eq!(module("tests/processes/signals.rs"), "signals");
+    assert_eq!(module("crates/c10d/tests/it/strangers.rs"), "strangers");
+    assert_eq!(module("src/rpc/join/mod.rs"), "rpc::join");
+}
+
+/// A test is named by the end of its path, and a module of tests by the end of its.
 #[test]
 fn every_test_that_a_promise_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(root.join("docs/security.md")).expect("text");
-    let mut sources = String::new();
-    for folder in ["src", "tests", "crates"] {
-        let files = below(&root.join(folder)).into_iter();
-        for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
-            sources += &fs::read_to_string(path).expect("text");
-        }
-    }
+    let sources =
+        ["src", "tests", "crates", "plugins"].map(|folder| below(&root.join(folder))).concat().into_iter();
+    let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let sources: Vec<(String, String)> =
+        sources.map(|path| (module_of(root, &path), fs::read_to_string(path).expect("text"))).collect();
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
     let mut promises = 0;
     for row in rows {
         let tests: Vec<&str> =
             row.rsplit('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2).collect();
-        assert!(!tests.is_empty(), "a promise without a test: {row}");
-        for name in tests.iter().filter(|name| !name.contains('/')) {
-            let last = name.rsplit(':').next().and_then(|name| name.split('.').next_back()).unwrap_or(name);
-            let is_there =
-                [format!("fn {last}("), format!("mod {last};")].iter().any(|found| sources.contains(found));
+        let (paths, names): (Vec<&str>, Vec<&str>) = tests.iter().partition(|name| name.contains('/'));
+        assert!(!names.is_empty(), "a promise without a test: {row}");
+        for name in names {
+            let is_there = sources.iter().any(|(module, text)| has_test(module, text, name));
             assert!(is_there, "docs/security.md names `{name}`, which is not there");
+        }
+        for path in paths {
+            assert!(root.join(path).exists(), "docs/security.md names `{path}`, which is not there");
         }
         promises += 1;
     }

@@ -179,17 +179,31 @@ fn unsafe_code_stays_where_it_is_allowed() {
     }
 }
 
+/// The first line of what is shipped of a source that has this in it.
+fn shipped_line<'a>(source: &'a Source, wanted: &str) -> Option<&'a str> {
+    let is_test = source.path.ends_with("tests.rs");
+    let shipped = source.text.split("#[cfg(test)]").next().filter(|_| !is_test).unwrap_or_default();
+    shipped.lines().find(|line| line.contains(wanted))
+}
+
 /// `files` and the crate `ownership` make folders, and see to it that others can do no more there than they should.
 #[test]
 fn folders_are_made_in_one_place() {
-    for source in
-        sources().iter().filter(|source| source.path != "files.rs" && !source.path.ends_with("tests.rs"))
-    {
-        let shipped = source.text.split("#[cfg(test)]").next().unwrap_or_default();
+    for source in sources().iter().filter(|source| source.path != "files.rs") {
         for making in ["create_dir", "DirBuilder"] {
-            let line = shipped.lines().find(|line| line.contains(making));
+            let line = shipped_line(source, making);
             assert!(line.is_none(), "src/{}: {line:?}: `files::make_folders` does that", source.path);
         }
+    }
+}
+
+/// A module that is hard to compile ends the process that compiles it, and no rank.
+#[test]
+fn plug_ins_of_others_are_compiled_in_a_process_of_their_own() {
+    let makes_hosts = |source: &&Source| source.path != "plugin/host.rs";
+    for source in sources().iter().filter(makes_hosts) {
+        let line = shipped_line(source, "Host::new(");
+        assert!(line.is_none(), "src/{}: {line:?}: `Host::apart` does that", source.path);
     }
 }
 

@@ -263,6 +263,34 @@ fn a_file_that_is_no_plugin_is_refused() {
     "#);
 }
 
+/// Whoever opens one waits for somebody who writes to it.
+#[test]
+fn a_pipe_in_the_place_of_a_file_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe =
+        |name: &str| nix::unistd::mkfifo(&folder.path().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    pipe("pipe.wasm");
+    pipe("pipe.pt");
+    let settings = ["modules.net.weights=pipe.pt", "data.plugin=pipe.wasm", "loss.plugin=pipe.wasm"];
+    for setting in settings {
+        let said = refused(folder.path(), None, &[setting], 2);
+        assert!(said.contains("cannot be read: it is not a regular file"), "{setting}: {said}");
+    }
+    fs::write(folder.path().join("script.toml"), include_str!("../../../jobs/torchscript.toml")).unwrap();
+    let said = refused(folder.path(), Some("script.toml"), &["modules.net.torchscript=pipe.pt"], 2);
+    assert!(said.contains("cannot be read: it is not a regular file"), "{said}");
+    // A run in whose folder somebody has put them.
+    fs::create_dir(folder.path().join("runs")).unwrap();
+    for name in ["job.toml", "summary.json", "metrics.jsonl"] {
+        let run = folder.path().join("runs").join(name.replace('.', "-"));
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join("job.toml"), "").unwrap();
+        let _ = fs::remove_file(run.join(name));
+        pipe(&format!("runs/{}/{name}", name.replace('.', "-")));
+    }
+    assert_code(&finish(pstrain(folder.path()).arg("runs")), 0);
+}
+
 #[test]
 fn a_loss_that_is_no_number_stops_the_job_with_rank_and_step() {
     let folder = tempfile::tempdir().unwrap();

@@ -278,6 +278,62 @@ fn where_saving_fails_training_goes_on_and_says_so() {
     assert!(text.contains("checkpoint.most_failures = 2 one after another: cannot make a folder"), "{text}");
 }
 
+#[test]
+fn a_run_that_begins_anew_does_so_where_no_other_has_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), &ROUNDS);
+    let all = checkpoints(folder.path());
+    let last = all.last().unwrap().to_str().unwrap();
+    // What it starts from is not removed.
+    let from = format!("modules.net.weights={last}");
+    let overwrites = ["--run-dir", "RUN", "--overwrite"];
+    let output = finish(&mut begin(folder.path(), &[&ROUNDS[..], &[&from]].concat(), &overwrites));
+    assert_code(&output, 2);
+    assert!(
+        said(&output, folder.path()).contains("would overwrite it in its run folder"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(checkpoints(folder.path()), all);
+    // Nor are older steps kept beside those of the run that has overwritten them.
+    let shorter = [ROUNDS[0], "train.steps=20", "checkpoint.every_steps=10"];
+    assert_code(&finish(&mut begin(folder.path(), &shorter, &overwrites)), 0);
+    assert!(steps(&checkpoints(folder.path())).iter().all(|step| *step <= 20));
+    // With nothing else of a run in it, a folder with checkpoints is another run's.
+    for file in fs::read_dir(folder.path().join("RUN")).unwrap().map(|entry| entry.unwrap()) {
+        if file.file_type().unwrap().is_file() {
+            fs::remove_file(file.path()).unwrap();
+        }
+    }
+    let output = finish(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "RUN"]));
+    assert_code(&output, 2);
+    assert!(said(&output, folder.path()).contains("`RUN` holds another run: step-"), "{}", stderr(&output));
+
+    let into_one = [&ROUNDS[..], &["checkpoint.to=kept", "checkpoint.keep=1"]].concat();
+    assert_code(&finish(&mut begin(folder.path(), &into_one, &["--run-dir", "ONE"])), 0);
+    let output = finish(&mut begin(folder.path(), &into_one, &["--run-dir", "OTHER"]));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(said(&output, folder.path()), @"");
+}
+
+/// Each would remove the other's as old ones.
+#[test]
+fn of_two_runs_that_save_in_one_place_the_second_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["train.consistency=bsp", "train.steps=4000", "checkpoint.every_steps=1000", "checkpoint.to=kept"];
+    let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
+    wait_for_metrics(folder.path(), |metrics| last_step(metrics) > 10);
+    let of_other = folder.path().join("kept/step-0000000007");
+    fs::create_dir_all(&of_other).unwrap();
+    fs::write(of_other.join("manifest.json"), b"{}").unwrap();
+    let output = wait(launcher);
+    assert_code(&output, 1);
+    let text = said(&output, folder.path());
+    assert!(text.contains("`FOLDER/kept/step-0000000007` is of another run"), "{text}");
+    assert_eq!(fs::read_dir(folder.path().join("kept")).unwrap().count(), 1);
+}
+
 /// A signal while it trains: a checkpoint, the line to go on with, and that line leads to the model that would have been.
 #[test]
 fn a_run_that_is_stopped_is_saved_and_goes_on() {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -22,10 +22,13 @@ const WIDE: [&str; 2] = [
     "optimizer={ type = \"sgd\", lr = 0.01 }",
 ];
 
+/// What is in no message and no file: the key and the session's token.
+const HIDDEN: [&str; 2] = ["hidden-secret", "hidden-session"];
+
 /// What the environment says of the store; a request takes at most `ms`.
 fn with_keys(command: &mut Command, endpoint: &str, ms: u32) {
     without_keys(command);
-    command.env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", "hidden-secret");
+    command.env("AWS_ACCESS_KEY_ID", KEY_ID).env("AWS_SECRET_ACCESS_KEY", HIDDEN[0]);
     command.env("AWS_ENDPOINT_URL", endpoint).env("AWS_ALLOW_HTTP", "true");
     command.env("PSTRAIN_S3_TIMEOUT_MS", ms.to_string());
 }
@@ -69,8 +72,47 @@ fn kill_all(launcher: u32) {
 /// What was said, without what differs from run to run.
 fn said(output: &Output, store: &FakeS3) -> String {
     let text = stderr(output).replace(&store.endpoint(), "ENDPOINT");
-    assert!(!text.contains("hidden-secret"), "{text}");
+    for hidden in HIDDEN {
+        assert!(!text.contains(hidden) && !stdout(output).contains(hidden), "{text}");
+    }
     text
+}
+
+/// Those files below a folder in which one of these stands.
+fn with_any_of(folder: &Path, texts: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(with_any_of(&path, texts));
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            let has = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+            found.extend(texts.iter().any(has).then_some(path));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_run_leaves_nothing_of_the_keys_in_its_files_and_in_the_store() {
+    let store = FakeS3::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = job(folder.path(), &store, &ROUNDS, &["--json"]);
+    command.env("AWS_SESSION_TOKEN", HIDDEN[1]).env("PSTRAIN_LOG", "debug");
+    let output = finish(&mut command);
+    assert_code(&output, 0);
+    said(&output, &store);
+    assert!(fs::metadata(folder.path().join("RUN/summary.json")).is_ok());
+    let all = [HIDDEN[0], HIDDEN[1], KEY_ID];
+    assert_eq!(with_any_of(folder.path(), &all), [PathBuf::new(); 0]);
+    assert!(!store.keys().is_empty());
+    for key in store.keys() {
+        store.change(&key, |object| {
+            let has = |text: &&str| object.windows(text.len()).any(|part| part == text.as_bytes());
+            assert!(!all.iter().any(has), "{key}");
+        });
+    }
 }
 
 /// Is each object of a checkpoint that is there?
