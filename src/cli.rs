@@ -3,10 +3,11 @@
 //! | exit code | means |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | the job failed |
+//! | 1 | the job failed, or came to its end with warnings |
 //! | 2 | bad usage or job file |
-//! | 3 | a rank was lost or never came |
+//! | 3 | a rank was lost, stood still, or never came |
 //! | 130 | interrupted |
+//! | 143 | stopped by SIGTERM, with a checkpoint |
 
 mod args;
 mod bench;

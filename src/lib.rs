@@ -1,8 +1,8 @@
 //! pstrain trains PyTorch-class models over many processes and machines from a TOML job file.
 //!
-//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `recorder`, `human` < `config` < `layers`, `optimizers` < `metrics`
-//! < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] < [`watch`] <
-//! [`cli`].
+//! Floors, imports downward only: [`topology`], `cache`, `files`, `profile`, `recorder`, `human` < `config` < [`layers`] <
+//! [`metrics`] < [`optimizers`] < [`job`] < `c10d`, [`rpc`], [`plugin`], [`model`] < [`autograd`] < [`parallel`] < [`runner`] <
+//! [`watch`] < [`cli`].
 
 pub mod autograd;
 mod cache;

@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::calls::PassNumber;
 use super::service::Autograd;
 use super::state::ContextState;
-use super::wire::PassNumber;
 use crate::rpc::{CallError, PendingReply};
 
 /// Resolves when the whole backward is done, on all ranks. Await it on any executor, or [`wait`](Backward::wait).

@@ -6,9 +6,9 @@ use std::pin::pin;
 use futures::future::{self, Either, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 
+use super::calls::{Discover, PassNumber, Run};
 use super::flow::{Asked, Decision, NextSends};
 use super::state::ContextState;
-use super::wire::{Discover, PassNumber, Run};
 use crate::rpc::{Call, CallError, Mesh, PendingReply};
 use crate::topology::Rank;
 

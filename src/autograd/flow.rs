@@ -7,9 +7,9 @@ use c10d::engine;
 use tch::{TchError, Tensor};
 
 use super::averaged::Averaged;
+use super::calls::{Discover, PassNumber, Run};
 use super::local::LocalGraph;
 use super::pass::{Completion, Fate, Pass, ReceiveId, SendId};
-use super::wire::{Discover, PassNumber, Run};
 use crate::rpc::{CallError, CallErrorKind};
 use crate::topology::Rank;
 

@@ -50,6 +50,7 @@
 mod averaged;
 mod backward;
 mod calls;
+mod connected;
 mod context;
 mod contexts;
 mod engine;
@@ -58,12 +59,11 @@ mod local;
 mod pass;
 mod service;
 mod state;
-mod wire;
 
 pub use averaged::Averaged;
 pub use backward::Backward;
-pub use calls::Scope;
+pub use calls::{Borrowed, Discover, Gradients, Release, Run};
+pub use connected::Scope;
 pub use context::Context;
 pub use service::Autograd;
 pub use state::ContextState;
-pub use wire::{Borrowed, Discover, Gradients, Release, Run};

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tch::Tensor;
 
 use super::backward::Backward;
-use super::calls;
+use super::calls::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
+use super::connected;
 use super::context::Context;
 use super::contexts::Contexts;
 use super::engine;
 use super::state::{ContextState, Shown};
-use super::wire::{Discover, Discovered, Fail, Gradients, GradientsByName, Release, Resume, Run};
 use crate::rpc::{
     Batch, Body as _, Call, CallError, CallErrorKind, ContextId, Incoming, Mesh, Message, Methods, Objects,
     PendingReply, decode_request,
@@ -75,7 +75,7 @@ impl Autograd {
             autograd.release(&incoming.mesh, named(&incoming)?, incoming.from);
             Ok(())
         });
-        self.serve(methods, calls::borrow);
+        self.serve(methods, connected::borrow);
     }
 
     /// Gives it the mesh that was joined with its methods. The first one counts.

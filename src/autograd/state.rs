@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::averaged::Averaged;
+use super::calls::{Discover, PassNumber, Run};
 use super::flow::{Decision, Flow, NextSends, Outcome, Work};
 use super::local::LocalGraph;
 use super::pass::SendId;
-use super::wire::{Discover, PassNumber, Run};
 use crate::profile::{Activity, at_step, span};
 use crate::rpc::{CallError, CallErrorKind, ContextId};
 use crate::topology::Rank;

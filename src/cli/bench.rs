@@ -1,4 +1,4 @@
-//! `pstrain bench`.
+//! `pstrain bench`: what one process does with a job, to compare its ranks with, and what calls and collectives take.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `pstrain data`.
+//! `pstrain data`: public data sets, fetched.
 
 use super::args::{DataCommand, DataSet};
 use super::exit::{DONE, Failure};

@@ -1,4 +1,4 @@
-//! `pstrain export`.
+//! `pstrain export`: the model of a run as a file of Python. (Whom a run is told to is in `watch::export`.)
 
 use super::args::{ExportArgs, ExportFormat};
 use super::exit::{DONE, Failure};

@@ -1,4 +1,4 @@
-//! `pstrain plugin`.
+//! `pstrain plugin`: for who writes one; a new folder, its build, and what the host says of the result.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The optimizers of `torch.optim` that a job can name, with PyTorch's option names, defaults and numbers.
+//! The optimizers that a job can name: those of `torch.optim`, with PyTorch's option names, defaults and numbers, and Lion, which
+//! PyTorch has not.
 //!
 //! One file for each says everything of it: its options as keys of a job, how they go together, what it remembers of a
 //! parameter, whether it takes sparse gradients or single rows of a table, and its update. One line below adds it.

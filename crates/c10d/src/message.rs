@@ -1,3 +1,5 @@
+//! What libtorch says, cut to what a person reads.
+
 use tch::TchError;
 
 /// What libtorch says of a failed operation, in its first line: a C++ stack or a list of kernels follows. What `tch`

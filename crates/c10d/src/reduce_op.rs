@@ -1,3 +1,5 @@
+//! What reductions do with values.
+
 use std::fmt;
 
 /// What a reduction does with the values that the ranks have at one place.

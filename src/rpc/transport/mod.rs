@@ -1,5 +1,6 @@
-//! How bytes get from rank to rank: the connections themselves ([`socket`]), and four ways for the bytes of large
-//! tensors ([`inline`], [`cma`], [`shm`], [`bulk`]), each with its sender's and its receiver's side.
+//! How bytes get from rank to rank: sockets ([`socket`]), what handshakes and calls run over ([`stream`], where encryption
+//! belongs), and four ways for the bytes of large tensors ([`inline`], [`cma`], [`shm`], [`bulk`]), each with its sender's and
+//! its receiver's side.
 //!
 //! Knows tensors as memory ([`memory`], the one file with `unsafe`), and nothing of messages, ranks or the mesh.
 

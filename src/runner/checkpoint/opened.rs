@@ -1,4 +1,4 @@
-//! A checkpoint that is there: what tells that it is whole, and what is in it.
+//! A checkpoint that is there: its manifest with the version of the format, what tells that it is whole, and what is in it.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! Whole jobs, run by the program as a user runs it: what it prints, what it leaves, and how it ends.
+
 mod bad_input;
 pub mod changed_rows;
 mod checkpoints;

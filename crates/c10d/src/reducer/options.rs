@@ -1,3 +1,5 @@
+//! How a [`Reducer`](super::Reducer) works, with PyTorch's names and defaults.
+
 use super::hooks::CommHook;
 use super::power_sgd::PowerSgdOptions;
 
