@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install wheel test-wheel deb lint bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters test-page
+.PHONY: run test test-all setup build docs install wheel test-wheel deb lint lint-text lint-code lint-docs lint-plugins bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters test-page
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -49,14 +49,22 @@ setup:
 	@scripts/setup
 	@scripts/build-plugins
 
-lint: setup
+lint: lint-text lint-code lint-docs lint-plugins
+
+lint-text: setup
 	cargo fmt --all --check
 	rustfmt --edition 2024 --check src/optimizers/*.rs src/optimizers/schedule/*.rs src/layers/*.rs src/metrics/*.rs # modules of a macro, which cargo fmt does not see
-	scripts/deny
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
 	cargo fmt --manifest-path tests/schema/Cargo.toml --check
 	cd plugins && cargo fmt --all --check
+	scripts/deny
+
+lint-code: setup
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+lint-docs: lint-code
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
+
+lint-plugins: setup
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings
 
 # What is generated from the table of keys; a test says when it is stale.
