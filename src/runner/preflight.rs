@@ -184,7 +184,7 @@ mod tests {
     use tch::Kind;
 
     use super::*;
-    use crate::job::{JobText, Sources, load, starter};
+    use crate::job::{JobText, Resolved, Sources, load, starter};
     use crate::plugin::Field;
 
     fn facts(said: &[(&str, &str)]) -> Facts {
@@ -208,10 +208,21 @@ mod tests {
         );
     }
 
+    fn resolved() -> Resolved {
+        let file = JobText { name: "starter", text: starter() };
+        load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap()
+    }
+
+    #[test]
+    fn a_rank_says_which_versions_it_runs() {
+        let Facts(said) = Facts::of_rank(resolved().job.training().unwrap(), Rank(1)).unwrap();
+        assert_eq!(said["versions of pstrain"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(said["versions of libtorch"], "2.11.0");
+    }
+
     #[test]
     fn the_data_of_trainers_are_compared_by_samples_fields_and_dtypes() {
-        let file = JobText { name: "starter", text: starter() };
-        let resolved = load(&Sources { file, env: Vec::new(), overrides: &[] }).unwrap();
+        let resolved = resolved();
         let training = resolved.job.training().unwrap();
         let of = |samples, dtype, state: &[u8]| {
             let field =
