@@ -1,6 +1,6 @@
 //! What can go wrong with an optimizer.
 
-use super::{Refusal, that_apply_sparse};
+use super::{Hindered, that_apply_sparse};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizerError {
@@ -22,7 +22,7 @@ pub enum OptimizerError {
         "optimizer {optimizer}: parameter {index} has a sparse gradient, which it cannot apply{why}\n  hint: use {}, or `sparse = false` at the embedding",
         that_apply_sparse()
     )]
-    Sparse { optimizer: &'static str, index: usize, why: Refusal },
+    Sparse { optimizer: &'static str, index: usize, why: Hindered },
 
     #[error("optimizer {optimizer}: the state of parameter `{parameter}`, slot `{slot}`, {problem}")]
     State { optimizer: &'static str, parameter: String, slot: String, problem: String },

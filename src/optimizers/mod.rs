@@ -39,7 +39,7 @@ pub use read::{
     read_schedule, schedules, section, variants,
 };
 pub use rows::{RowOptimizer, RowStep};
-pub use rule::{Refusal, RowRule, Slot};
+pub use rule::{Hindered, RowRule, Slot};
 pub use schedule::{Falling, LrSchedule, SCHEDULE};
 pub use state::{NamedSlot, ParameterSlots};
 
@@ -104,16 +104,16 @@ macro_rules! optimizers {
             }
 
             /// Why it does not apply sparse gradients, if so.
-            pub fn refuses_sparse(&self) -> Option<Refusal> {
+            pub fn refuses_sparse(&self) -> Option<Hindered> {
                 match self {
-                    $(OptimizerSpec::$Type(options) => Refusal::of(<$Type as UpdateRule>::sparse(), options),)*
+                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::sparse(), options),)*
                 }
             }
 
             /// Why it does not update single rows of a table, the others left as they are, if so.
-            pub fn refuses_rows(&self) -> Option<Refusal> {
+            pub fn refuses_rows(&self) -> Option<Hindered> {
                 match self {
-                    $(OptimizerSpec::$Type(options) => Refusal::of(<$Type as UpdateRule>::rows(), options),)*
+                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::rows(), options),)*
                 }
             }
 

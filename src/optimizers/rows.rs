@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::average::{AVERAGE, RowAverages};
 use super::rule::{Slot, each};
-use super::{Optimization, OptimizerSpec, Refusal};
+use super::{Hindered, Optimization, OptimizerSpec};
 
 /// What updates a table, and what it remembers of each row.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl RowOptimizer {
         optimization: &Optimization,
         dim: usize,
         numbers: usize,
-    ) -> Result<RowOptimizer, Refusal> {
+    ) -> Result<RowOptimizer, Hindered> {
         spec.refuses_rows().map_or(Ok(()), Err)?;
         let slots = spec.rule().slots();
         let values = slots.iter().map(|slot| vec![slot.first as f32; numbers]).collect();

@@ -46,25 +46,25 @@ pub struct Hindrance<Rule>(pub &'static str, pub fn(&Rule) -> bool);
 
 /// Why an optimizer cannot do something. Written out it is what stands behind the optimizer's name in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Hindered {
     Always,
-    With(&'static str),
+    By(&'static str),
 }
 
-impl Refusal {
+impl Hindered {
     /// `hindrances`: of what an optimizer with these options is asked to do.
-    pub(super) fn of<Rule>(hindrances: Option<&[Hindrance<Rule>]>, rule: &Rule) -> Option<Refusal> {
-        let Some(hindrances) = hindrances else { return Some(Refusal::Always) };
+    pub(super) fn of<Rule>(hindrances: Option<&[Hindrance<Rule>]>, rule: &Rule) -> Option<Hindered> {
+        let Some(hindrances) = hindrances else { return Some(Hindered::Always) };
         let on = hindrances.iter().find(|Hindrance(_, is_on)| is_on(rule));
-        on.map(|Hindrance(option, _)| Refusal::With(option))
+        on.map(|Hindrance(option, _)| Hindered::By(option))
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Hindered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Always => Ok(()),
-            Refusal::With(option) => write!(f, " with {option}"),
+            Hindered::Always => Ok(()),
+            Hindered::By(option) => write!(f, " with {option}"),
         }
     }
 }

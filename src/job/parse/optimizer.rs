@@ -10,7 +10,7 @@ use super::patterns::unmatched;
 use crate::config::{Item, Table};
 use crate::layers::Layer;
 use crate::optimizers::{
-    self, CLIP_NORM, CLIP_VALUE, GROUPS, LrSchedule, Optimization, OptimizerSpec, SCHEDULE,
+    self, CLIP_NORM, CLIP_VALUE, GROUPS, Hindered, LrSchedule, Optimization, OptimizerSpec, SCHEDULE,
 };
 
 pub(super) struct Read {
@@ -162,7 +162,7 @@ pub(super) fn of<'a>(root: &Table<'a>, module: &ModuleSpec) -> Option<Item<'a>> 
 /// Why some parameter's options refuse what `asked` asks of them.
 pub(super) fn refused(
     optimization: &Optimization,
-    asked: impl Fn(&OptimizerSpec) -> Option<Refusal>,
-) -> Option<Refusal> {
+    asked: impl Fn(&OptimizerSpec) -> Option<Hindered>,
+) -> Option<Hindered> {
     optimization.specs().find_map(asked)
 }

@@ -5,7 +5,7 @@
 mod names;
 mod python;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! `optimizer.groups` and `modules.NAME.optimizer`: what does not fit is told.
 
-use pstrain::optimizers::{OPTIMIZERS, OptimizerSpec, that_apply_sparse, that_update_rows};
+use pstrain::optimizers::{Hindered, OPTIMIZERS, OptimizerSpec, that_apply_sparse, that_update_rows};
 
 use super::{SOUND, load, replaced, said, set};
 
@@ -11,7 +11,7 @@ fn hints_name_the_optimizers_that_apply_sparse_gradients_and_update_rows() {
         let job = load(SOUND, &[], &[&format!("optimizer={{ type = \"{name}\", lr = 0.1 }}")]).unwrap().job;
         job.training().unwrap().optimizer.spec.clone()
     };
-    let can = |refuses: fn(&OptimizerSpec) -> Option<&'static str>| -> Vec<&str> {
+    let can = |refuses: fn(&OptimizerSpec) -> Option<Hindered>| -> Vec<&str> {
         let names = OPTIMIZERS.iter().map(|entry| entry.name);
         names.filter(|name| refuses(&spec(name)).is_none()).collect()
     };
