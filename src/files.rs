@@ -137,6 +137,16 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// All of such a file, however long it is.
+///
+/// # Errors
+/// Those of [`open_regular`]; the system's.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// All of such a file, which has `most` bytes at most.
 ///
 /// # Errors

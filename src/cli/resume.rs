@@ -34,7 +34,7 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
         let newest = || newest_run(Path::new(RUNS), &resolved.job.name, training);
         let run = output.run_dir.clone().or_else(newest);
         let Some(within) =
-            run.as_deref().map(|run| checkpoint::within(training, run)).or_else(|| bucket(training))
+            run.as_deref().map(|run| checkpoint::within(training, run)).or_else(|| named_by_job(training))
         else {
             return Ok(Beginning::default());
         };
@@ -94,10 +94,9 @@ fn compare(checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) ->
     Ok(())
 }
 
-/// Where a job's checkpoints are whichever machine it runs on: one that has nothing of the run goes on from there.
-fn bucket(training: &Training) -> Option<Place> {
-    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
-    to.filter(|to| to.folder().is_none())
+/// Where a job's checkpoints are whichever run folder they are of: a machine that has nothing of the run goes on from there.
+fn named_by_job(training: &Training) -> Option<Place> {
+    training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone())
 }
 
 /// The folder of the run whose checkpoint this is, where it lies in it.

@@ -19,7 +19,7 @@ use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
-use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
+use crate::runner::run_folder::{Explicit, FolderInUse, JOB, RunFolder};
 use crate::runner::training::KeptIn;
 use crate::runner::{agreement, checkpoint, libtorch, limits, rendezvous};
 use crate::topology::Rank;
@@ -138,28 +138,36 @@ pub fn keep_in(
         ));
         return Ok(None);
     }
+    look_for_others(resolved, run.as_deref(), checkpoint.as_ref())?;
     let folder = match run {
         Some(run) => {
             let folder = RunFolder::go_on(&run, &resolved.toml).map_err(refused)?;
             limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
             folder
         }
-        None => {
-            if checkpoint.is_none() {
-                look_for_others(resolved)?;
-            }
-            make_folder(resolved, file, output)?
-        }
+        None => make_folder(resolved, file, output)?,
     };
     Ok(Some(KeptIn { folder, job_text: resolved.toml.clone(), resumed: checkpoint }))
 }
 
-/// A run that begins anew saves where no other has: it would go on from what that one has left there, and replace it. That a
-/// bucket has a wrong name or key is found now, too, and not when the first checkpoint is due.
-fn look_for_others(resolved: &Resolved) -> Result<(), Failure> {
-    let checkpoints = resolved.job.training().and_then(|training| training.checkpoint.as_ref());
-    let Some(to) = checkpoints.and_then(|checkpoints| checkpoints.to.clone()) else { return Ok(()) };
-    let all = match (checkpoint::all(&to), &to) {
+/// A run saves where no other has, unless it goes on from there: it would replace what that one has left. That a bucket has a wrong
+/// name or key is found now, too, and not when the first checkpoint is due. `run`: the folder in which it goes on; `from`: the
+/// checkpoint from which.
+fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>) -> Result<(), Failure> {
+    let training = resolved.job.training().filter(|training| training.checkpoint.is_some());
+    let Some(training) = training.filter(|_| !run.is_some_and(|run| run.join(JOB).exists())) else {
+        return Ok(());
+    };
+    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
+    let place = match run {
+        Some(run) => checkpoint::placed(to, run),
+        None => match to {
+            Some(to) => to,
+            // In a folder of its own.
+            None => return Ok(()),
+        },
+    };
+    let all = match (checkpoint::all(&place), &place) {
         (Ok(all), _) => all,
         // A folder may come to be there.
         (Err(_), Place::Folder(_)) => return Ok(()),
@@ -167,10 +175,11 @@ fn look_for_others(resolved: &Resolved) -> Result<(), Failure> {
             return Err(Failure::usage(format_args!("checkpoint.to: {error:#}")));
         }
     };
-    let Some(last) = all.last() else { return Ok(()) };
+    let goes_on_there = from.is_some_and(|from| all.iter().any(|one| one.is_same(from)));
+    let Some(last) = all.last().filter(|_| !goes_on_there) else { return Ok(()) };
     let there = counted(all.len() as u64, "checkpoint");
     Err(Failure::usage(format_args!(
-        "checkpoint.to: `{to}` holds {there} of another run\n  \
+        "`{place}` holds {there} of another run\n  \
          hint: --resume {last} goes on from the last one; --set checkpoint.to=PLACE saves in another place"
     )))
 }
@@ -188,18 +197,8 @@ fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) ->
     });
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
-    let within = explicit.map(|run| checkpoint::placed(None, run));
-    let checkpoints = within.as_ref().map(checkpoint::all).transpose()?.unwrap_or_default();
-    let checkpoints: Vec<PathBuf> =
-        checkpoints.iter().filter_map(Place::folder).map(Path::to_owned).collect();
-    let explicit = explicit.map(|path| Explicit {
-        path,
-        overwrite: output.overwrite,
-        reads: &reads,
-        checkpoints: &checkpoints,
-    });
+    let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
     let folder = RunFolder::create(&resolved.job.name, explicit.as_ref()).map_err(refused)?;
-    within.iter().try_for_each(checkpoint::remove_all)?;
     limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
     folder.write_job(&resolved.toml).map_err(refused)?;
     Ok(folder)

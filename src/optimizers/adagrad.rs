@@ -43,12 +43,12 @@ impl UpdateRule for Adagrad {
         false
     }
 
-    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]> {
         Some(&[Hindrance("weight decay", |adagrad| adagrad.weight_decay != 0.0)])
     }
 
-    fn rows() -> Option<&'static [Hindrance<Self>]> {
-        Adagrad::sparse()
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]> {
+        Adagrad::sparse_hindrances()
     }
 
     fn row_rule(&self) -> Option<&dyn RowRule> {

@@ -39,12 +39,12 @@ impl UpdateRule for Adam {
         false
     }
 
-    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
     /// The lazy variant, torch.optim.SparseAdam, has neither.
-    fn rows() -> Option<&'static [Hindrance<Self>]> {
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]> {
         Some(&[
             Hindrance("amsgrad", |adam| adam.amsgrad),
             Hindrance("weight decay", |adam| adam.weight_decay != 0.0),

@@ -34,11 +34,11 @@ impl UpdateRule for Adamax {
         false
     }
 
-    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows() -> Option<&'static [Hindrance<Self>]> {
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 

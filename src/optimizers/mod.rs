@@ -70,8 +70,8 @@ macro_rules! optimizers {
             name: stringify!($file),
             doc: <$Type as Options>::DOC,
             keys: <$Type as Options>::KEYS,
-            sparse: || where_possible(<$Type as UpdateRule>::sparse()),
-            rows: || where_possible(<$Type as UpdateRule>::rows()),
+            sparse: || where_possible(<$Type as UpdateRule>::sparse_hindrances()),
+            rows: || where_possible(<$Type as UpdateRule>::row_hindrances()),
             read: |table| Some(OptimizerSpec::$Type(<$Type as Options>::read(table)?)),
         },)*];
 
@@ -106,14 +106,14 @@ macro_rules! optimizers {
             /// Why it does not apply sparse gradients, if so.
             pub fn refuses_sparse(&self) -> Option<Hindered> {
                 match self {
-                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::sparse(), options),)*
+                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::sparse_hindrances(), options),)*
                 }
             }
 
             /// Why it does not update single rows of a table, the others left as they are, if so.
             pub fn refuses_rows(&self) -> Option<Hindered> {
                 match self {
-                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::rows(), options),)*
+                    $(OptimizerSpec::$Type(options) => Hindered::of(<$Type as UpdateRule>::row_hindrances(), options),)*
                 }
             }
 

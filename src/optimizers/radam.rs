@@ -35,11 +35,11 @@ impl UpdateRule for RAdam {
         false
     }
 
-    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 
-    fn rows() -> Option<&'static [Hindrance<Self>]> {
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]> {
         None
     }
 

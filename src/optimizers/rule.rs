@@ -22,12 +22,12 @@ pub trait UpdateRule: Debug {
     fn reads_lr_once(&self) -> bool;
 
     /// What keeps it from applying sparse gradients. None: it never does.
-    fn sparse() -> Option<&'static [Hindrance<Self>]>
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]>
     where
         Self: Sized;
 
     /// What keeps it from updating single rows of a table, the others left as they are. None: it never does.
-    fn rows() -> Option<&'static [Hindrance<Self>]>
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]>
     where
         Self: Sized;
 
@@ -69,7 +69,7 @@ impl fmt::Display for Hindered {
     }
 }
 
-/// Of something that an optimizer does: what stands behind its name in a hint. None: it never does it.
+/// The options without which an optimizer does something: what stands behind its name in a hint. None: it never does it.
 pub(super) fn where_possible<Rule>(hindrances: Option<&[Hindrance<Rule>]>) -> Option<String> {
     let options: Vec<&str> = hindrances?.iter().map(|Hindrance(option, _)| *option).collect();
     Some(format!(" without {}", options.join(" and ")))

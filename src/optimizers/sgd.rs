@@ -53,15 +53,15 @@ impl UpdateRule for Sgd {
         false
     }
 
-    fn sparse() -> Option<&'static [Hindrance<Self>]> {
+    fn sparse_hindrances() -> Option<&'static [Hindrance<Self>]> {
         Some(&[
             Hindrance("momentum", |sgd| sgd.momentum != 0.0),
             Hindrance("weight decay", |sgd| sgd.weight_decay != 0.0),
         ])
     }
 
-    fn rows() -> Option<&'static [Hindrance<Self>]> {
-        Sgd::sparse()
+    fn row_hindrances() -> Option<&'static [Hindrance<Self>]> {
+        Sgd::sparse_hindrances()
     }
 
     fn row_rule(&self) -> Option<&dyn RowRule> {

@@ -1,7 +1,5 @@
 //! What all ranks have to agree on: the job, and the plug-ins and TorchScript that it names by their files.
 
-use std::io::Read as _;
-
 use anyhow::{Context as _, Result};
 use sha2::{Digest, Sha256};
 use toml::Value;
@@ -45,9 +43,8 @@ pub fn of(resolved: &Resolved) -> Result<Agreement> {
     }
     for module in training.map_or(&[][..], |training| training.modules.as_slice()) {
         if let Some(script) = module.torchscript() {
-            let mut bytes = Vec::new();
-            let read = files::open_regular(&script.file).and_then(|mut file| file.read_to_end(&mut bytes));
-            read.with_context(|| script.file.display().to_string())?;
+            let bytes =
+                files::read_regular(&script.file).with_context(|| script.file.display().to_string())?;
             add(format!("modules.{}.torchscript, its file", module.name), bytes);
         }
     }

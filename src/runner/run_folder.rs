@@ -29,9 +29,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use self::lock::lock;
+use super::checkpoint;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 use crate::human::counted;
+use crate::job::Place;
 
 pub const JOB: &str = "job.toml";
 pub const METRICS: &str = "metrics.jsonl";
@@ -228,12 +230,12 @@ impl RunFolder {
         files::make_folders(path).with_context(what)?;
         if !lock::is_locked(path) {
             // One that is refused stays as it is, without a lock of ours in it.
-            explicit.may_remove(&files_of_a_run(path).with_context(what)?)?;
+            explicit.may_remove(&left_by_a_run(path).with_context(what)?)?;
         }
         let lock = lock(path)?;
-        let old = files_of_a_run(path).with_context(what)?;
-        explicit.may_remove(&old)?;
-        for file in old {
+        explicit.may_remove(&left_by_a_run(path).with_context(what)?)?;
+        checkpoint::remove_all(&checkpoint::placed(None, path))?;
+        for file in files_of_a_run(path).with_context(what)? {
             fs::remove_file(&file)
                 .with_context(|| format!("cannot remove `{}` of an earlier run", file.display()))?;
         }
@@ -277,20 +279,17 @@ pub struct Explicit<'a> {
     pub overwrite: bool,
     /// What this run reads: nothing of it is removed.
     pub reads: &'a [PathBuf],
-    /// The checkpoints of an earlier run in it. Whoever overwrites that run removes them when the folder is made.
-    pub checkpoints: &'a [PathBuf],
 }
 
 impl Explicit<'_> {
     /// F-4: whether this run may take the place of the one that has left these files.
     fn may_remove(&self, old: &[PathBuf]) -> Result<(), FolderInUse> {
         let folder = self.path.to_owned();
-        let old = old.iter().chain(self.checkpoints);
-        if let Some(read) = self.reads.iter().find(|read| old.clone().any(|old| is_same_file(old, read))) {
+        if let Some(read) = self.reads.iter().find(|read| old.iter().any(|old| has(old, read))) {
             return Err(FolderInUse::Reads { folder, file: read.clone() });
         }
-        if !self.overwrite && old.clone().next().is_some() {
-            let files = old.filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
+        if !self.overwrite && !old.is_empty() {
+            let files = old.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned()));
             return Err(FolderInUse::HoldsRun { folder, files: files.collect() });
         }
         Ok(())
@@ -356,6 +355,13 @@ impl MetricsFile {
 }
 
 /// Those of [`FILES`] that are in `folder`, and what a writer that was killed has left of one.
+/// Files and checkpoints.
+fn left_by_a_run(folder: &Path) -> Result<Vec<PathBuf>> {
+    let checkpoints = checkpoint::all(&checkpoint::placed(None, folder))?;
+    let checkpoints = checkpoints.iter().filter_map(Place::folder).map(Path::to_owned);
+    Ok(files_of_a_run(folder)?.into_iter().chain(checkpoints).collect())
+}
+
 fn files_of_a_run(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> =
         FILES.iter().map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok()).collect();
@@ -371,8 +377,9 @@ fn files_of_a_run(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+/// Whether a file, or a folder, is this file or has it in it.
+fn has(old: &Path, file: &Path) -> bool {
+    matches!((old.canonicalize(), file.canonicalize()), (Ok(old), Ok(file)) if file.starts_with(&old))
 }
 
 /// A job's name as part of a path.

@@ -37,7 +37,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &Receiver<()>) -> Result<()> {
     let setup = Setup::read(folder);
     let exporters = Exporters::of(&setup, folder);
-    go_on(folder, &setup, exporters, shown, ended)
+    watch_until(folder, &setup, exporters, shown, ended)
 }
 
 /// Shows the run in `folder` until `ended` says that no more will come. Nobody is told: it may be somebody else's run, and those
@@ -46,10 +46,10 @@ pub fn follow(folder: &Path, shown: Option<&watch::Sender<Arc<Shown>>>, ended: &
 /// # Errors
 /// When a file of the run cannot be read.
 pub fn look_on(folder: &Path, shown: &watch::Sender<Arc<Shown>>, ended: &Receiver<()>) -> Result<()> {
-    go_on(folder, &Setup::read(folder), Exporters(Vec::new()), Some(shown), ended)
+    watch_until(folder, &Setup::read(folder), Exporters(Vec::new()), Some(shown), ended)
 }
 
-fn go_on(
+fn watch_until(
     folder: &Path,
     setup: &Setup,
     mut exporters: Exporters,

@@ -20,7 +20,7 @@ use crate::human::{cut, one_line};
 use crate::metrics::Watched as Decides;
 use crate::runner::checkpoint;
 use crate::runner::metrics::Summary;
-use crate::runner::run_folder::METRICS;
+use crate::runner::run_folder::{JOB, METRICS};
 use crate::watch::run::Watched;
 
 /// What a run writes to its terminal.
@@ -173,8 +173,11 @@ impl Trial {
         Ok(())
     }
 
-    /// Of what cannot be read, the run itself says more.
+    /// Whether this run has saved anything, and not another sweep's. Of what cannot be read, the run itself says more.
     fn has_saved(&self) -> bool {
+        if !self.folder.join(JOB).exists() {
+            return false;
+        }
         let to = match &self.planned.saves {
             Saves::Nothing => return false,
             Saves::InFolder => None,

@@ -103,6 +103,12 @@ impl Place {
         }
     }
 
+    /// Whether both lead to the same, where that can be told.
+    pub fn is_same(&self, other: &Place) -> bool {
+        let real = |place: &Place| place.folder().and_then(|folder| folder.canonicalize().ok());
+        self == other || real(self).is_some_and(|one| Some(one) == real(other))
+    }
+
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Place::Folder(path) => Some(path),

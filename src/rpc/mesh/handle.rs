@@ -68,12 +68,6 @@ impl Mesh {
         &self.0.peers
     }
 
-    /// How many ranks, this one among them, are reached at this one's host, and so share its machine.
-    pub(in crate::rpc) fn ranks_here(&self) -> usize {
-        let own = self.0.peers[self.rank().index()].host();
-        self.0.peers.iter().filter(|peer| peer.host() == own).count()
-    }
-
     /// Runs `method` on rank `to`, which may be this one. Never blocks; the deadline is the job's `rpc_timeout`.
     pub fn call(&self, to: Rank, method: &'static str, message: Message) -> Pending {
         self.call_within(to, method, message, self.0.shared.rpc_timeout)

@@ -24,9 +24,10 @@ use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::types::config::MeshConfig;
 use crate::rpc::types::end::{Cause, End, LostRank};
 use crate::rpc::types::join_error::JoinError;
+use crate::rpc::types::peer::Peer;
 use crate::rpc::types::waiting::Waiting;
 use crate::rpc::wait::park::{park_on, this_thread_serves};
-use crate::rpc::wait::spin;
+use crate::rpc::wait::spin::{self, MaySpin};
 use crate::topology::Rank;
 
 /// From the moment that all ranks have come to rank 0 until each has reached all the others.
@@ -80,10 +81,10 @@ fn start(config: MeshConfig, methods: Methods, mut say: impl FnMut(Waiting)) -> 
             }
         }
     };
-    let mesh = park_on(joined, None)
+    let (mesh, may_spin) = park_on(joined, None)
         .expect("without a limit")
         .unwrap_or_else(|_| Err(JoinError::Thread(std::io::Error::other("it panicked"))))?;
-    spin::share_machine(mesh.ranks_here());
+    may_spin.apply();
     Ok(mesh)
 }
 
@@ -92,9 +93,9 @@ async fn run(
     shared: Arc<Shared>,
     methods: Methods,
     waiting: mpsc::UnboundedSender<Waiting>,
-    started: oneshot::Sender<Result<Mesh, JoinError>>,
+    started: oneshot::Sender<Result<(Mesh, MaySpin), JoinError>>,
 ) {
-    let deadline = Instant::now() + config.join_timeout;
+    let (own, deadline) = (config.rank, Instant::now() + config.join_timeout);
     let (commands, queue) = mpsc::unbounded_channel();
     let (done, outcomes) = mpsc::unbounded_channel();
     let world = match join::meet(config, deadline, waiting).await {
@@ -102,8 +103,9 @@ async fn run(
         Err(error) => return drop(started.send(Err(error))),
     };
     let World { members, joined, others } = world;
+    let may_spin = MaySpin::among(ranks_here(own, &members, &joined));
+    may_spin.apply();
     let mesh = Mesh::new(shared.clone(), commands, members.clone());
-    spin::share_machine(mesh.ranks_here());
     let net = Net::new(shared, Arc::downgrade(mesh.inner()), members, methods, done);
     // Whoever is connected is heard from here on: should a rank be lost, all learn which.
     for joined in joined {
@@ -115,7 +117,7 @@ async fn run(
     spawn_local(net.clone().deliver_outcomes(outcomes));
     spawn_local(spin::keep_spinning());
     let outcome = match net.connect_to_all(others, deadline + CONNECT_LIMIT).await {
-        Ok(()) => Ok(mesh),
+        Ok(()) => Ok((mesh, may_spin)),
         Err(error) => {
             // With its last handle gone this rank leaves, too.
             drop(mesh);
@@ -127,6 +129,17 @@ async fn run(
     net.stopped.notified().await;
     // Let the answers of the last calls out before their tasks go with the runtime.
     tokio::task::yield_now().await;
+}
+
+/// How many ranks share this one's machine, itself among them: by their connections, or, where there is none yet, by the hosts in
+/// their addresses. (That of rank 0 is as the job has it, and may be a name.)
+fn ranks_here(own: Rank, members: &[Peer], joined: &[Joined]) -> usize {
+    let host = members[own.index()].host();
+    let is_here = |peer: &Peer| match joined.iter().find(|joined| joined.rank == peer.rank) {
+        Some(joined) => joined.stream.is_near(),
+        None => peer.host() == host,
+    };
+    members.iter().filter(|peer| is_here(peer)).count()
 }
 
 impl Net {

@@ -24,7 +24,7 @@ use crate::rpc::transport::reaper::Reaper;
 use crate::rpc::types::error::{CallError, CallErrorKind, without_frames};
 use crate::rpc::types::permit::Permit;
 use crate::rpc::wait::park::this_thread_serves;
-use crate::rpc::wait::spin;
+use crate::rpc::wait::spin::{self, MaySpin};
 use crate::topology::Rank;
 
 pub(crate) struct Job {
@@ -74,10 +74,10 @@ impl Worker {
             .on_thread_park(spin::begin_wait)
             .build()?;
         let (jobs, queue) = mpsc::unbounded_channel();
-        let spins = spin::as_here();
+        let may_spin = MaySpin::of_this_thread();
         thread::Builder::new().name(format!("serve-{peer}")).stack_size(STACK_BYTES).spawn(move || {
             this_thread_serves();
-            spins();
+            may_spin.apply();
             LocalSet::new().block_on(&runtime, serve(queue, done));
         })?;
         Ok(Worker { jobs })

@@ -30,6 +30,11 @@ impl Stream {
         self.socket.ends()
     }
 
+    /// Whether it stays inside this machine, as far as its ends tell.
+    pub fn is_near(&self) -> bool {
+        self.socket.is_near()
+    }
+
     /// Whether the other end is a process of this one's user, on this machine.
     pub fn is_own(&self) -> bool {
         self.socket.is_own()

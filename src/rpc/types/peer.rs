@@ -13,7 +13,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Of its address.
+    /// The host in its address.
     pub(in crate::rpc) fn host(&self) -> &str {
         self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host)
     }

@@ -6,11 +6,11 @@
 //! thread's own last waits.) Nobody spins where more ranks share a machine than it has cores: each core has work then.
 
 use std::cell::Cell;
-use std::num::NonZero;
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::unistd::{SysconfVar, sysconf};
 use tokio::sync::Notify;
 
 /// Waits that are shorter are short; nobody spins for longer.
@@ -23,17 +23,25 @@ thread_local! {
     static THIS_THREAD: Rc<Spin> = Rc::default();
 }
 
-/// This thread may spin, or never does, as one of so many ranks on this machine.
-pub(in crate::rpc) fn share_machine(ranks: usize) {
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let may_spin = ranks <= cores;
-    THIS_THREAD.with(|thread| thread.never.set(!may_spin));
-}
+/// Whether a thread ever spins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rpc) struct MaySpin(bool);
 
-/// Has the thread that runs what is returned spin where the one that calls this may.
-pub(in crate::rpc) fn as_here() -> impl FnOnce() + Send {
-    let never = THIS_THREAD.with(|thread| thread.never.get());
-    move || THIS_THREAD.with(|thread| thread.never.set(never))
+impl MaySpin {
+    /// As one of so many ranks on this machine. (Cores that it has and this process may not use count: others may have those.)
+    pub fn among(ranks: usize) -> MaySpin {
+        let cores = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten().unwrap_or(1);
+        MaySpin(ranks as i64 <= cores)
+    }
+
+    pub fn of_this_thread() -> MaySpin {
+        MaySpin(THIS_THREAD.with(|thread| !thread.never.get()))
+    }
+
+    /// This thread does as it says from now on.
+    pub fn apply(self) {
+        THIS_THREAD.with(|thread| thread.never.set(!self.0));
+    }
 }
 
 /// This thread has nothing to do from now on.
@@ -153,10 +161,9 @@ mod tests {
     #[test]
     fn nobody_spins_where_ranks_are_many() {
         let spins = |ranks| {
-            share_machine(ranks);
-            let inherits = as_here();
             let worker = thread::spawn(move || {
-                inherits();
+                MaySpin::among(ranks).apply();
+                assert_eq!(MaySpin::of_this_thread(), MaySpin::among(ranks));
                 THIS_THREAD.with(|thread| thread.spins(wait(thread, 8, MOMENT, Instant::now())))
             });
             worker.join().unwrap()

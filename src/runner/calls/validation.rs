@@ -60,7 +60,7 @@ body! {
 pub(in crate::runner) struct Found {
     /// None: nothing was decided.
     pub figures: Option<Figures>,
-    /// It, if it is the best so far.
+    /// This validation's record, if it is the best so far.
     pub best: Option<EvalRecord>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result, bail};
@@ -38,6 +38,8 @@ pub struct Coordinator {
     resumed: Option<Place>,
     autograd: Arc<Autograd>,
     state: Mutex<State>,
+    /// At what lies there.
+    looked: Once,
     /// Counts changes of the state that somebody may wait for.
     changed: watch::Sender<u64>,
 }
@@ -52,8 +54,8 @@ struct State {
     writing: Option<JoinHandle<Result<()>>>,
     /// What the next checkpoints build on, and how many do.
     base: Option<(Base, u64)>,
-    /// The steps of the checkpoints that may lie there: those that the run has found, and its own (CP-5).
-    known: BTreeSet<u64>,
+    /// The steps of the checkpoints that may lie there: those that the run has found, and its own (CP-5). None: it has not looked.
+    known: Option<BTreeSet<u64>>,
     failures: Failures,
     /// The run is to stop: the next checkpoint is its last.
     stops: bool,
@@ -81,9 +83,6 @@ impl Coordinator {
         autograd: &Arc<Autograd>,
     ) -> Arc<Coordinator> {
         let within = within(training, run);
-        let saves = training.checkpoint.is_some() && training.task == Task::Train;
-        // What cannot be done now is told when something is to be written there.
-        let known = saves.then(|| begin_in(&within).unwrap_or_default()).unwrap_or_default();
         Arc::new(Coordinator {
             name: job.name.clone(),
             world_size: job.cluster.world_size.0,
@@ -93,7 +92,8 @@ impl Coordinator {
             job_text,
             resumed,
             autograd: autograd.clone(),
-            state: Mutex::new(State { known, ..State::default() }),
+            state: Mutex::default(),
+            looked: Once::new(),
             changed: watch::Sender::new(0),
         })
     }
@@ -298,8 +298,8 @@ impl Coordinator {
         held: impl FnOnce(),
     ) -> Result<()> {
         let store = store::open(&self.within)?;
-        self.look_for_others(&*store)?;
         let writing = Writing::begin(&*store, step)?;
+        self.refuse_others(&*store)?;
         let place = text(writing.place())?;
         let owners = self.owners();
         let base = self.base(&*store, checkpoints)?;
@@ -325,8 +325,8 @@ impl Coordinator {
             parts.push(part);
         }
         let job = (self.name.as_str(), self.job_text.as_str());
+        lock(&self.state).known.get_or_insert_default().insert(step);
         let (place, this) = writing.finish(job, self.world_size, trainers, base, parts)?;
-        lock(&self.state).known.insert(step);
         match rows {
             SavedRows::All => {}
             SavedRows::Base => lock(&self.state).base = Some((this, 0)),
@@ -338,11 +338,22 @@ impl Coordinator {
         remove_old(&*store, checkpoints.keep, best)
     }
 
+    /// Removes what an earlier attempt has left unfinished. All ranks are here, so it has ended, and what its replicas have saved
+    /// when they lost a rank is there. What cannot be done now is told when something is to be written.
+    fn look_at_place(&self) {
+        if self.checkpoints.is_none() || self.training.task != Task::Train {
+            return;
+        }
+        let Ok(store) = store::open(&self.within) else { return };
+        let _ = store.remove_unfinished();
+        lock(&self.state).known = store.steps().ok().map(BTreeSet::from_iter);
+    }
+
     /// CP-5: two runs would remove one another's as old ones.
-    fn look_for_others(&self, store: &dyn Store) -> Result<()> {
-        let known = &lock(&self.state).known;
-        // Where nothing can be listed, nothing can be begun.
-        let steps = store.steps().unwrap_or_default();
+    fn refuse_others(&self, store: &dyn Store) -> Result<()> {
+        let steps = store.steps()?;
+        let mut now = lock(&self.state);
+        let known = now.known.get_or_insert_with(|| steps.iter().copied().collect());
         let Some(&other) = steps.iter().find(|step| !known.contains(step)) else { return Ok(()) };
         bail!(
             "`{}` is of another run, which saves in the same place\n  hint: give each its own checkpoint.to",
@@ -415,6 +426,7 @@ impl Coordinator {
     }
 
     fn resumed_from(&self) -> Result<FromAndTo> {
+        self.looked.call_once(|| self.look_at_place());
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
@@ -471,13 +483,6 @@ impl Coordinator {
     fn notify(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
-}
-
-/// Removes what is unfinished, and gives the steps of the checkpoints that lie there.
-fn begin_in(within: &Place) -> Result<BTreeSet<u64>> {
-    let store = store::open(within)?;
-    store.remove_unfinished()?;
-    Ok(store.steps()?.into_iter().collect())
 }
 
 /// Where the checkpoints of a run are.

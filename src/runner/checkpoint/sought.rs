@@ -101,11 +101,12 @@ pub fn judged_before(place: &Place) -> Vec<Figures> {
     store::open(place).map(|store| opened::judged_before(&*store, STATE)).unwrap_or_default()
 }
 
-/// Removes those in `within`, whole or not.
+/// Removes those in `within`, and what is unfinished.
 ///
 /// # Errors
 /// The place cannot be written to.
 pub fn remove_all(within: &Place) -> Result<()> {
     let store = store::open(within)?;
-    store.steps()?.into_iter().try_for_each(|step| store.remove(step))
+    store.steps()?.into_iter().try_for_each(|step| store.remove(step))?;
+    store.remove_unfinished()
 }

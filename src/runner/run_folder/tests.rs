@@ -38,7 +38,7 @@ fn runs_that_start_in_the_same_second_get_folders_of_their_own() {
 }
 
 fn create_at(path: &Path, overwrite: bool, reads: &[PathBuf]) -> Result<RunFolder> {
-    RunFolder::create("digits", Some(&Explicit { path, overwrite, reads, checkpoints: &[] }))
+    RunFolder::create("digits", Some(&Explicit { path, overwrite, reads }))
 }
 
 #[test]

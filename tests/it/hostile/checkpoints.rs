@@ -190,5 +190,5 @@ fn a_manifest_that_names_files_elsewhere_is_refused_and_so_is_a_pipe_or_one_of_a
     assert!(refused().contains("has 314572800 bytes; 268435456 are possible"), "{}", refused());
     fs::remove_file(&manifest).unwrap();
     nix::unistd::mkfifo(&manifest, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(refused().contains("manifest.json` is not a regular file"), "{}", refused());
+    assert!(refused().contains("manifest.json`: it is not a regular file"), "{}", refused());
 }

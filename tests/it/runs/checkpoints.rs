@@ -295,6 +295,11 @@ fn a_run_that_begins_anew_does_so_where_no_other_has_saved() {
         stderr(&output)
     );
     assert_eq!(checkpoints(folder.path()), all);
+    let shards = fs::read_dir(last).unwrap().map(|entry| entry.unwrap().path());
+    let shard = shards.into_iter().find(|path| path.extension().is_some_and(|name| name == "safetensors"));
+    let from = format!("modules.net.weights={}", shard.unwrap().display());
+    assert_code(&finish(&mut begin(folder.path(), &[&ROUNDS[..], &[&from]].concat(), &overwrites)), 2);
+    assert_eq!(checkpoints(folder.path()), all);
     // Nor are older steps kept beside those of the run that has overwritten them.
     let shorter = [ROUNDS[0], "train.steps=20", "checkpoint.every_steps=10"];
     assert_code(&finish(&mut begin(folder.path(), &shorter, &overwrites)), 0);
@@ -311,27 +316,51 @@ fn a_run_that_begins_anew_does_so_where_no_other_has_saved() {
 
     let into_one = [&ROUNDS[..], &["checkpoint.to=kept", "checkpoint.keep=1"]].concat();
     assert_code(&finish(&mut begin(folder.path(), &into_one, &["--run-dir", "ONE"])), 0);
+    let kept = fs::read_dir(folder.path().join("kept")).unwrap().next().unwrap().unwrap();
+    let kept = format!("kept/{}", kept.file_name().into_string().unwrap());
     let output = finish(&mut begin(folder.path(), &into_one, &["--run-dir", "OTHER"]));
     assert_code(&output, 2);
-    insta::assert_snapshot!(said(&output, folder.path()), @"");
+    let wanted = format!(
+        "error: `kept` holds 1 checkpoint of another run\n  \
+         hint: --resume {kept} goes on from the last one; --set checkpoint.to=PLACE saves in another place\n"
+    );
+    assert_eq!(said(&output, folder.path()), wanted);
+    // Nor does a run that goes on from elsewhere.
+    let elsewhere = ["--run-dir", "OTHER", "--resume", last];
+    assert_code(&finish(&mut begin(folder.path(), &into_one, &elsewhere)), 2);
+    assert!(!folder.path().join("OTHER").exists());
+    // That hint leads on.
+    let longer = [&into_one[..], &["train.steps=80"]].concat();
+    assert_code(&finish(&mut begin(folder.path(), &longer, &["--run-dir", "OTHER", "--resume", &kept])), 0);
 }
 
 /// Each would remove the other's as old ones.
 #[test]
-fn of_two_runs_that_save_in_one_place_the_second_says_so() {
+fn of_two_runs_that_save_in_one_place_one_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let settings =
-        ["train.consistency=bsp", "train.steps=4000", "checkpoint.every_steps=1000", "checkpoint.to=kept"];
+    let settings = [
+        "train.consistency=bsp",
+        "train.steps=3000",
+        "checkpoint.every_steps=10",
+        "checkpoint.to=kept",
+        "checkpoint.most_failures=3",
+    ];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
-    wait_for_metrics(folder.path(), |metrics| last_step(metrics) > 10);
-    let of_other = folder.path().join("kept/step-0000000007");
+    let kept = folder.path().join("kept");
+    eventually("a checkpoint", || fs::read_dir(&kept).is_ok_and(|all| all.count() > 0));
+    let of_other = kept.join("step-0000000007");
     fs::create_dir_all(&of_other).unwrap();
     fs::write(of_other.join("manifest.json"), b"{}").unwrap();
     let output = wait(launcher);
     assert_code(&output, 1);
     let text = said(&output, folder.path());
-    assert!(text.contains("`FOLDER/kept/step-0000000007` is of another run"), "{text}");
-    assert_eq!(fs::read_dir(folder.path().join("kept")).unwrap().count(), 1);
+    assert!(
+        text.contains(
+            "checkpoint.most_failures = 3 one after another: `FOLDER/kept/step-0000000007` is of another run"
+        ),
+        "{text}"
+    );
+    assert!(of_other.join("manifest.json").is_file());
 }
 
 /// A signal while it trains: a checkpoint, the line to go on with, and that line leads to the model that would have been.

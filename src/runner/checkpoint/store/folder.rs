@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context as _, Result, ensure};
-use nix::fcntl::OFlag;
+use anyhow::{Context as _, Result};
 
 use super::{MANIFEST, Sink, Source, Store, name, step_of};
 use crate::files;
@@ -95,12 +94,9 @@ impl Store for Folder {
     fn open(&self, file: &str) -> Result<Box<dyn Source>> {
         let path = self.path.join(file);
         let cannot_read = || format!("cannot read `{}`", path.display());
-        // To open a pipe would wait for whoever writes to it.
-        let opened = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
-        let file = opened.with_context(cannot_read)?;
-        let found = file.metadata().with_context(cannot_read)?;
-        ensure!(found.is_file(), "`{}` is not a regular file", path.display());
-        Ok(Box::new(OpenFile { bytes: found.len(), file }))
+        let file = files::open_regular(&path).with_context(cannot_read)?;
+        let bytes = file.metadata().with_context(cannot_read)?.len();
+        Ok(Box::new(OpenFile { bytes, file }))
     }
 
     fn create(&self, file: &str, _bytes: u64) -> Result<Box<dyn Sink>> {
