@@ -41,13 +41,8 @@ impl Folder {
     }
 
     fn clear(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
-        Ok(())
+        let unfinished = self.names()?.into_iter().filter(|name| name.starts_with(UNFINISHED));
+        unfinished.map(|name| fs::remove_dir_all(self.path.join(name))).collect()
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
