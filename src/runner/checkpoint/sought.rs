@@ -37,7 +37,9 @@ impl Sought {
             checkpoint.verify()?;
             return Ok((Some(checkpoint), Vec::new()));
         }
-        let (found, wrong) = newest(&within)?;
+        // A job may save elsewhere than in the folder that is named; one that is not there is a mistake all the same.
+        let is_there = named.as_ref().and_then(Place::folder).is_none_or(Path::exists);
+        let (found, wrong) = if is_there { newest(&within)? } else { (None, Vec::new()) };
         if found.is_none() {
             if let Some(first) = wrong.into_iter().next() {
                 return Err(first.context(format!("no checkpoint in `{within}` is whole")));

@@ -26,12 +26,17 @@ pub struct Arrival<C: Call> {
     pub answer: Answer<C>,
 }
 
-pub struct Answer<C: Call>(oneshot::Sender<C::Reply>);
+pub struct Answer<C: Call>(oneshot::Sender<Result<C::Reply, CallError>>);
 
 impl<C: Call> Answer<C> {
     pub fn send(self, reply: C::Reply) {
         // Whoever is gone is found lost.
-        let _ = self.0.send(reply);
+        let _ = self.0.send(Ok(reply));
+    }
+
+    /// Whichever of the two ends the job, it says why.
+    pub fn refuse(self, why: &anyhow::Error) {
+        let _ = self.0.send(Err(CallError::failed(format_args!("{why:#}"))));
     }
 }
 
@@ -59,7 +64,7 @@ impl<C: Call> Meeting<C> {
         if self.given.try_send(Arrival { from, call, answer: Answer(answer) }).is_err() {
             return Err(CallError::failed("more trainers have come than there are"));
         }
-        answered.await.map_err(|_| CallError::failed("the first trainer has ended"))
+        answered.await.unwrap_or_else(|_| Err(CallError::failed("the first trainer has ended")))
     }
 
     /// Waits for all of them; in the order of their ranks.

@@ -225,8 +225,15 @@ impl<'a> Validations<'a> {
             others.push((about, batches, states));
             waiting.push(answer);
         }
-        let decided = decide(&mut self.rules, counted.together(job, others)?).context("the validation")?;
-        let (verdict, found) = decided;
+        let decided = counted.together(job, others);
+        let decided = decided.and_then(|result| decide(&mut self.rules, result).context("the validation"));
+        let (verdict, found) = match decided {
+            Ok(decided) => decided,
+            Err(error) => {
+                waiting.into_iter().for_each(|answer| answer.refuse(&error));
+                return Err(error);
+            }
+        };
         for answer in waiting {
             let Verdict { stop, lr_factor } = verdict;
             answer.send(Judged { stop, lr_factor, found: Json(found.clone()) });

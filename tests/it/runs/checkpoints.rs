@@ -326,8 +326,19 @@ fn a_run_that_begins_anew_does_so_where_no_other_has_saved() {
     );
     assert_eq!(said(&output, folder.path()), wanted);
     // Nor does a run that goes on from elsewhere.
-    let elsewhere = ["--run-dir", "OTHER", "--resume", last];
-    assert_code(&finish(&mut begin(folder.path(), &into_one, &elsewhere)), 2);
+    let of_shorter = checkpoints(folder.path()).pop().unwrap();
+    let elsewhere = ["--run-dir", "OTHER", "--resume", of_shorter.to_str().unwrap()];
+    let output = finish(&mut begin(folder.path(), &into_one, &elsewhere));
+    assert_code(&output, 2);
+    assert!(
+        said(&output, folder.path()).contains("`FOLDER/kept` holds 1 checkpoint of another run"),
+        "{}",
+        stderr(&output)
+    );
+    // What is not there any more is nothing to go on from, wherever the job saves.
+    let output = finish(&mut begin(folder.path(), &into_one, &["--run-dir", "OTHER", "--resume", last]));
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("there is no checkpoint in"), "{}", stderr(&output));
     assert!(!folder.path().join("OTHER").exists());
     // That hint leads on.
     let longer = [&into_one[..], &["train.steps=80"]].concat();
