@@ -41,8 +41,8 @@ impl Folder {
     }
 
     fn clear(&self) -> io::Result<()> {
-        let unfinished = self.names()?.into_iter().filter(|name| name.starts_with(UNFINISHED));
-        unfinished.map(|name| fs::remove_dir_all(self.path.join(name))).collect()
+        let mut unfinished = self.names()?.into_iter().filter(|name| name.starts_with(UNFINISHED));
+        unfinished.try_for_each(|name| fs::remove_dir_all(self.path.join(name)))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
