@@ -158,15 +158,10 @@ fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>
     let Some(training) = training.filter(|_| !run.is_some_and(|run| run.join(JOB).exists())) else {
         return Ok(());
     };
-    let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
-    let place = match run {
-        Some(run) => checkpoint::placed(to, run),
-        None => match to {
-            Some(to) => to,
-            // In a folder of its own.
-            None => return Ok(()),
-        },
-    };
+    let to = || training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
+    let place = run.map(|run| checkpoint::within(training, run)).or_else(to);
+    // In a folder of its own there are none.
+    let Some(place) = place else { return Ok(()) };
     let all = match (checkpoint::all(&place), &place) {
         (Ok(all), _) => all,
         // A folder may come to be there.

@@ -279,6 +279,7 @@ mod tests {
         );
         let problem = |token| Access::at("10.0.0.1".parse().unwrap(), token).err().unwrap();
         assert!(problem(None).contains("there is no token"), "{}", problem(None));
+        assert!(problem(None).contains("PSTRAIN_TOKEN"), "{}", problem(None));
         let guessed = problem(Some("letmein".into()));
         assert!(guessed.starts_with("PSTRAIN_TOKEN: the join token has 7 characters"), "{guessed}");
     }
