@@ -248,7 +248,13 @@ fn an_evaluation_takes_little_of_a_servers_memory() {
             .max()
             .expect("the server tells what it uses")
     };
-    let (usual, large) = (peak(&[]), peak(&["eval.batch_size=1000"]));
+    let usual = peak(&[]);
     assert!(usual < 450 * MIB, "{} MiB", usual / MIB);
-    assert!(large > usual + 300 * MIB, "{} MiB, and {} with large batches", usual / MIB, large / MIB);
+    // That what is looked at now and then sees activations at all: on a busy machine not at the first try.
+    let mut large = (0..5).map(|_| peak(&["eval.batch_size=1000"]));
+    assert!(
+        large.any(|bytes| bytes > usual + 300 * MIB),
+        "large batches take no more than {} MiB",
+        usual / MIB
+    );
 }
