@@ -137,6 +137,18 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Are these its first bytes?
+///
+/// # Errors
+/// Those of [`open_regular`]; the system's.
+pub fn begins_with<const N: usize>(path: &Path, magic: [u8; N]) -> io::Result<bool> {
+    let mut first = [0; N];
+    match open_regular(path)?.read_exact(&mut first) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        read => Ok(read.is_ok() && first == magic),
+    }
+}
+
 /// All of such a file, however long it is.
 ///
 /// # Errors

@@ -7,10 +7,11 @@ use std::time::SystemTime;
 use super::args::OutputArgs;
 use super::exit::Failure;
 use super::stderr;
+use crate::files;
 use crate::human::counted;
 use crate::job::{Place, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
-use crate::runner::run_folder::{RUNS, SUMMARY};
+use crate::runner::run_folder::{JOB, MOST_OF_JOB, RUNS, SUMMARY};
 
 /// What a run begins with.
 #[derive(Default)]
@@ -69,10 +70,34 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
         stderr::line(format_args!("warning: a newer checkpoint is left out: {error:#}"));
     }
     let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
+    if let Some(run) = run.as_ref().filter(|run| is_anothers(run, &checkpoint, resolved, training)) {
+        return Err(Failure::usage(format_args!(
+            "`{}` holds a run of another job, and `{}` is not of it\n  hint: name another folder with --run-dir",
+            run.display(),
+            checkpoint.place()
+        )));
+    }
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
     stderr::line(format_args!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place()));
     // Closed: whoever forks has nothing open.
     Ok(Beginning { checkpoint: Some(checkpoint.place().clone()), run, finished: None })
+}
+
+/// Whether what a run folder has is neither of the run that has saved the checkpoint nor of an attempt to go on from it, which has
+/// the same job.
+fn is_anothers(run: &Path, checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) -> bool {
+    let is_of_it = || {
+        let own = checkpoint::all(&checkpoint::within(training, run)).unwrap_or_default();
+        own.iter().any(|own| own.is_same(checkpoint.place()))
+    };
+    match files::read_at_most(&run.join(JOB), MOST_OF_JOB) {
+        Ok(job) => {
+            job != resolved.toml.as_bytes()
+                && checkpoint.job_text().is_ok_and(|saved| saved.as_bytes() != job)
+                && !is_of_it()
+        }
+        Err(_) => false,
+    }
 }
 
 /// Says what is another than it was.

@@ -162,17 +162,16 @@ fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>
     let place = run.map(|run| checkpoint::within(training, run)).or_else(to);
     // In a folder of its own there are none.
     let Some(place) = place else { return Ok(()) };
-    let all = match (checkpoint::all(&place), &place) {
-        (Ok(all), _) => all,
+    let others = match (checkpoint::left_by_others(&place, from), &place) {
+        (Ok(others), _) => others,
         // A folder may come to be there.
         (Err(_), Place::Folder(_)) => return Ok(()),
         (Err(error), Place::Bucket(_)) => {
             return Err(Failure::usage(format_args!("checkpoint.to: {error:#}")));
         }
     };
-    let goes_on_there = from.is_some_and(|from| all.iter().any(|one| one.is_same(from)));
-    let Some(last) = all.last().filter(|_| !goes_on_there) else { return Ok(()) };
-    let there = counted(all.len() as u64, "checkpoint");
+    let Some(last) = others.last() else { return Ok(()) };
+    let there = counted(others.len() as u64, "checkpoint");
     Err(Failure::usage(format_args!(
         "`{place}` holds {there} of another run\n  \
          hint: --resume {last} goes on from the last one; --set checkpoint.to=PLACE saves in another place"

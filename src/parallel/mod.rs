@@ -16,6 +16,7 @@ mod group_store;
 mod groups;
 mod hosted;
 mod hosted_parameters;
+mod local_parameters;
 mod loss_scale;
 mod mean;
 mod micro_batch;
@@ -29,18 +30,18 @@ mod replica;
 mod ring;
 mod shards;
 mod state;
+mod stepping;
 mod updates;
 mod versioned;
 mod walk;
 
 pub use calls::state::Piece;
 pub(crate) use calls::state::Taken;
-pub use distributed_optimizer::{
-    DistributedOptimizer, LocalParameters, Measuring, Outcome, Parameters, Stepping,
-};
+pub use distributed_optimizer::{DistributedOptimizer, Measuring, Parameters};
 pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
+pub use local_parameters::LocalParameters;
 pub use loss_scale::LossScale;
 pub use micro_batch::{MicroBatch, Passage};
 pub use module_handle::ModuleHandle;
@@ -54,6 +55,7 @@ pub use state::{
     Entry, Extent, ModuleState, PIECE_BYTES, RowChoice, RowShare, StateKey, StateServer, StateSnapshot,
     StepCounters,
 };
+pub use stepping::{Outcome, Stepping};
 pub use walk::Walk;
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and

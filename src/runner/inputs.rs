@@ -1,7 +1,6 @@
 //! The data and the plug-ins of a job, looked at before it runs: whether they are there ([`missing`]), and whether they fit
 //! the model and one another.
 
-use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -62,7 +61,8 @@ pub fn missing(job: &Job, rank: Option<Rank>) -> Vec<JobError> {
 
 fn missing_plugin(key: &str, path: &Path) -> Option<JobError> {
     let key = format!("`{key}` = {:?}", path.display().to_string());
-    match is_wasm(path) {
+    // A core module or a component: both begin alike.
+    match files::begins_with(path, *b"\0asm") {
         Ok(true) => None,
         Ok(false) => Some(
             JobError::new(format!("{key} is not a WebAssembly file"))
@@ -73,15 +73,6 @@ fn missing_plugin(key: &str, path: &Path) -> Option<JobError> {
             let hint = format!("paths are relative to the current folder: this one is {}", found.display());
             Some(JobError::new(format!("{key} cannot be read: {error}")).hint(hint))
         }
-    }
-}
-
-/// A core module or a component: both begin alike.
-fn is_wasm(path: &Path) -> io::Result<bool> {
-    let mut first = [0; 4];
-    match files::open_regular(path)?.read_exact(&mut first) {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-        _ => Ok(first == *b"\0asm"),
     }
 }
 

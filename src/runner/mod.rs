@@ -4,6 +4,7 @@
 //! another is `rpc`'s and `parallel`'s; what a process returns to the shell is `cli`'s.
 
 pub mod agreement;
+mod assembly;
 mod best_model;
 pub mod builtin;
 pub mod call_times;
@@ -44,6 +45,7 @@ mod run_recorder;
 pub mod runs;
 pub mod samples;
 pub mod saved_model;
+mod shares;
 mod signals;
 mod skipped;
 mod spool;

@@ -2,7 +2,6 @@
 //! libtorch but to tell what TorchScript holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -219,19 +218,11 @@ fn key(module: &ModuleSpec, key: &str, file: &Path) -> String {
 
 fn torchscript(key: &str, file: &Path) -> Option<JobError> {
     let hint = "torch.jit.script(module).save(\"model.pt\") writes one";
-    match is_zip(file) {
+    // Its files are zip archives.
+    match files::begins_with(file, *b"PK\x03\x04") {
         Ok(true) => None,
         Ok(false) => Some(JobError::new(format!("{key} is not a TorchScript file")).hint(hint)),
         Err(error) => Some(unreadable(key, file, &error.to_string())),
-    }
-}
-
-/// TorchScript's files are zip archives.
-fn is_zip(file: &Path) -> io::Result<bool> {
-    let mut first = [0; 4];
-    match files::open_regular(file)?.read_exact(&mut first) {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-        _ => Ok(first == *b"PK\x03\x04"),
     }
 }
 

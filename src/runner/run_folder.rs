@@ -354,14 +354,14 @@ impl MetricsFile {
     }
 }
 
-/// Those of [`FILES`] that are in `folder`, and what a writer that was killed has left of one.
-/// Files and checkpoints.
+/// [`files_of_a_run`] and checkpoints.
 fn left_by_a_run(folder: &Path) -> Result<Vec<PathBuf>> {
     let checkpoints = checkpoint::all(&checkpoint::placed(None, folder))?;
     let checkpoints = checkpoints.iter().filter_map(Place::folder).map(Path::to_owned);
     Ok(files_of_a_run(folder)?.into_iter().chain(checkpoints).collect())
 }
 
+/// Those of [`FILES`] that are in `folder`, and what a writer that was killed has left of one.
 fn files_of_a_run(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> =
         FILES.iter().map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok()).collect();

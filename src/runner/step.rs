@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use tch::{Kind, Tensor};
 
 use super::samples::Samples;
+use super::shares::Shares;
 use super::skipped::Skipped;
 use crate::autograd::{Autograd, Backward, Context};
 use crate::job::pipeline::{self, Action};
@@ -123,73 +124,6 @@ pub struct Stepped {
     pub grad_norm: Option<f64>,
     /// What the loss was multiplied by.
     pub loss_scale: Option<f64>,
-}
-
-/// How the parts of a step count.
-struct Shares {
-    /// One for each micro-batch.
-    parts: Vec<Part>,
-    /// Beside other trainers.
-    weight: f64,
-}
-
-/// What the numbers of a micro-batch are multiplied by.
-struct Part {
-    /// The loss and the metrics that are shown.
-    shown: Weight,
-    /// The loss whose gradient is found.
-    root: f64,
-}
-
-impl Shares {
-    /// By samples.
-    fn evenly(samples: &StepSamples) -> Shares {
-        let part = |batch: &Samples| {
-            let share = batch.count as f64 / samples.count as f64;
-            Part { shown: Weight { loss: share, metrics: share }, root: batch.count as f64 / samples.divisor }
-        };
-        Shares { parts: samples.batches.iter().map(part).collect(), weight: samples.weight as f64 }
-    }
-
-    /// By what the loss says that the micro-batches weigh. `mean_over_trainers` makes of what a step weighs the mean over the
-    /// trainers, where their gradients are averaged whatever they weigh.
-    fn weighed(
-        weights: &[Weight],
-        mean_over_trainers: Option<impl FnOnce(f64) -> Result<f64>>,
-    ) -> Result<Shares> {
-        let all = all(weights);
-        let (divisor, weight) = match mean_over_trainers {
-            Some(mean) => (mean(all.loss)?, 1.0),
-            None => (all.loss, all.loss),
-        };
-        let part = |of: &Weight| Part {
-            shown: Weight { loss: part(of.loss, all.loss), metrics: part(of.metrics, all.metrics) },
-            root: part(of.loss, divisor),
-        };
-        Ok(Shares { parts: weights.iter().map(part).collect(), weight })
-    }
-
-    /// The shares of a loss that is a sum: the parts are added up. So are those of `trainers`, whose mean is what is applied.
-    fn added(weights: &[Weight], trainers: usize) -> Shares {
-        let all = all(weights);
-        let part = |of: &Weight| Part {
-            shown: Weight { loss: part(1.0, all.loss), metrics: part(of.metrics, all.metrics) },
-            root: trainers as f64,
-        };
-        Shares { parts: weights.iter().map(part).collect(), weight: 1.0 }
-    }
-}
-
-fn all(weights: &[Weight]) -> Weight {
-    Weight {
-        loss: weights.iter().map(|weight| weight.loss).sum(),
-        metrics: weights.iter().map(|weight| weight.metrics).sum(),
-    }
-}
-
-/// Where nothing counts there is no loss, and no gradient.
-fn part(of: f64, whole: f64) -> f64 {
-    if whole > 0.0 { of / whole } else { 0.0 }
 }
 
 impl Stepped {
@@ -487,37 +421,6 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-
-    fn weights(of_losses: [f64; 2]) -> [Weight; 2] {
-        of_losses.map(|loss| Weight { loss, metrics: 4.0 * loss })
-    }
-
-    #[test]
-    fn the_parts_of_a_step_count_by_what_they_weigh() {
-        let alone = Shares::weighed(&weights([1.0, 3.0]), None::<fn(f64) -> Result<f64>>).unwrap();
-        let shown: Vec<Weight> = alone.parts.iter().map(|part| part.shown).collect();
-        assert_eq!(shown, [0.25, 0.75].map(|share| Weight { loss: share, metrics: share }));
-        assert_eq!((alone.parts[0].root, alone.parts[1].root, alone.weight), (0.25, 0.75, 4.0));
-        // Of two trainers the other weighs 12.
-        let beside = Shares::weighed(&weights([1.0, 3.0]), Some(|own: f64| Ok((own + 12.0) / 2.0))).unwrap();
-        assert_eq!((beside.parts[0].root, beside.parts[1].root, beside.weight), (0.125, 0.375, 1.0));
-        assert_eq!(beside.parts[1].shown.loss, 0.75);
-    }
-
-    #[test]
-    fn the_parts_of_a_sum_and_those_of_the_trainers_are_added() {
-        let added = Shares::added(&weights([1.0, 3.0]), 3);
-        assert!(added.parts.iter().all(|part| part.root == 3.0 && part.shown.loss == 0.25));
-        assert_eq!((added.parts[1].shown.metrics, added.weight), (0.75, 1.0));
-    }
-
-    #[test]
-    fn a_step_in_which_nothing_counts_has_no_loss_and_no_gradient() {
-        let nothing = Shares::weighed(&weights([0.0, 0.0]), None::<fn(f64) -> Result<f64>>).unwrap();
-        let zero = Weight { loss: 0.0, metrics: 0.0 };
-        assert!(nothing.parts.iter().all(|part| part.shown == zero && part.root == 0.0));
-        assert_eq!(nothing.weight, 0.0);
-    }
 
     #[test]
     fn every_trainer_step_batch_and_module_has_its_own_dropout_seed() {

@@ -21,19 +21,15 @@ use super::records::{EvalRecord, EvalResult};
 use super::remains::Remains;
 use super::run_recorder::COORDINATOR;
 use super::samples::{Samples, Split};
-use super::skipped::Skipped;
 use super::step::{StepSamples, Stepper};
 use super::validation::{
     Counted, Meetings, Rules, Share, StandIn, Validations, averages, evaluate, own_buffers, predict,
 };
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{ModuleSpec, Place, Placement, PluginRef, Task, Training};
-use crate::parallel::{
-    DistributedOptimizer, GradientSync, Groups, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
-    Replica, ShardedModule, StateSnapshot, WAIT_FOR_TRAINERS, Walk,
-};
-use crate::plugin::{DatasetState, Host, Loss, PluginError};
+use crate::job::{ModuleSpec, Place, PluginRef, Task, Training};
+use crate::parallel::{GradientSync, Groups, ModuleHandle, StateSnapshot, WAIT_FOR_TRAINERS};
+use crate::plugin::{DatasetState, Host, PluginError};
 use crate::profile::at_step;
 use crate::rpc::{Json, Mesh};
 
@@ -384,7 +380,7 @@ impl Trainer<'_> {
     }
 
     /// Among the trainers, from 0.
-    fn position(&self) -> u32 {
+    pub(super) fn position(&self) -> u32 {
         let trainers = &self.job.train.trainers.ranks;
         trainers.iter().position(|&rank| rank == self.mesh.rank()).expect("only a trainer trains") as u32
     }
@@ -392,86 +388,6 @@ impl Trainer<'_> {
     fn doing(&mut self, what: &str) {
         self.mesh.doing(what);
         self.reporter.doing(what);
-    }
-
-    fn stepper(&self, host: &Host, given: Option<&References>) -> Result<Stepper> {
-        let job = self.job;
-        let component = host.load_ref(&job.loss.plugin).map_err(|error| BadJob(error.into()))?;
-        let loss = Loss::open(&component, &job.loss.params, job.plugin_limits)
-            .map_err(|error| BadJob(error.into()))?;
-        let walk = Walk::new(job);
-        let mut modules = Vec::new();
-        for (position, spec) in job.modules.iter().enumerate() {
-            modules.push(match spec.placement {
-                Placement::Remote => ModuleHandle::Remote(self.remote_module(spec, given)?),
-                Placement::Replicas => {
-                    let seed = job.module_seed(position);
-                    ModuleHandle::Replica(Box::new(Replica::build(spec, self.devices, seed)?))
-                }
-                Placement::Shards(_) => {
-                    ModuleHandle::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?))
-                }
-                Placement::Caller => {
-                    let exchange = (job.pull_push.filter, job.train.local_steps);
-                    let seed = job.module_seed(position);
-                    let pulled = Pulled::build(self.autograd, spec, self.devices, seed, exchange)?;
-                    ModuleHandle::Pulled(Box::new(pulled))
-                }
-            });
-        }
-        let gradient_sync = self.gradient_sync(&modules)?;
-        let updated = modules.iter().zip(&job.modules);
-        let updated = updated.map(|(module, spec)| Ok((module.parameters()?, job.optimization(spec))));
-        let rounds = job.train.consistency.has_rounds();
-        let (max_norm, scaling) = (job.clip_norm, job.loss_scaling);
-        let is_measured = max_norm.is_some() || scaling.is_some();
-        let optimizer = DistributedOptimizer::new(self.autograd, updated.collect::<Result<_>>()?)?
-            .measuring(is_measured.then_some(Measuring { max_norm, rounds }), scaling.map(LossScale::new));
-        let (autograd, rank) = (self.autograd.clone(), self.mesh.rank());
-        let (schedule, stages) = (job.pipeline.schedule, job.stages().len());
-        let (seed, on_nan) = (job.seed, job.train.on_nan);
-        Ok(Stepper {
-            autograd,
-            walk,
-            modules,
-            gradient_sync,
-            loss,
-            trainers_summed: job.trainers_summed(),
-            targets: job.loss.targets.clone(),
-            optimizer,
-            schedule,
-            stages,
-            rank,
-            seed,
-            on_nan,
-            ahead: None,
-            skipped: Skipped::new(job.train.most_skipped),
-        })
-    }
-
-    fn remote_module(&self, spec: &ModuleSpec, given: Option<&References>) -> Result<RemoteModule> {
-        let host = spec.host_of(self.position() as usize);
-        let Some(given) = given else {
-            return RemoteModule::get(self.autograd, host, &spec.name);
-        };
-        let (_, rref) = given
-            .iter()
-            .find(|(name, rref)| *name == spec.name && rref.owner() == host)
-            .with_context(|| format!("the driver gave no reference to module `{}`", spec.name))?;
-        Ok(RemoteModule::new(self.autograd, rref.clone()))
-    }
-
-    fn gradient_sync(&self, modules: &[ModuleHandle]) -> Result<Option<GradientSync>> {
-        let runs = self.job.replica_runs().context("the gradients of replicas")?;
-        let handles = |run: &Vec<usize>| run.iter().filter_map(|&module| modules[module].replica()).collect();
-        let runs: Vec<Vec<&Replica>> = runs.iter().map(handles).collect();
-        if runs.concat().is_empty() {
-            return Ok(None);
-        }
-        let trainers = &self.job.train.trainers.ranks;
-        let group = self.groups.join(self.mesh, "trainers", trainers)?;
-        let gradient_sync = GradientSync::new(group, &runs, &self.job.replicas);
-        Ok(Some(gradient_sync.context("the replicas")?))
     }
 
     /// All trainers judge the model, and then, with `[ema]`, its averages in the place of the weights. Time is not counted as training

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
 use super::left::Destination;
 use super::opened::{Base, Checkpoint};
+use super::others::Known;
 use super::state::{Resumed, TrainerState};
 use super::store::{self, Store};
 use super::writer::{SavedRows, loads, lock, on_thread, saves};
@@ -38,8 +39,7 @@ pub struct Coordinator {
     resumed: Option<Place>,
     autograd: Arc<Autograd>,
     state: Mutex<State>,
-    /// At what lies there.
-    looked: Once,
+    known: Known,
     /// Counts changes of the state that somebody may wait for.
     changed: watch::Sender<u64>,
 }
@@ -54,8 +54,6 @@ struct State {
     writing: Option<JoinHandle<Result<()>>>,
     /// What the next checkpoints build on, and how many do.
     base: Option<(Base, u64)>,
-    /// The steps of the checkpoints that may lie there: those that the run has found, and its own (CP-5). None: it has not looked.
-    known: Option<BTreeSet<u64>>,
     failures: Failures,
     /// The run is to stop: the next checkpoint is its last.
     stops: bool,
@@ -93,7 +91,7 @@ impl Coordinator {
             resumed,
             autograd: autograd.clone(),
             state: Mutex::default(),
-            looked: Once::new(),
+            known: Known::default(),
             changed: watch::Sender::new(0),
         })
     }
@@ -299,7 +297,7 @@ impl Coordinator {
     ) -> Result<()> {
         let store = store::open(&self.within)?;
         let writing = Writing::begin(&*store, step)?;
-        self.refuse_others(&*store)?;
+        self.known.refuse_others(&*store, &self.within)?;
         let place = text(writing.place())?;
         let owners = self.owners();
         let base = self.base(&*store, checkpoints)?;
@@ -325,7 +323,7 @@ impl Coordinator {
             parts.push(part);
         }
         let job = (self.name.as_str(), self.job_text.as_str());
-        lock(&self.state).known.get_or_insert_default().insert(step);
+        self.known.add(step);
         let (place, this) = writing.finish(job, self.world_size, trainers, base, parts)?;
         match rows {
             SavedRows::All => {}
@@ -336,29 +334,6 @@ impl Coordinator {
         let criterion = Criterion::of(&self.training);
         let best = criterion.as_ref().zip(checkpoints.keep_best);
         remove_old(&*store, checkpoints.keep, best)
-    }
-
-    /// Removes what an earlier attempt has left unfinished. All ranks are here, so it has ended, and what its replicas have saved
-    /// when they lost a rank is there. What cannot be done now is told when something is to be written.
-    fn look_at_place(&self) {
-        if self.checkpoints.is_none() || self.training.task != Task::Train {
-            return;
-        }
-        let Ok(store) = store::open(&self.within) else { return };
-        let _ = store.remove_unfinished();
-        lock(&self.state).known = store.steps().ok().map(BTreeSet::from_iter);
-    }
-
-    /// CP-5: two runs would remove one another's as old ones.
-    fn refuse_others(&self, store: &dyn Store) -> Result<()> {
-        let steps = store.steps()?;
-        let mut now = lock(&self.state);
-        let known = now.known.get_or_insert_with(|| steps.iter().copied().collect());
-        let Some(&other) = steps.iter().find(|step| !known.contains(step)) else { return Ok(()) };
-        bail!(
-            "`{}` is of another run, which saves in the same place\n  hint: give each its own checkpoint.to",
-            self.within.join(&store::name(other))
-        )
     }
 
     /// Are there tables of which checkpoints may have some rows?
@@ -426,7 +401,10 @@ impl Coordinator {
     }
 
     fn resumed_from(&self) -> Result<FromAndTo> {
-        self.looked.call_once(|| self.look_at_place());
+        if self.checkpoints.is_some() && self.training.task == Task::Train {
+            // All ranks are here: an earlier attempt has ended, and what its replicas have saved when they lost a rank is there.
+            self.known.look(&self.within);
+        }
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };

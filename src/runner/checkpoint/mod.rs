@@ -30,6 +30,8 @@ mod given;
 mod left;
 // A checkpoint that is opened, and its manifest.
 mod opened;
+// What another run has left where this one saves.
+mod others;
 // What an owner writes: its files, and what each tensor of them is.
 mod part;
 // Which checkpoint is meant by a path.
@@ -54,6 +56,7 @@ pub use coordinator::{Coordinator, placed, within};
 pub use differences::{Difference, differences};
 pub use left::{Destination, Left};
 pub use opened::Checkpoint;
+pub use others::left_by_others;
 pub use part::Part;
 pub use sought::{Sought, all, is_checkpoint, judged_before, last, remove_all};
 pub use state::{Figures, Resumed, TrainerState};

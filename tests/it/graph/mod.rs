@@ -2,6 +2,7 @@
 //! (`tests/data/graph.py`) after 50 steps, and what is said of graphs that are wrong.
 
 mod jobs;
+mod models;
 mod outputs;
 mod placements;
 mod resumed;

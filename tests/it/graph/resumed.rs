@@ -3,10 +3,8 @@
 
 use std::fs;
 
-use super::placements::Place::{Caller, Hash, Remote, RemoteReplicas, Replicas, Rows, Stages, With};
-use super::placements::{
-    COLUMNS, CONV, CONV_PLACES, DIAMOND, DLRM, Model, Place, SCRIPT, TOWERS, job_of, run,
-};
+use super::models::Place::{Caller, Hash, Remote, RemoteReplicas, Replicas, Rows, Stages, With};
+use super::models::{COLUMNS, CONV, CONV_PLACES, DIAMOND, DLRM, Model, Place, SCRIPT, TOWERS, job_of, run};
 use crate::program::*;
 use crate::support::runs_by_default;
 use pstrain::model;

@@ -14,15 +14,15 @@ use crate::program::*;
 use crate::support::{eventually, runs_by_default, times};
 
 /// The built-in job in the run folder `RUN`.
-fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
+pub fn begin(folder: &Path, settings: &[&str], more: &[&str]) -> std::process::Command {
     spawn_with(folder, None, settings, more)
 }
 
-fn trained(folder: &Path, settings: &[&str]) {
+pub fn trained(folder: &Path, settings: &[&str]) {
     assert_code(&finish(&mut begin(folder, settings, &["--run-dir", "RUN"])), 0);
 }
 
-fn checkpoints(folder: &Path) -> Vec<PathBuf> {
+pub fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(folder.join("RUN/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<PathBuf> = all.collect();
     all.sort();
@@ -258,6 +258,23 @@ fn what_cannot_be_gone_on_from_is_refused() {
     assert_code(&output, 0);
 }
 
+/// A run folder is one run's, also where that is told to go on from another's checkpoint; the same line may be said again.
+#[test]
+fn a_run_does_not_go_on_in_the_folder_of_another_job() {
+    let folder = tempfile::tempdir().unwrap();
+    trained(folder.path(), &ROUNDS);
+    let from = checkpoints(folder.path()).pop().unwrap();
+    let more = ["--run-dir", "OTHER", "--resume", from.to_str().unwrap()];
+    let longer = [&ROUNDS[..], &["train.steps=70"]].concat();
+    for _ in 0..2 {
+        assert_code(&finish(&mut begin(folder.path(), &longer, &more)), 0);
+        fs::remove_file(folder.path().join("OTHER/summary.json")).unwrap();
+    }
+    let output = finish(&mut begin(folder.path(), &[&longer[..], &["optimizer.lr=0.5"]].concat(), &more));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(said(&output, folder.path()), @r"");
+}
+
 #[test]
 fn where_saving_fails_training_goes_on_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -430,99 +447,6 @@ fn a_run_whose_last_checkpoint_cannot_be_saved_in_time_ends_without() {
     let text = said(&output, folder.path());
     assert!(text.contains("no checkpoint was saved"), "{text}");
     assert!(!folder.path().join("RUN/checkpoints").exists());
-}
-
-/// The best validations by `metric`, as the run recorded them but for the last, which comes behind all steps.
-fn best_validations(folder: &Path, metric: &str, most: bool) -> Vec<u64> {
-    let mut found: Vec<(u64, f64)> = records(folder, "eval")
-        .iter()
-        .map(|eval| (eval["step"].as_u64().unwrap(), eval[metric].as_f64().unwrap()))
-        .collect();
-    found.pop();
-    found.sort_by(|(_, one), (_, other)| if most { other.total_cmp(one) } else { one.total_cmp(other) });
-    found.into_iter().take(2).map(|(step, _)| step).collect()
-}
-
-/// The steps of the checkpoints that `list` calls the best.
-fn listed_as_best(folder: &Path) -> Vec<u64> {
-    let listed = finish(pstrain(folder).args(["checkpoint", "list", "RUN", "--json"]));
-    assert_code(&listed, 0);
-    let listed: Value = serde_json::from_str(&stdout(&listed)).unwrap();
-    let best = listed.as_array().unwrap().iter().filter(|one| one["judged"]["best"] == true);
-    best.map(|one| one["step"].as_u64().unwrap()).collect()
-}
-
-/// Behind each validation, at the model that it judged, where nobody has to be waited for.
-#[test]
-fn checkpoints_of_the_best_validations_are_kept() {
-    let keeps = ["train.steps=181", "eval.every_steps=30", "checkpoint.keep=1", "checkpoint.keep_best=2"];
-    for (best, metric, most, consistency) in [
-        ("eval.best=accuracy", "accuracy", true, "bsp"),
-        ("eval.best={metric=\"loss\", mode=\"max\"}", "loss", true, "async"),
-        ("eval.best=loss", "loss", false, "bsp"),
-    ]
-    .into_iter()
-    .filter(|_| runs_by_default())
-    {
-        let folder = tempfile::tempdir().unwrap();
-        let consistency = format!("train.consistency={consistency}");
-        let settings = [&keeps[..], &[best, &consistency, "checkpoint.every_seconds=600"]].concat();
-        trained(folder.path(), &settings);
-        let mut best = best_validations(folder.path(), metric, most);
-        best.sort_unstable();
-        assert_eq!(listed_as_best(folder.path()), best, "{metric}");
-        // And the last one, if that is another.
-        assert!(checkpoints(folder.path()).len() <= 3);
-        let text = stdout(&finish(pstrain(folder.path()).args(["checkpoint", "list", "RUN"])));
-        assert_eq!(text.matches(" (best)").count(), 2, "{text}");
-    }
-}
-
-/// Where the others are ahead, one is made as soon as they can meet.
-#[test]
-fn under_ssp_the_best_are_kept_some_steps_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let settings = [
-        "train.consistency=ssp",
-        "train.staleness=1",
-        "train.steps=121",
-        "eval.every_steps=40",
-        "eval.best={metric=\"loss\", mode=\"max\"}",
-        "checkpoint.every_seconds=600",
-        "checkpoint.keep=1",
-        "checkpoint.keep_best=1",
-    ];
-    trained(folder.path(), &settings);
-    assert_eq!(checkpoints(folder.path()).len(), 1);
-    let [step] = listed_as_best(folder.path())[..] else { panic!("one is the best") };
-    assert!((41..80).contains(&step), "{step}");
-}
-
-/// What was the best so far is found in the checkpoints.
-#[test]
-fn a_run_that_goes_on_keeps_the_best_of_all() {
-    let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let settings = [
-        "train.consistency=bsp",
-        "eval.every_steps=20",
-        "eval.best={metric=\"loss\", mode=\"max\"}",
-        "checkpoint.every_steps=100",
-        "train.epochs=50",
-        "checkpoint.keep=1",
-        "checkpoint.keep_best=1",
-    ];
-    trained(whole.path(), &[&settings[..], &["train.steps=321"]].concat());
-    trained(folder.path(), &[&settings[..], &["train.steps=121"]].concat());
-    fs::remove_file(folder.path().join("RUN/summary.json")).unwrap();
-    let names = |folder: &Path| -> Vec<_> {
-        checkpoints(folder).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
-    };
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000100"]);
-    let settings = [&settings[..], &["train.steps=321"]].concat();
-    assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000300"]);
-    assert_eq!(names(folder.path()), names(whole.path()));
-    assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Whole jobs, run by the program as a user runs it: what it prints, what it leaves, and how it ends.
 
 mod bad_input;
+mod best_checkpoints;
 pub mod changed_rows;
 mod checkpoints;
 mod collectives;

@@ -1,0 +1,103 @@
+//! Checkpoints of the best validations, which are kept longer than others.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::checkpoints::{begin, checkpoints, trained};
+use crate::program::*;
+use crate::support::runs_by_default;
+
+/// The best validations by `metric`, as the run recorded them but for the last, which comes behind all steps.
+fn best_validations(folder: &Path, metric: &str, most: bool) -> Vec<u64> {
+    let mut found: Vec<(u64, f64)> = records(folder, "eval")
+        .iter()
+        .map(|eval| (eval["step"].as_u64().unwrap(), eval[metric].as_f64().unwrap()))
+        .collect();
+    found.pop();
+    found.sort_by(|(_, one), (_, other)| if most { other.total_cmp(one) } else { one.total_cmp(other) });
+    found.into_iter().take(2).map(|(step, _)| step).collect()
+}
+
+/// The steps of the checkpoints that `list` calls the best.
+fn listed_as_best(folder: &Path) -> Vec<u64> {
+    let listed = finish(pstrain(folder).args(["checkpoint", "list", "RUN", "--json"]));
+    assert_code(&listed, 0);
+    let listed: Value = serde_json::from_str(&stdout(&listed)).unwrap();
+    let best = listed.as_array().unwrap().iter().filter(|one| one["judged"]["best"] == true);
+    best.map(|one| one["step"].as_u64().unwrap()).collect()
+}
+
+/// Behind each validation, at the model that it judged, where nobody has to be waited for.
+#[test]
+fn checkpoints_of_the_best_validations_are_kept() {
+    let keeps = ["train.steps=181", "eval.every_steps=30", "checkpoint.keep=1", "checkpoint.keep_best=2"];
+    for (best, metric, most, consistency) in [
+        ("eval.best=accuracy", "accuracy", true, "bsp"),
+        ("eval.best={metric=\"loss\", mode=\"max\"}", "loss", true, "async"),
+        ("eval.best=loss", "loss", false, "bsp"),
+    ]
+    .into_iter()
+    .filter(|_| runs_by_default())
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let consistency = format!("train.consistency={consistency}");
+        let settings = [&keeps[..], &[best, &consistency, "checkpoint.every_seconds=600"]].concat();
+        trained(folder.path(), &settings);
+        let mut best = best_validations(folder.path(), metric, most);
+        best.sort_unstable();
+        assert_eq!(listed_as_best(folder.path()), best, "{metric}");
+        // And the last one, if that is another.
+        assert!(checkpoints(folder.path()).len() <= 3);
+        let text = stdout(&finish(pstrain(folder.path()).args(["checkpoint", "list", "RUN"])));
+        assert_eq!(text.matches(" (best)").count(), 2, "{text}");
+    }
+}
+
+/// Where the others are ahead, one is made as soon as they can meet.
+#[test]
+fn under_ssp_the_best_are_kept_some_steps_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "train.consistency=ssp",
+        "train.staleness=1",
+        "train.steps=121",
+        "eval.every_steps=40",
+        "eval.best={metric=\"loss\", mode=\"max\"}",
+        "checkpoint.every_seconds=600",
+        "checkpoint.keep=1",
+        "checkpoint.keep_best=1",
+    ];
+    trained(folder.path(), &settings);
+    assert_eq!(checkpoints(folder.path()).len(), 1);
+    let [step] = listed_as_best(folder.path())[..] else { panic!("one is the best") };
+    assert!((41..80).contains(&step), "{step}");
+}
+
+/// What was the best so far is found in the checkpoints.
+#[test]
+fn a_run_that_goes_on_keeps_the_best_of_all() {
+    let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let settings = [
+        "train.consistency=bsp",
+        "eval.every_steps=20",
+        "eval.best={metric=\"loss\", mode=\"max\"}",
+        "checkpoint.every_steps=100",
+        "train.epochs=50",
+        "checkpoint.keep=1",
+        "checkpoint.keep_best=1",
+    ];
+    trained(whole.path(), &[&settings[..], &["train.steps=321"]].concat());
+    trained(folder.path(), &[&settings[..], &["train.steps=121"]].concat());
+    fs::remove_file(folder.path().join("RUN/summary.json")).unwrap();
+    let names = |folder: &Path| -> Vec<_> {
+        checkpoints(folder).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000100"]);
+    let settings = [&settings[..], &["train.steps=321"]].concat();
+    assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000300"]);
+    assert_eq!(names(folder.path()), names(whole.path()));
+    assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
+}
