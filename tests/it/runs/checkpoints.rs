@@ -272,7 +272,10 @@ fn a_run_does_not_go_on_in_the_folder_of_another_job() {
     }
     let output = finish(&mut begin(folder.path(), &[&longer[..], &["optimizer.lr=0.5"]].concat(), &more));
     assert_code(&output, 2);
-    insta::assert_snapshot!(said(&output, folder.path()), @r"");
+    insta::assert_snapshot!(said(&output, folder.path()), @r"
+    error: `OTHER` holds a run of another job, and `FOLDER/RUN/checkpoints/step-0000000050` is not of it
+      hint: name another folder with --run-dir
+    ");
 }
 
 #[test]
