@@ -48,6 +48,21 @@ class Mlp(nn.Module):
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))
 
 
+class Masked(nn.Module):
+    """Attends to no row behind its own: the mask among its buffers has infinities."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.full((8, 8), -torch.inf).triu(1))
+        self.score = nn.Linear(8, 8)
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = x.reshape(-1, 8, 8)
+        weights = torch.softmax(self.score(x) @ x.transpose(1, 2) + self.mask, 2)
+        return self.fc((weights @ x).flatten(1))
+
+
 class Everything(nn.Module):
     """A batch normalisation, tied and fixed parameters, buffers that a forward writes, each in its own way."""
 
@@ -414,7 +429,7 @@ def main():
     torch.manual_seed(1)
     write(torch.jit.script(Wide()), FOLDER / "wide.pt")
     torch.manual_seed(1)
-    for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed(), ResNet18()]:
+    for module in [Recurrent(), Remembers(), Counts(), Collects(), Halves(), Apart(), Private(), CutOff(), Loops(), Rows(), Idle(), Normed(), ResNet18(), Masked()]:
         write(torch.jit.script(module), FOLDER / f"{type(module).__name__.lower()}.pt")
     write(torch.jit.script(nn.Sequential(nn.BatchNorm1d(6, affine=False))), FOLDER / "statistics.pt")
     write(torch.jit.freeze(torch.jit.script(Mlp().eval())), FOLDER / "frozen.pt")

@@ -126,3 +126,23 @@ fn whatever_is_saved_of_a_model_that_is_no_numbers_is_told() {
         assert!(folder.path().join("model.safetensors").exists());
     }
 }
+
+/// TorchScript masks with infinities, which are no numbers that went wrong.
+#[test]
+fn infinities_with_which_torchscript_masks_are_no_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let masked = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/torchscript/masked.pt");
+    fs::copy(masked, folder.path().join("masked.pt")).unwrap();
+    fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/torchscript.toml")).unwrap();
+    let settings = ["modules.net.torchscript=masked.pt", "train.steps=20", "checkpoint.every_steps=10"];
+    assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
+    assert!(summary(folder.path()).get("warnings").is_none_or(|warnings| *warnings == serde_json::json!([])));
+    let mut export = pstrain(folder.path());
+    export.args(["checkpoint", "export", "RUN", "--out", "exported.safetensors"]);
+    assert_code(&finish(&mut export), 0);
+    for saved in [model(folder.path()), folder.path().join("exported.safetensors")] {
+        let tensors = model::load(&saved).unwrap();
+        let mask = &tensors.iter().find(|(name, _)| name.ends_with("mask")).unwrap().1;
+        assert_eq!(mask.isinf().sum(tch::Kind::Int64).int64_value(&[]), 28, "above the diagonal");
+    }
+}
