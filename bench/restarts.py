@@ -36,7 +36,14 @@ def size(steps):
     return steps.stat().st_size if steps.exists() else 0
 
 
-def killed(command, steps, saved, rank, env=None):
+def alive(launcher):
+    try:
+        return ranks_of(launcher)
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # a rank has just ended
+
+
+def kill_times(command, steps, saved, rank, env=None):
     """The times around the kill of a rank. `steps` grows with each step, `saved` says whether there is a checkpoint."""
     with Launched(command, env) as launched:
         until("a step", lambda: size(steps))
@@ -45,12 +52,12 @@ def killed(command, steps, saved, rank, env=None):
         time.sleep(1 + rank * 0.3)  # somewhere between two checkpoints
         before = ranks_of(launched.process.pid)
         os.kill(int(before[rank]), signal.SIGKILL)
-        killed = time.monotonic()
-        until("new ranks", lambda: len(set(ranks_of(launched.process.pid)) - set(before)) == RANKS)
-        there, told = time.monotonic() - killed, size(steps)
+        at_kill = time.monotonic()
+        until("new ranks", lambda: len(set(alive(launched.process.pid)) - set(before)) == RANKS)
+        there, told = time.monotonic() - at_kill, size(steps)
         until("a new step", lambda: size(steps) > told)
-        stepped = time.monotonic() - killed
-        left = ranks_of(launched.process.pid)
+        stepped = time.monotonic() - at_kill
+        left = alive(launched.process.pid)
         launched.process.send_signal(signal.SIGKILL)
         for process in left:  # torchrun's outlive it
             try:
@@ -67,13 +74,13 @@ def ours(rank, folder):
     settings = ["train.consistency=bsp", "train.epochs=100000", "checkpoint.every_seconds=1", "log.every=1"]
     command = [PSTRAIN, "spawn", "--world-size", RANKS, "--run-dir", run, "--restarts", "1", "--master-port", "0"]
     command += [part for setting in settings for part in ("--set", setting)]
-    return killed(command, run / "metrics.jsonl", lambda: list((run / "checkpoints").glob("step-*")), rank)
+    return kill_times(command, run / "metrics.jsonl", lambda: list((run / "checkpoints").glob("step-*")), rank)
 
 
 def torchruns(python, rank, folder):
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS, "--max-restarts", "1",
                PEERS / "torch_elastic.py", "--folder", folder]
-    return killed(command, folder / "steps", (folder / "checkpoint").exists, rank, peer_environment())
+    return kill_times(command, folder / "steps", (folder / "checkpoint").exists, rank, peer_environment())
 
 
 def main():
@@ -86,10 +93,11 @@ def main():
             measured["pstrain"].append(ours(nth % RANKS, Path(folder)))
         with tempfile.TemporaryDirectory() as folder:
             measured["torchrun"].append(torchruns(args.python, nth % RANKS, Path(folder)))
-    header = ["", "pstrain, median, s", "longest, s", "torchrun, median, s", "longest, s"]
+    header = ["seconds", "pstrain, median", "pstrain, longest", "torchrun, median", "torchrun, longest"]
     names = ["start-up, to the first step", "kill to the ranks of the next attempt", "kill to its first step"]
-    both = zip(names, *(zip(*of) for of in measured.values()))
-    rows = [[name, *(of_one for of in two for of_one in (statistics.median(of), max(of)))] for name, *two in both]
+    rows = []
+    for name, ours_s, torchruns_s in zip(names, *(zip(*rounds) for rounds in measured.values())):
+        rows.append([name, statistics.median(ours_s), max(ours_s), statistics.median(torchruns_s), max(torchruns_s)])
     print(table(header, rows))
 
 

@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use super::args::OutputArgs;
 use super::exit::Failure;
+use super::run::refused;
 use super::stderr;
-use crate::files;
 use crate::human::counted;
 use crate::job::{Place, Resolved, Training};
 use crate::runner::checkpoint::{self, Checkpoint, Sought, differences};
-use crate::runner::run_folder::{JOB, MOST_OF_JOB, RUNS, SUMMARY};
+use crate::runner::run_folder::{RUNS, SUMMARY, may_go_on};
+use crate::runner::runs::job_of;
 
 /// What a run begins with.
 #[derive(Default)]
@@ -25,7 +26,8 @@ pub struct Beginning {
 }
 
 /// # Errors
-/// There is no checkpoint where one is named, it is not whole, or it is of another job.
+/// The job trains nothing; there is no checkpoint where one is named, it is not whole, or it is of another job; the run folder is of another
+/// run, or of one that is finished.
 pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, Failure> {
     let Some(wanted) = &output.resume else { return Ok(Beginning::default()) };
     let Some(training) = resolved.job.training() else {
@@ -56,6 +58,7 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     let is_finished = |run: &&PathBuf| run.join(SUMMARY).exists();
     if let Some(run) = run.as_ref().filter(is_finished) {
         if let Sought::Auto(_) = sought {
+            may_go_on(run, &resolved.toml, None).map_err(refused)?;
             return Ok(Beginning { finished: Some(run.clone()), ..Beginning::default() });
         }
         return Err(Failure::usage(format_args!(
@@ -70,34 +73,13 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
         stderr::line(format_args!("warning: a newer checkpoint is left out: {error:#}"));
     }
     let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
-    if let Some(run) = run.as_ref().filter(|run| is_anothers(run, &checkpoint, resolved, training)) {
-        return Err(Failure::usage(format_args!(
-            "`{}` holds a run of another job, and `{}` is not of it\n  hint: name another folder with --run-dir",
-            run.display(),
-            checkpoint.place()
-        )));
+    if let Some(run) = &run {
+        may_go_on(run, &resolved.toml, Some(checkpoint.place())).map_err(refused)?;
     }
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
     stderr::line(format_args!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place()));
     // Closed: whoever forks has nothing open.
     Ok(Beginning { checkpoint: Some(checkpoint.place().clone()), run, finished: None })
-}
-
-/// Whether what a run folder has is neither of the run that has saved the checkpoint nor of an attempt to go on from it, which has
-/// the same job.
-fn is_anothers(run: &Path, checkpoint: &Checkpoint, resolved: &Resolved, training: &Training) -> bool {
-    let is_of_it = || {
-        let own = checkpoint::all(&checkpoint::within(training, run)).unwrap_or_default();
-        own.iter().any(|own| own.is_same(checkpoint.place()))
-    };
-    match files::read_at_most(&run.join(JOB), MOST_OF_JOB) {
-        Ok(job) => {
-            job != resolved.toml.as_bytes()
-                && checkpoint.job_text().is_ok_and(|saved| saved.as_bytes() != job)
-                && !is_of_it()
-        }
-        Err(_) => false,
-    }
 }
 
 /// Says what is another than it was.
@@ -130,15 +112,12 @@ fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     (within.file_name()? == "checkpoints").then(|| within.parent().map(Path::to_owned)).flatten()
 }
 
-/// The newest run of a job that has checkpoints.
+/// The newest run of a job that has checkpoints. Other jobs' names may begin like this one's.
 fn newest_run(runs: &Path, job: &str, training: &Training) -> Option<PathBuf> {
-    let of_job = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.strip_prefix(job).is_some_and(|rest| rest.starts_with('-')))
-    };
+    let of_this_job = |path: &PathBuf| job_of(path).is_some_and(|name| name == job);
     let entries = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     let saves_to = |path: &PathBuf| checkpoint::within(training, path).folder().is_none_or(Path::is_dir);
-    let runs = entries.filter(of_job).filter(saves_to);
+    let runs = entries.filter(of_this_job).filter(saves_to);
     let modified =
         |path: &PathBuf| path.metadata().and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     runs.max_by_key(modified)

@@ -19,7 +19,7 @@ use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
-use crate::runner::run_folder::{Explicit, FolderInUse, JOB, RunFolder};
+use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
 use crate::runner::training::KeptIn;
 use crate::runner::{agreement, checkpoint, libtorch, limits, rendezvous};
 use crate::topology::Rank;
@@ -141,7 +141,7 @@ pub fn keep_in(
     look_for_others(resolved, run.as_deref(), checkpoint.as_ref())?;
     let folder = match run {
         Some(run) => {
-            let folder = RunFolder::go_on(&run, &resolved.toml).map_err(refused)?;
+            let folder = RunFolder::go_on(&run, &resolved.toml, checkpoint.as_ref()).map_err(refused)?;
             limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
             folder
         }
@@ -154,8 +154,7 @@ pub fn keep_in(
 /// name or key is found now, too, and not when the first checkpoint is due. `run`: the folder in which it goes on; `from`: the
 /// checkpoint from which.
 fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>) -> Result<(), Failure> {
-    let training = resolved.job.training().filter(|training| training.checkpoint.is_some());
-    let Some(training) = training.filter(|_| !run.is_some_and(|run| run.join(JOB).exists())) else {
+    let Some(training) = resolved.job.training().filter(|training| training.checkpoint.is_some()) else {
         return Ok(());
     };
     let to = || training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.clone());
@@ -178,7 +177,8 @@ fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>
     )))
 }
 
-fn refused(error: anyhow::Error) -> Failure {
+/// Why a run may not use a folder.
+pub fn refused(error: anyhow::Error) -> Failure {
     if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() }
 }
 

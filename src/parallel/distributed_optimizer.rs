@@ -12,7 +12,7 @@ use super::local_parameters::{LocalParameters, LocalReplica};
 use super::loss_scale::LossScale;
 use super::pull_push::{Exchange, Traffic};
 use super::state::{ModuleState, StateSnapshot, StepCounters};
-use super::stepping::{Owners, Sent, Stepping};
+use super::stepping::{Measuring, Owners, Sent, Stepping};
 use crate::autograd::{Autograd, Backward, Context};
 use crate::optimizers::Optimization;
 use crate::rpc::{Json, RRef};
@@ -69,15 +69,6 @@ impl OfOwner {
         self.of.push(place as u64);
         self.parameters.push(parameter);
     }
-}
-
-/// Gradients that are measured, all of them, before any is applied.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measuring {
-    /// What they are clipped to by their norm.
-    pub max_norm: Option<f64>,
-    /// Steps are rounds: the norm is that of the mean over the trainers, and else of a trainer's own gradients.
-    pub rounds: bool,
 }
 
 impl DistributedOptimizer {

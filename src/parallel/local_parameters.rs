@@ -52,7 +52,7 @@ impl LocalParameters {
 /// A replica's parameters, and their optimizer.
 pub(super) struct LocalReplica {
     pub local: LocalParameters,
-    pub optimizer: Optimizer,
+    optimizer: Optimizer,
     /// Snapshots that may still be held.
     snapshots: Vec<Weak<Mutex<OwnerState>>>,
 }

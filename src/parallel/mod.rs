@@ -37,7 +37,7 @@ mod walk;
 
 pub use calls::state::Piece;
 pub(crate) use calls::state::Taken;
-pub use distributed_optimizer::{DistributedOptimizer, Measuring, Parameters};
+pub use distributed_optimizer::{DistributedOptimizer, Parameters};
 pub use gradient_sync::{Comparison, GradientSync};
 pub use groups::Groups;
 pub use hosted::{HostedModule, Hosting};
@@ -55,7 +55,7 @@ pub use state::{
     Entry, Extent, ModuleState, PIECE_BYTES, RowChoice, RowShare, StateKey, StateServer, StateSnapshot,
     StepCounters,
 };
-pub use stepping::{Outcome, Stepping};
+pub use stepping::{Measuring, Outcome, Stepping};
 pub use walk::Walk;
 
 /// How long a trainer waits for others before its step (`ssp`) or in it (`bsp`). That one is slow is no failure, and

@@ -14,10 +14,19 @@ use super::local_parameters::LocalReplica;
 use super::loss_scale::LossScale;
 use super::norm;
 use super::pull_push::{Exchange, Pushing};
-use super::{Applied, Measuring, StepTerms, WAIT_FOR_TRAINERS};
+use super::{Applied, StepTerms, WAIT_FOR_TRAINERS};
 use crate::autograd::{Autograd, Context};
 use crate::profile::{Activity, span};
 use crate::rpc::{Call, PendingReply, RRef};
+
+/// Gradients that are measured, all of them, before any is applied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measuring {
+    /// What they are clipped to by their norm.
+    pub max_norm: Option<f64>,
+    /// Steps are rounds: the norm is that of the mean over the trainers, and else of a trainer's own gradients.
+    pub rounds: bool,
+}
 
 /// What became of a step.
 #[derive(Clone, Debug, Default, PartialEq)]

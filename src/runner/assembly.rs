@@ -15,8 +15,11 @@ use crate::parallel::{
 use crate::plugin::{Host, Loss};
 
 impl Trainer<'_> {
+    /// The modules, the optimizer and the loss of this trainer, ready for the first step.
+    ///
     /// # Errors
-    /// When a rank does not give its modules, or one here cannot be made.
+    /// When a rank does not give its modules or one here cannot be made; when the loss plug-in, the group of the replicas or an owner
+    /// refuses what the job says.
     pub(super) fn stepper(&self, host: &Host, given: Option<&References>) -> Result<Stepper> {
         let job = self.job;
         let component = host.load_ref(&job.loss.plugin).map_err(|error| BadJob(error.into()))?;

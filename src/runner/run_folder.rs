@@ -10,14 +10,17 @@
 //!   tear one another's lines, and a line that does not fit on the disk leaves no part of itself.
 //! - F-3 A folder that was not asked for by path is always a new one.
 //! - F-4 A folder holds the files of one run: one that has another run's is refused, or cleared of them when that is asked
-//!   for. Of two that begin at once one has it.
+//!   for. Of two that begin at once one has it. A run goes on in its own, or in that of an attempt of the same job that has saved
+//!   nothing (`going_on`).
 //! - F-5 A folder in which a run is under way is no other's, and nobody but its user can have it look so (`lock`).
 
 pub mod flights;
+mod going_on;
 mod lock;
 #[cfg(test)]
 mod tests;
 
+pub use self::going_on::may_go_on;
 pub use self::lock::LOCK;
 
 use std::fs::{self, File};
@@ -151,14 +154,19 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The folder of a run that goes on in it, which it gets the job of now.
+    /// The folder of a run that goes on in it, which it gets the job of now. `from`: the checkpoint that it goes on from, if there
+    /// is one.
     ///
     /// # Errors
-    /// When it cannot be made or written to; names the path and the cause.
-    pub fn go_on(path: &Path, toml: &str) -> Result<RunFolder> {
+    /// When it has what another run has left, as [`FolderInUse`]. When it cannot be made or written to; names the path and the
+    /// cause.
+    pub fn go_on(path: &Path, toml: &str, from: Option<&Place>) -> Result<RunFolder> {
+        // One that is refused stays as it is, without a lock of ours in it.
+        may_go_on(path, toml, from)?;
         files::make_folders(path)
             .with_context(|| format!("cannot make the run folder `{}`", path.display()))?;
         let lock = lock(path)?;
+        may_go_on(path, toml, from)?;
         let written = files::write(path, JOB, toml.as_bytes());
         written.with_context(|| format!("cannot write `{}`", path.join(JOB).display()))?;
         Ok(RunFolder { path: path.into(), _lock: lock })
@@ -305,6 +313,14 @@ pub enum FolderInUse {
         folder.display(), files.join(", ")
     )]
     HoldsRun { folder: PathBuf, files: Vec<String> },
+    #[error("the run folder `{}` holds {what}\n  hint: name another folder with --run-dir", folder.display())]
+    IsAnothers { folder: PathBuf, what: String },
+    #[error(
+        "the run in `{0}` has saved checkpoints itself, the last of which is `{last}`\n  \
+         hint: --resume {0} goes on from that one; --run-dir names another folder",
+        folder.display()
+    )]
+    HasSaved { folder: PathBuf, last: Place },
     #[error("a run is under way in `{}`\n  hint: name another folder with --run-dir", folder.display())]
     UnderWay { folder: PathBuf },
     #[error(

@@ -93,7 +93,8 @@ impl Run {
     }
 }
 
-fn job_of(folder: &Path) -> Option<String> {
+/// The name of the job of a run.
+pub fn job_of(folder: &Path) -> Option<String> {
     let job = files::text_at_most(&folder.join(run_folder::JOB), run_folder::MOST_OF_JOB).ok()?;
     let job = job.parse::<toml::Table>().ok()?;
     Some(job.get("name")?.as_str()?.into())

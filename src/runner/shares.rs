@@ -1,10 +1,35 @@
-//! How the micro-batches of a step count, in what is shown and in the gradient.
+//! What a step sees, and how its micro-batches count, in what is shown and in the gradient.
 
 use anyhow::Result;
 
 use super::samples::Samples;
-use super::step::StepSamples;
 use crate::plugin::Weight;
+
+/// What one step of one trainer sees.
+pub struct StepSamples {
+    /// Batches of one forward each: micro-batches.
+    pub batches: Vec<Samples>,
+    pub count: u64,
+    /// How many samples the step counts for beside those of other trainers, if the loss does not weigh.
+    pub weight: u64,
+    /// What the losses' sum is divided by then, so that gradients are those of the mean over all samples of the step: this
+    /// trainer's samples, or the mean over the trainers where their gradients are averaged whatever the sizes.
+    pub divisor: f64,
+}
+
+impl StepSamples {
+    /// # Errors
+    /// When libtorch gives no views.
+    pub fn new(samples: &Samples, micro_batch: u64, mean_over_trainers: Option<f64>) -> Result<StepSamples> {
+        let (weight, divisor) = match mean_over_trainers {
+            // The loss is weighed already.
+            Some(mean) => (1, mean),
+            None => (samples.count, samples.count as f64),
+        };
+        let batches = samples.chunks(micro_batch)?;
+        Ok(StepSamples { batches, count: samples.count, weight, divisor })
+    }
+}
 
 /// How the parts of a step count.
 pub(super) struct Shares {

@@ -21,7 +21,8 @@ use super::records::{EvalRecord, EvalResult};
 use super::remains::Remains;
 use super::run_recorder::COORDINATOR;
 use super::samples::{Samples, Split};
-use super::step::{StepSamples, Stepper};
+use super::shares::StepSamples;
+use super::step::Stepper;
 use super::validation::{
     Counted, Meetings, Rules, Share, StandIn, Validations, averages, evaluate, own_buffers, predict,
 };

@@ -296,8 +296,8 @@ impl Coordinator {
         held: impl FnOnce(),
     ) -> Result<()> {
         let store = store::open(&self.within)?;
-        let writing = Writing::begin(&*store, step)?;
         self.known.refuse_others(&*store, &self.within)?;
+        let writing = Writing::begin(&*store, step)?;
         let place = text(writing.place())?;
         let owners = self.owners();
         let base = self.base(&*store, checkpoints)?;
@@ -403,7 +403,7 @@ impl Coordinator {
     fn resumed_from(&self) -> Result<FromAndTo> {
         if self.checkpoints.is_some() && self.training.task == Task::Train {
             // All ranks are here: an earlier attempt has ended, and what its replicas have saved when they lost a rank is there.
-            self.known.look(&self.within);
+            self.known.tidy_and_look(&self.within);
         }
         let resumed = |place: &Place| {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })

@@ -14,33 +14,43 @@ pub struct Difference {
     pub now: Option<String>,
 }
 
+/// What differs between two jobs.
+pub struct Comparison {
+    pub may: Vec<Difference>,
+    /// With these the run would not be the same.
+    pub may_not: Vec<Difference>,
+}
+
 /// What differs and may. Both are jobs as resolved.
 ///
 /// # Errors
 /// Something differs with which the run would not be the same; each is named.
 pub fn differences(before: &str, now: &str) -> Result<Vec<Difference>> {
-    let [mut before, now] = [flat(before).context("the job of the checkpoint")?, flat(now)?];
-    let (mut may, mut may_not) = (Vec::new(), Vec::new());
-    for (key, now) in now {
-        let old = before.remove(&key);
-        if old.as_ref() != Some(&now) {
-            may.push(Difference { key, before: old, now: Some(now) });
-        }
-    }
-    may.extend(before.into_iter().map(|(key, old)| Difference { key, before: Some(old), now: None }));
-    may.retain(|difference| {
-        let fixed = is_fixed(difference);
-        may_not.extend(fixed.then(|| format!("\n  {difference}")));
-        !fixed
-    });
+    let Comparison { may, may_not } = compare(before, now).context("the job of the checkpoint")?;
     if !may_not.is_empty() {
         bail!(
             "the checkpoint is of another job, which cannot go on as this one:{}\n  \
              hint: leave these as they were, or begin anew; `weights` starts a module of another job from it",
-            may_not.concat()
+            may_not.iter().map(|difference| format!("\n  {difference}")).collect::<String>()
         );
     }
     Ok(may)
+}
+
+/// # Errors
+/// One of them, both as resolved, is not TOML.
+pub fn compare(before: &str, now: &str) -> Result<Comparison> {
+    let [mut before, now] = [flat(before)?, flat(now)?];
+    let mut all = Vec::new();
+    for (key, now) in now {
+        let old = before.remove(&key);
+        if old.as_ref() != Some(&now) {
+            all.push(Difference { key, before: old, now: Some(now) });
+        }
+    }
+    all.extend(before.into_iter().map(|(key, old)| Difference { key, before: Some(old), now: None }));
+    let (may_not, may) = all.into_iter().partition(is_fixed);
+    Ok(Comparison { may, may_not })
 }
 
 /// Would the model, or the samples that are left, be others?

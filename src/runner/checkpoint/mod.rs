@@ -14,7 +14,7 @@
 //! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
 //!   then, running statistics, is what it was before.
 //! - `CP-5` In one place are the checkpoints of one run: one that begins anew is refused where others lie, and one that finds those
-//!   of another, begun at the same time, saves none.
+//!   of another, begun at the same time, saves none (but what `CP-4` leaves).
 
 // By which validations checkpoints are kept.
 mod best;
@@ -53,7 +53,7 @@ mod writing;
 
 pub use best::Criterion;
 pub use coordinator::{Coordinator, placed, within};
-pub use differences::{Difference, differences};
+pub use differences::{Comparison, Difference, compare, differences};
 pub use left::{Destination, Left};
 pub use opened::Checkpoint;
 pub use others::left_by_others;

@@ -22,17 +22,19 @@ pub fn left_by_others(within: &Place, from: Option<&Place>) -> Result<Vec<Place>
     Ok(if goes_on_there { Vec::new() } else { all })
 }
 
-/// The steps of the checkpoints that may lie in a run's place: those that it has found, and its own.
+/// The checkpoints that may lie in a run's place: those that it has found, and its own.
 #[derive(Default)]
 pub struct Known {
+    /// Of which steps. Found when the first trainer asks, added to by whoever writes one. None: nobody has looked, or could.
     steps: Mutex<Option<BTreeSet<u64>>>,
+    /// Set once somebody has.
     looked: OnceLock<()>,
 }
 
 impl Known {
-    /// Looks for what lies there, once, and removes what an earlier attempt has left unfinished. What cannot be done now is told when
-    /// something is to be written.
-    pub fn look(&self, within: &Place) {
+    /// Removes what an earlier attempt has left unfinished and looks for what lies there, the first time. What cannot be done now is
+    /// told when something is to be written.
+    pub fn tidy_and_look(&self, within: &Place) {
         self.looked.get_or_init(|| {
             let Ok(store) = store::open(within) else { return };
             let _ = store.remove_unfinished();

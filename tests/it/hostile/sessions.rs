@@ -22,8 +22,8 @@ const BOUND: Duration = Duration::from_secs(45);
 
 const THREADS: usize = 4;
 
-/// How tensors travel, in turns. (A process does not read its own memory for a peer, which `cma` would be here.)
-const WAYS: [Transport; 3] = [Transport::Inline, Transport::Shm, Transport::Bulk];
+/// How tensors travel, in turns: the ways there are between two ranks in one process.
+const WAYS: [Transport; 2] = [Transport::Inline, Transport::Bulk];
 
 /// RPC threads that have panicked in this process.
 fn panics() -> usize {
@@ -180,7 +180,7 @@ fn no_mutated_session_hangs_or_brings_a_rank_down() {
         "{count} mutated sessions, {by_way:?}; the longest (took, seed): {worst:?}; memory grew by {grown} MiB"
     );
     // Some are changed before they have agreed on it.
-    assert!(by_way.iter().all(|(_, sessions)| sessions.load(Ordering::Relaxed) > count / 6), "{by_way:?}");
+    assert!(by_way.iter().all(|(_, sessions)| sessions.load(Ordering::Relaxed) > count / 4), "{by_way:?}");
     assert!(grown < MOST_MIB, "memory grew by {grown} MiB");
     assert_eq!(panics(), before, "an RPC thread panicked");
 }

@@ -93,7 +93,7 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
 }
 
 /// The last step that a trainer has logged.
-fn last_step(metrics: &str) -> u64 {
+pub fn last_step(metrics: &str) -> u64 {
     let step = |line: &str| {
         let record = serde_json::from_str::<Value>(line).ok()?;
         (record["kind"] == "step").then(|| record["step"].as_u64())?
@@ -258,24 +258,52 @@ fn what_cannot_be_gone_on_from_is_refused() {
     assert_code(&output, 0);
 }
 
-/// A run folder is one run's, also where that is told to go on from another's checkpoint; the same line may be said again.
+/// A run folder is one run's: another goes on in it where an attempt of the same job has left nothing to lose.
 #[test]
-fn a_run_does_not_go_on_in_the_folder_of_another_job() {
+fn a_run_does_not_go_on_in_the_folder_of_another() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), &ROUNDS);
     let from = checkpoints(folder.path()).pop().unwrap();
-    let more = ["--run-dir", "OTHER", "--resume", from.to_str().unwrap()];
-    let longer = [&ROUNDS[..], &["train.steps=70"]].concat();
+    let resume = ["--resume", from.to_str().unwrap(), "--run-dir", "OTHER"];
+    // All but the last line, as if it had been killed.
+    let unfinished = || fs::remove_file(folder.path().join("OTHER/summary.json")).unwrap();
+    let goes_on = |settings: &[&str], more: &[&str]| {
+        let settings = [&ROUNDS[..], &["train.steps=90"], settings].concat();
+        let output = finish(&mut begin(folder.path(), &settings, more));
+        let said =
+            said(&output, folder.path()).replace(from.file_name().unwrap().to_str().unwrap(), "CHECKPOINT");
+        (output.status.code(), said)
+    };
+    // The same line as often as its run has saved nothing.
     for _ in 0..2 {
-        assert_code(&finish(&mut begin(folder.path(), &longer, &more)), 0);
-        fs::remove_file(folder.path().join("OTHER/summary.json")).unwrap();
+        assert_eq!(goes_on(&["checkpoint.every_steps=1000"], &resume).0, Some(0));
+        unfinished();
     }
-    let output = finish(&mut begin(folder.path(), &[&longer[..], &["optimizer.lr=0.5"]].concat(), &more));
-    assert_code(&output, 2);
-    insta::assert_snapshot!(said(&output, folder.path()), @r"
-    error: `OTHER` holds a run of another job, and `FOLDER/RUN/checkpoints/step-0000000050` is not of it
-      hint: name another folder with --run-dir
+    assert_eq!(goes_on(&["log.every=1"], &resume).0, Some(0), "what it writes into its log is no other job");
+    unfinished();
+    let (code, said) = goes_on(&[], &resume);
+    assert_eq!(code, Some(2), "{said}");
+    insta::assert_snapshot!(said.replace("0000000080", "LAST"), @r"
+    error: the run in `OTHER` has saved checkpoints itself, the last of which is `FOLDER/OTHER/checkpoints/step-LAST`
+      hint: --resume OTHER goes on from that one; --run-dir names another folder
     ");
+    assert_eq!(goes_on(&[], &["--resume", "OTHER"]).0, Some(0));
+    // Of another job, finished or not.
+    for (auto, is_finished) in [(true, true), (true, false), (false, false)] {
+        let other = tempfile::tempdir_in(folder.path()).unwrap();
+        let run = other.path().join("RUN");
+        let run = run.to_str().unwrap();
+        let settings = ["train.steps=9", "optimizer.type=sgd"];
+        assert_code(&finish(&mut begin(folder.path(), &settings, &["--run-dir", run])), 0);
+        if !is_finished {
+            fs::remove_file(Path::new(run).join("summary.json")).unwrap();
+        }
+        let resume = if auto { "auto" } else { from.to_str().unwrap() };
+        let (code, said) = goes_on(&[], &["--resume", resume, "--run-dir", run]);
+        assert_eq!(code, Some(2), "{said}");
+        let holds = "holds a run of another job:\n  `optimizer.type` was \"sgd\" and is \"adam\"";
+        assert!(said.contains(holds), "{said}");
+    }
 }
 
 #[test]
@@ -286,16 +314,13 @@ fn where_saving_fails_training_goes_on_and_says_so() {
     let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
     assert_code(&output, 1);
     let text = said(&output, folder.path());
-    assert!(
-        text.contains("checkpoints could not be saved: cannot make a folder for a checkpoint in"),
-        "{text}"
-    );
+    assert!(text.contains("checkpoints could not be saved: cannot read `FOLDER/file/in`"), "{text}");
     assert!(model(folder.path()).exists());
     let settings = [&ROUNDS[..], &["checkpoint.to=file/in", "checkpoint.most_failures=2"]].concat();
     let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "AGAIN"]));
     assert_code(&output, 1);
     let text = said(&output, folder.path());
-    assert!(text.contains("checkpoint.most_failures = 2 one after another: cannot make a folder"), "{text}");
+    assert!(text.contains("checkpoint.most_failures = 2 one after another: cannot read `FOLDER/file/in`"), "{text}");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use super::shipped_jobs::shipped;
 use crate::program::*;
-use crate::support::{runs_by_default, times};
+use crate::support::runs_by_default;
 
 /// Three trainers of the built-in digits.
 const FOUR: [&str; 2] = ["cluster.world_size=4", "train.epochs=3"];
@@ -31,7 +32,7 @@ fn use_model(folder: &Path, args: &[&str]) -> Output {
     finish(pstrain(folder).arg(command).arg("RUN").args(["--master-port", "0"]).args(options))
 }
 
-fn evaluated(folder: &Path, options: &[&str]) -> Value {
+pub fn evaluated(folder: &Path, options: &[&str]) -> Value {
     let args: Vec<&str> = ["eval", "--json"].iter().chain(options).copied().collect();
     let output = use_model(folder, &args);
     assert_code(&output, 0);
@@ -329,49 +330,6 @@ fn mistakes_with_a_run_are_told() {
     error: `RUN` is not a run folder: it has no job.toml
       hint: `pstrain spawn` says at its end which folder a run has, for example runs/NAME-TIME
     ");
-}
-
-fn shipped(name: &str) -> String {
-    format!("{}/jobs/{name}", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The shipped jobs whose data are here or made up; more of them where all is asked for. Of those whose data are MNIST's the images
-/// are made up. `finetune.toml` and `regression.toml` have tests of their own.
-#[test]
-fn eval_repeats_the_last_validation_of_every_shipped_job() {
-    let few_clicks = ["data.train.samples=5000", "data.test.samples=500"];
-    let repository = format!("data.root={:?}", env!("CARGO_MANIFEST_DIR"));
-    let script = format!("modules.net.torchscript={:?}", shipped("digits_net.pt"));
-    let jobs: [(&str, &[&str]); 14] = [
-        ("digits_ps", &[]),
-        ("two_tower", &few_clicks),
-        ("wide_deep", &few_clicks),
-        ("dlrm", &few_clicks),
-        ("ddp_mnist", &[]),
-        ("mnist_pull_push", &[]),
-        ("pipeline", &[]),
-        ("torchscript", &[&script]),
-        ("recommender", &few_clicks),
-        ("dist_sgd", &[]),
-        ("ring_allreduce", &[]),
-        ("mnist_ps", &[]),
-        ("char_lm", &[&repository]),
-        ("images", &[]),
-    ];
-    for (name, settings) in &jobs[..times(6, jobs.len())] {
-        let folder = tempfile::tempdir().unwrap();
-        let job = std::fs::read_to_string(shipped(&format!("{name}.toml"))).unwrap();
-        let job = if job.contains("data/mnist") { made_up(&job, 400) } else { job };
-        std::fs::write(folder.path().join("job.toml"), job).unwrap();
-        let settings: Vec<&str> = ["train.steps=3"].iter().chain(*settings).copied().collect();
-        assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &settings)), 0);
-        let last = summary(folder.path())["eval"].clone();
-        assert_eq!(evaluated(folder.path(), &[]), last, "{name}");
-        let record = records(folder.path(), "eval").pop().unwrap();
-        for (key, value) in last.as_object().unwrap() {
-            assert_eq!(&record[key], value, "{name}: {key}");
-        }
-    }
 }
 
 #[test]

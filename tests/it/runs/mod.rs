@@ -22,6 +22,7 @@ mod pipeline;
 mod placements;
 mod replicas;
 mod seen_once;
+mod shipped_jobs;
 mod standstill;
 mod starting;
 mod sweep;

@@ -250,7 +250,7 @@ fn an_evaluation_takes_little_of_a_servers_memory() {
     };
     let usual = peak(&[]);
     assert!(usual < 450 * MIB, "{} MiB", usual / MIB);
-    // That what is looked at now and then sees activations at all: on a busy machine not at the first try.
+    // Memory is looked at now and then: on a busy machine not every run shows that a look sees activations at all.
     let mut large = (0..5).map(|_| peak(&["eval.batch_size=1000"]));
     assert!(
         large.any(|bytes| bytes > usual + 300 * MIB),

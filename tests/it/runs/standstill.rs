@@ -81,7 +81,7 @@ fn a_rank_that_is_stopped_is_named_in_time_and_one_that_goes_on_is_not() {
     let (said, _) = run.doctor_says(0);
     assert!(said.ends_with("no rank holds the others up, as far as the ranks tell\n"), "{said}");
     let mut longest = Duration::ZERO;
-    for (rank, name) in [(2, "trainer2"), (0, "server0")].into_iter().cycle().take(times(2, 40)) {
+    for (rank, name) in [(2, "trainer2"), (0, "server0")].into_iter().cycle().take(times(2, 49)) {
         kill(run.ranks[rank], Signal::SIGSTOP).unwrap();
         let (said, took) = run.doctor_says(1);
         assert!(
