@@ -320,7 +320,10 @@ fn where_saving_fails_training_goes_on_and_says_so() {
     let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "AGAIN"]));
     assert_code(&output, 1);
     let text = said(&output, folder.path());
-    assert!(text.contains("checkpoint.most_failures = 2 one after another: cannot read `FOLDER/file/in`"), "{text}");
+    assert!(
+        text.contains("checkpoint.most_failures = 2 one after another: cannot read `FOLDER/file/in`"),
+        "{text}"
+    );
 }
 
 #[test]
