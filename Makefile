@@ -17,7 +17,7 @@ test: setup
 	scripts/test-plugins
 
 # The slow statistics whole, of which `make test` runs a part, and what takes long.
-test-all: export PSTRAIN_TEST_ALL = 1
+test-all: export TEST_ALL = 1
 test-all: test
 	cargo test --test it --quiet -- --ignored runs::guide::own_loss_in_python
 

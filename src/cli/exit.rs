@@ -4,6 +4,7 @@ use crate::human::printable;
 use crate::job::JobErrors;
 use crate::rpc::{Cause, JoinError, RefusalReason};
 use crate::runner::rank::RankError;
+use crate::runner::run_folder::FolderInUse;
 
 pub use crate::runner::launch::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE};
 
@@ -29,10 +30,11 @@ impl Failure {
     }
 }
 
-/// What a command came upon that has no code of its own.
+/// What a command came upon that has no code of its own, but where it named a folder that it may not use.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        Failure { code: FAILED, message: Some(format!("error: {error:#}")) }
+        let code = if error.is::<FolderInUse>() { USAGE } else { FAILED };
+        Failure { code, message: Some(format!("error: {error:#}")) }
     }
 }
 

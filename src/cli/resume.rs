@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use super::args::OutputArgs;
 use super::exit::Failure;
-use super::run::refused;
 use super::stderr;
 use crate::human::counted;
 use crate::job::{Place, Resolved, Training};
@@ -58,7 +57,7 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     let is_finished = |run: &&PathBuf| run.join(SUMMARY).exists();
     if let Some(run) = run.as_ref().filter(is_finished) {
         if let Sought::Auto(_) = sought {
-            may_go_on(run, &resolved.toml, None).map_err(refused)?;
+            may_go_on(run, &resolved.toml, None)?;
             return Ok(Beginning { finished: Some(run.clone()), ..Beginning::default() });
         }
         return Err(Failure::usage(format_args!(
@@ -74,7 +73,7 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     }
     let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
     if let Some(run) = &run {
-        may_go_on(run, &resolved.toml, Some(checkpoint.place())).map_err(refused)?;
+        may_go_on(run, &resolved.toml, Some(checkpoint.place()))?;
     }
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
     stderr::line(format_args!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place()));

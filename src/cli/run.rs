@@ -19,7 +19,7 @@ use crate::runner::metrics::EndTable;
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::rendezvous::Agent;
-use crate::runner::run_folder::{Explicit, FolderInUse, RunFolder};
+use crate::runner::run_folder::{Explicit, RunFolder};
 use crate::runner::training::KeptIn;
 use crate::runner::{agreement, checkpoint, libtorch, limits, rendezvous};
 use crate::topology::Rank;
@@ -141,7 +141,7 @@ pub fn keep_in(
     look_for_others(resolved, run.as_deref(), checkpoint.as_ref())?;
     let folder = match run {
         Some(run) => {
-            let folder = RunFolder::go_on(&run, &resolved.toml, checkpoint.as_ref()).map_err(refused)?;
+            let folder = RunFolder::go_on(&run, &resolved.toml, checkpoint.as_ref())?;
             limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
             folder
         }
@@ -177,11 +177,6 @@ fn look_for_others(resolved: &Resolved, run: Option<&Path>, from: Option<&Place>
     )))
 }
 
-/// Why a run may not use a folder.
-pub fn refused(error: anyhow::Error) -> Failure {
-    if error.is::<FolderInUse>() { Failure::usage(error) } else { error.into() }
-}
-
 /// The run folder with the job in it. `file`: the one that the job was read from.
 fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) -> Result<RunFolder, Failure> {
     let modules = resolved.job.training().map_or(&[][..], |training| training.modules.as_slice());
@@ -192,9 +187,9 @@ fn make_folder(resolved: &Resolved, file: Option<&Path>, output: &OutputArgs) ->
     let reads: Vec<PathBuf> = file.map(Path::to_owned).into_iter().chain(of_modules.cloned()).collect();
     let explicit = output.run_dir.as_deref();
     let explicit = explicit.map(|path| Explicit { path, overwrite: output.overwrite, reads: &reads });
-    let folder = RunFolder::create(&resolved.job.name, explicit.as_ref()).map_err(refused)?;
+    let folder = RunFolder::create(&resolved.job.name, explicit.as_ref())?;
     limits::check_room(folder.path(), &resolved.job).map_err(Failure::usage)?;
-    folder.write_job(&resolved.toml).map_err(refused)?;
+    folder.write_job(&resolved.toml)?;
     Ok(folder)
 }
 

@@ -16,12 +16,19 @@
 
 pub mod flights;
 mod going_on;
+mod in_use;
 mod lock;
+mod names;
 #[cfg(test)]
 mod tests;
 
 pub use self::going_on::may_go_on;
+pub use self::in_use::FolderInUse;
 pub use self::lock::LOCK;
+pub use self::names::{
+    DATA_STATE, JOB, METRICS, MODEL, MODEL_BEST, MODEL_EMA, MOST_OF_JOB, MOST_OF_SUMMARY, REPORT, SUMMARY,
+    TOLD_MLFLOW, TOLD_OTLP, TOLD_TENSORBOARD, TRACE,
+};
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -32,50 +39,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 
 use self::lock::lock;
+use self::names::files_of_a_run;
 use super::checkpoint;
 use super::records::MetricsLine;
 use crate::files::{self, WholeFile};
 use crate::human::counted;
 use crate::job::Place;
-
-pub const JOB: &str = "job.toml";
-pub const METRICS: &str = "metrics.jsonl";
-pub const SUMMARY: &str = "summary.json";
-pub const MODEL: &str = "model.safetensors";
-/// The model of the best validation, with `eval.best`.
-pub const MODEL_BEST: &str = "model-best.safetensors";
-/// The moving averages of the weights, with `[ema]`.
-pub const MODEL_EMA: &str = "model-ema.safetensors";
-pub const TRACE: &str = "trace.json";
-/// All of it as a page.
-pub const REPORT: &str = "report.html";
-/// What the data to train on have settled for all others, as their plug-in has written it.
-pub const DATA_STATE: &str = "dataset.state";
-
-/// Bytes of a job and of a summary that are read.
-pub const MOST_OF_JOB: u64 = 16 << 20;
-pub const MOST_OF_SUMMARY: u64 = 64 << 20;
-
-/// How far others have been told of the run.
-pub const TOLD_TENSORBOARD: &str = "told-tensorboard.json";
-pub const TOLD_OTLP: &str = "told-otlp.json";
-pub const TOLD_MLFLOW: &str = "told-mlflow.json";
-
-/// All that a run may leave in its folder.
-const FILES: [&str; 12] = [
-    JOB,
-    METRICS,
-    SUMMARY,
-    MODEL,
-    MODEL_BEST,
-    MODEL_EMA,
-    TRACE,
-    DATA_STATE,
-    REPORT,
-    TOLD_TENSORBOARD,
-    TOLD_OTLP,
-    TOLD_MLFLOW,
-];
 
 /// One of the models of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,33 +273,6 @@ impl Explicit<'_> {
     }
 }
 
-/// Why a run may not use a folder.
-#[derive(Debug, thiserror::Error)]
-pub enum FolderInUse {
-    #[error(
-        "the run folder `{}` holds another run: {}\n  \
-         hint: name another folder with --run-dir; --overwrite removes that run's files first",
-        folder.display(), files.join(", ")
-    )]
-    HoldsRun { folder: PathBuf, files: Vec<String> },
-    #[error("the run folder `{}` holds {what}\n  hint: name another folder with --run-dir", folder.display())]
-    IsAnothers { folder: PathBuf, what: String },
-    #[error(
-        "the run in `{0}` has saved checkpoints itself, the last of which is `{last}`\n  \
-         hint: --resume {0} goes on from that one; --run-dir names another folder",
-        folder.display()
-    )]
-    HasSaved { folder: PathBuf, last: Place },
-    #[error("a run is under way in `{}`\n  hint: name another folder with --run-dir", folder.display())]
-    UnderWay { folder: PathBuf },
-    #[error(
-        "this run reads `{}`, and would overwrite it in its run folder `{}`\n  \
-         hint: name another folder with --run-dir",
-        file.display(), folder.display()
-    )]
-    Reads { folder: PathBuf, file: PathBuf },
-}
-
 /// `metrics.jsonl`, open for appending (F-2).
 #[derive(Debug)]
 pub struct MetricsFile {
@@ -375,22 +317,6 @@ fn left_by_a_run(folder: &Path) -> Result<Vec<PathBuf>> {
     let checkpoints = checkpoint::all(&checkpoint::placed(None, folder))?;
     let checkpoints = checkpoints.iter().filter_map(Place::folder).map(Path::to_owned);
     Ok(files_of_a_run(folder)?.into_iter().chain(checkpoints).collect())
-}
-
-/// Those of [`FILES`] that are in `folder`, and what a writer that was killed has left of one.
-fn files_of_a_run(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> =
-        FILES.iter().map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok()).collect();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let is_part = name.starts_with('.') && FILES.iter().any(|file| name.ends_with(&format!(".{file}")));
-        if is_part && entry.file_type()?.is_file() {
-            found.push(entry.path());
-        }
-    }
-    Ok(found)
 }
 
 /// Whether a file, or a folder, is this file or has it in it.

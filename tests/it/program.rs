@@ -28,8 +28,7 @@ pub fn clean(program: &str, folder: &Path) -> Command {
     command.current_dir(folder).stdin(Stdio::null());
     let of_ranks =
         ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "PSTRAIN_TOKEN", "LD_PRELOAD"];
-    // How much is tested is no key of a job.
-    for name in of_ranks.into_iter().chain(["PSTRAIN_TEST_ALL"]) {
+    for name in of_ranks {
         command.env_remove(name);
     }
     command.env("NO_COLOR", "1");

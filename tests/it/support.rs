@@ -94,7 +94,7 @@ pub fn is_alone(test: &str) -> bool {
 
 /// How often to try what only counts over many repetitions: `part`, and `all` where the whole is asked for.
 pub fn times(part: usize, all: usize) -> usize {
-    if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { all } else { part }
+    if std::env::var_os("TEST_ALL").is_some() { all } else { part }
 }
 
 /// Whether the next of a test's many cases, which take seconds each, is one of those that run by default: the first, and each

@@ -141,11 +141,7 @@ impl Run {
     fn start(folder: &Path, mark: &str) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
         command.args(["spawn", "job.toml", "--run-dir", "RUN"]).current_dir(folder);
-        command
-            .env_remove("LD_PRELOAD")
-            .env_remove("PSTRAIN_TEST_ALL")
-            .env(MARK, mark)
-            .env("TMPDIR", folder.join("tmp"));
+        command.env_remove("LD_PRELOAD").env(MARK, mark).env("TMPDIR", folder.join("tmp"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child: Child = command.spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());

@@ -16,7 +16,7 @@ type Op = dyn Fn(&mut State, u32) -> Made;
 
 fn limits() -> PluginLimits {
     let whole = PluginLimits { max_files: 1 << 20, ..PluginLimits::default() };
-    match std::env::var_os("PSTRAIN_TEST_ALL") {
+    match std::env::var_os("TEST_ALL") {
         Some(_) => whole,
         None => PluginLimits { work_bytes: whole.work_bytes / 16, ..whole },
     }

@@ -234,7 +234,7 @@ impl Guest {
 }
 
 fn cases(part: u32, all: u32) -> TestRunner {
-    let cases = if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { all } else { part };
+    let cases = if std::env::var_os("TEST_ALL").is_some() { all } else { part };
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
 
@@ -264,7 +264,7 @@ fn no_operation_panics_whatever_its_first_operand_and_number() {
     for name in operations() {
         let mut guest = Guest::new();
         let inputs = guest.inputs;
-        let step = if std::env::var_os("PSTRAIN_TEST_ALL").is_some() { 1 } else { 11 };
+        let step = if std::env::var_os("TEST_ALL").is_some() { 1 } else { 11 };
         for first in (0..inputs).step_by(step) {
             for (nth, &x) in numbers.iter().enumerate() {
                 let y = numbers[(nth + 1) % numbers.len()];

@@ -92,6 +92,11 @@ impl Saved {
         Ok(())
     }
 
+    /// Numbers of the whole tensor, where its shape is one.
+    pub fn numbers(&self) -> Option<u64> {
+        numbers(&self.entry.shape)
+    }
+
     /// The name that the model has it under, of which `name` is the one in the file.
     pub fn model_name(&self, name: &str) -> String {
         let of_rank = self.ids.as_ref().and_then(|_| name.rsplit_once('@'));

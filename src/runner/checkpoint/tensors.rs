@@ -15,7 +15,7 @@ use super::state::Successor;
 use super::store::{InOrder, Source, Store};
 use crate::job::Place;
 use crate::job::weights::{Header, Stored};
-use crate::parallel::{AGE, Entry, Extent, ModuleState, PIECE_BYTES, Piece};
+use crate::parallel::{AGE, Entry, Extent, ModuleState, PIECE_BYTES, Piece, StateKey};
 use crate::topology::Rank;
 
 /// What is in one place.
@@ -200,7 +200,9 @@ pub fn read(
     for counters in of.parts.iter().filter_map(|part| part.counters.get(module)) {
         state.counters.merge(counters);
     }
-    for found in find(of, base, |saved| saved.module == module)? {
+    let all = find(of, base, |saved| saved.module == module)?;
+    check_all_there(&all)?;
+    for found in all {
         let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
         let Saved { entry, from, .. } = found.saved;
         let entry = Entry { lane: entry.lane.and_then(successor), ..entry.clone() };
@@ -208,6 +210,26 @@ pub fn read(
         added.with_context(|| format!("`{}` in `{}`", found.name, found.opened.place))?;
     }
     state.whole()
+}
+
+/// That what is to be made room for is in the files, whatever shape a manifest says.
+fn check_all_there(all: &[Found<'_>]) -> Result<()> {
+    let mut there: BTreeMap<StateKey, u64> = BTreeMap::new();
+    let by_number = || all.iter().filter(|found| found.saved.ids.is_none());
+    for Found { saved, .. } in by_number() {
+        let of_tensor = there.entry(saved.entry.key()).or_default();
+        *of_tensor = of_tensor.saturating_add(saved.count);
+    }
+    for Found { saved, name, opened, .. } in by_number() {
+        let (wanted, there) = (saved.numbers(), there[&saved.entry.key()]);
+        ensure!(
+            wanted.is_some_and(|wanted| wanted <= there),
+            "`{name}` in `{}`: {there} numbers are saved of shape {:?}",
+            opened.place,
+            saved.entry.shape
+        );
+    }
+    Ok(())
 }
 
 impl<'a> Found<'a> {

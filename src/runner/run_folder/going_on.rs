@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{FolderInUse, JOB, MOST_OF_JOB, files_of_a_run};
+use super::in_use::FolderInUse;
+use super::names::{JOB, MOST_OF_JOB, files_of_a_run};
 use crate::files;
 use crate::job::Place;
 use crate::runner::checkpoint::{self, Comparison, Difference};

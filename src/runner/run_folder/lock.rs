@@ -17,7 +17,7 @@ use nix::libc;
 use nix::sys::stat::{major, minor};
 use nix::unistd::Uid;
 
-use super::FolderInUse;
+use super::in_use::FolderInUse;
 
 /// Stays when a run has ended: one that is removed could be locked by two.
 pub const LOCK: &str = ".run.lock";

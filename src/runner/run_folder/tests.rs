@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
+use super::names::FILES;
 use super::*;
 use crate::runner::records::StepRecord;
 use crate::runner::testing::names;

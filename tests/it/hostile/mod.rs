@@ -1,7 +1,7 @@
 //! Attacks and faults: whatever comes from outside, from a file, a neighbour or a disk, ends with a value or a clear error, in
 //! time and within limits.
 //!
-//! A part of those that are generated runs by default, all with PSTRAIN_TEST_ALL=1 (`support::times`), and each failure names
+//! A part of those that are generated runs by default, all with TEST_ALL=1 (`support::times`), and each failure names
 //! the seed that makes the same case again.
 
 /// Ranks that ask without end.
