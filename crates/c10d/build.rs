@@ -82,7 +82,10 @@ fn libtorch_folder() -> Result<PathBuf, String> {
 fn beside_programs(shim: &Path) {
     // It lies in PROFILE/build/PACKAGE/out.
     let profile = shim.ancestors().nth(4).expect("cargo's folders");
-    if let Err(error) = fs::copy(shim, profile.join("libc10d_shim.so")) {
+    // Programs that run with the one before keep it: written in place it would change under them.
+    let part = profile.join(format!(".libc10d_shim.so.{}", process::id()));
+    let copied = fs::copy(shim, &part).and_then(|_| fs::rename(&part, profile.join("libc10d_shim.so")));
+    if let Err(error) = copied {
         eprintln!("error: {}: {error}", profile.display());
         process::exit(1);
     }
