@@ -71,10 +71,10 @@ pub fn beginning(resolved: &Resolved, output: &OutputArgs) -> Result<Beginning, 
     for error in broken {
         stderr::line(format_args!("warning: a newer checkpoint is left out: {error:#}"));
     }
-    let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
     if let Some(run) = &run {
-        may_go_on(run, &resolved.toml, Some(checkpoint.place()))?;
+        may_go_on(run, &resolved.toml, checkpoint.as_ref().map(Checkpoint::place))?;
     }
+    let Some(checkpoint) = checkpoint else { return Ok(Beginning { run, ..Beginning::default() }) };
     compare(&checkpoint, resolved, training).map_err(|error| Failure::usage(format_args!("{error:#}")))?;
     stderr::line(format_args!("going on from step {} in `{}`", checkpoint.step(), checkpoint.place()));
     // Closed: whoever forks has nothing open.

@@ -124,17 +124,16 @@ impl RunFolder {
     }
 
     /// The folder of a run that goes on in it, which it gets the job of now. `from`: the checkpoint that it goes on from, if there
-    /// is one.
+    /// is one. Whoever calls has asked [`may_go_on`]: a folder that is refused stays as it is, without a lock of ours in it.
     ///
     /// # Errors
     /// When it has what another run has left, as [`FolderInUse`]. When it cannot be made or written to; names the path and the
     /// cause.
     pub fn go_on(path: &Path, toml: &str, from: Option<&Place>) -> Result<RunFolder> {
-        // One that is refused stays as it is, without a lock of ours in it.
-        may_go_on(path, toml, from)?;
         files::make_folders(path)
             .with_context(|| format!("cannot make the run folder `{}`", path.display()))?;
         let lock = lock(path)?;
+        // Another may have been faster.
         may_go_on(path, toml, from)?;
         let written = files::write(path, JOB, toml.as_bytes());
         written.with_context(|| format!("cannot write `{}`", path.join(JOB).display()))?;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use tch::{Device, Kind, Tensor};
 
 use super::coverage::Coverage;
-use super::{Entry, Extent, PIECE_BYTES, Restored, RowShare, StateKey, StateSnapshot, StepCounters};
+use super::{Entry, Extent, PIECE_BYTES, Restored, RowShare, StateKey, StepCounters};
 use crate::autograd::Autograd;
 use crate::optimizers::NamedSlot;
 use crate::parallel::calls::state::{Finish, Piece, Put, Restore, Wanted};
@@ -33,27 +33,11 @@ struct Stored {
 }
 
 impl ModuleState {
-    /// What all owners of a module had.
-    ///
-    /// # Errors
-    /// An owner cannot be read; something of a tensor is missing (ST-3), or does not fit to the rest.
-    pub fn collect(snapshots: &[StateSnapshot]) -> Result<ModuleState> {
-        let mut state = ModuleState::default();
-        for snapshot in snapshots {
-            state.counters.merge(&snapshot.counters);
-            for (at, entry) in snapshot.entries.iter().enumerate() {
-                state.add(entry, snapshot.pieces(at))?;
-            }
-        }
-        state.check_whole()?;
-        Ok(state)
-    }
-
     /// Takes in what was saved of a tensor or slot: rows, or numbers from one on of the tensor taken as a vector.
     ///
     /// # Errors
     /// A piece cannot be read, or does not fit to what is there.
-    pub fn add_saved(
+    pub fn add(
         &mut self,
         entry: &Entry,
         from: u64,
@@ -61,7 +45,9 @@ impl ModuleState {
     ) -> Result<()> {
         match entry.extent {
             Extent::Elements { .. } => self.add_numbers(entry, from, false, pieces),
-            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => self.add(entry, pieces),
+            Extent::Shared => self.add_numbers(entry, 0, true, pieces),
+            Extent::Rows { .. } => self.add_rows(entry, pieces),
+            Extent::RowsOf(_) => bail!("`{}` has no rows of its own", entry.tensor),
         }
     }
 
@@ -70,18 +56,24 @@ impl ModuleState {
     /// # Errors
     /// Something of a tensor is missing (ST-3).
     pub fn whole(self) -> Result<ModuleState> {
-        self.check_whole()?;
-        Ok(self)
-    }
-
-    /// Takes in what an owner has of a tensor or slot, in its pieces.
-    fn add(&mut self, entry: &Entry, pieces: impl Iterator<Item = Result<Piece>>) -> Result<()> {
-        match entry.extent {
-            Extent::Elements { from, .. } => self.add_numbers(entry, from, false, pieces),
-            Extent::Shared => self.add_numbers(entry, 0, true, pieces),
-            Extent::Rows { .. } => self.add_rows(entry, pieces),
-            Extent::RowsOf(_) => bail!("`{}` has no rows of its own", entry.tensor),
+        for (key, stored) in &self.tensors {
+            match &stored.ids {
+                Some(ids) => {
+                    let mut ids = Vec::<i64>::try_from(ids)?;
+                    ids.sort_unstable();
+                    let twice = ids.windows(2).find(|pair| pair[0] == pair[1]);
+                    ensure!(twice.is_none(), "row {} of {key} is in two snapshots", twice.unwrap_or(&[0])[0]);
+                }
+                None => {
+                    let all = stored.value.numel() as u64;
+                    if let Some(missing) = stored.came.missing(all) {
+                        let (first, last) = (missing.start, missing.end - 1);
+                        bail!("numbers {first} to {last} of {key}, which has {all}, are in no snapshot");
+                    }
+                }
+            }
         }
+        Ok(self)
     }
 
     fn add_numbers(
@@ -142,28 +134,6 @@ impl ModuleState {
         let (ids, value) = (Tensor::f_cat(&ids, 0)?, Tensor::f_cat(&rows, 0)?);
         let stored = Stored { value, ids: Some(ids), shared: false, came: Coverage::default() };
         self.tensors.insert(key, stored);
-        Ok(())
-    }
-
-    /// ST-3
-    fn check_whole(&self) -> Result<()> {
-        for (key, stored) in &self.tensors {
-            match &stored.ids {
-                Some(ids) => {
-                    let mut ids = Vec::<i64>::try_from(ids)?;
-                    ids.sort_unstable();
-                    let twice = ids.windows(2).find(|pair| pair[0] == pair[1]);
-                    ensure!(twice.is_none(), "row {} of {key} is in two snapshots", twice.unwrap_or(&[0])[0]);
-                }
-                None => {
-                    let all = stored.value.numel() as u64;
-                    if let Some(missing) = stored.came.missing(all) {
-                        let (first, last) = (missing.start, missing.end - 1);
-                        bail!("numbers {first} to {last} of {key}, which has {all}, are in no snapshot");
-                    }
-                }
-            }
-        }
         Ok(())
     }
 
@@ -316,10 +286,9 @@ mod tests {
     fn collected(slot: Option<&str>, ranges: &[(u64, u64)]) -> Result<ModuleState> {
         let mut state = ModuleState::default();
         for &(from, to) in ranges {
-            state.add(&weight(slot, from, to), numbers(from, to))?;
+            state.add(&weight(slot, from, to), from, numbers(from, to))?;
         }
-        state.check_whole()?;
-        Ok(state)
+        state.whole()
     }
 
     #[track_caller]
@@ -354,10 +323,10 @@ mod tests {
     #[test]
     fn owners_that_differ_in_a_tensor_are_refused() {
         let mut state = ModuleState::default();
-        state.add(&weight(None, 0, 5), numbers(0, 5)).unwrap();
+        state.add(&weight(None, 0, 5), 0, numbers(0, 5)).unwrap();
         let other = Entry { shape: vec![10], ..weight(None, 5, 10) };
         insta::assert_snapshot!(
-            state.add(&other, numbers(5, 10)).unwrap_err(),
+            state.add(&other, 5, numbers(5, 10)).unwrap_err(),
             @"`net.weight` is Float [5, 2] at one owner and Float [10] at another"
         );
     }
@@ -372,10 +341,10 @@ mod tests {
                 ..weight(None, 0, 0)
             };
             let (ids, values) = (Some(Tensor::from_slice(&[4i64, 7])), Tensor::from_slice(&[1.0f32; 6]));
-            state.add(&entry, [Ok(Piece { ids, values: values.reshape([2, 3]) })].into_iter()).unwrap();
+            state.add(&entry, 0, [Ok(Piece { ids, values: values.reshape([2, 3]) })].into_iter()).unwrap();
         }
         insta::assert_snapshot!(
-            state.check_whole().unwrap_err(),
+            said(state.whole()),
             @"row 4 of `net.weight` is in two snapshots"
         );
     }

@@ -206,7 +206,7 @@ pub fn read(
         let successor = |rank| trainers.iter().find(|of| of.before == Some(rank)).map(|of| of.now);
         let Saved { entry, from, .. } = found.saved;
         let entry = Entry { lane: entry.lane.and_then(successor), ..entry.clone() };
-        let added = state.add_saved(&entry, *from, found.pieces());
+        let added = state.add(&entry, *from, found.pieces());
         added.with_context(|| format!("`{}` in `{}`", found.name, found.opened.place))?;
     }
     state.whole()

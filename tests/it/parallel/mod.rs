@@ -4,3 +4,18 @@ mod pull_push;
 mod remote_module;
 mod shards;
 mod state;
+
+use pstrain::parallel::{Extent, ModuleState, StateSnapshot};
+
+/// What all owners of a module had.
+fn collected(snapshots: &[StateSnapshot]) -> ModuleState {
+    let mut state = ModuleState::default();
+    for snapshot in snapshots {
+        state.counters.merge(&snapshot.counters);
+        for (at, entry) in snapshot.entries.iter().enumerate() {
+            let from = if let Extent::Elements { from, .. } = entry.extent { from } else { 0 };
+            state.add(entry, from, snapshot.pieces(at)).unwrap();
+        }
+    }
+    state.whole().unwrap()
+}

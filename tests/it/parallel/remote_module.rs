@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
+use crate::parallel::collected;
 use crate::support::{shut_down, values, within, world_with};
 use pstrain::autograd::Autograd;
 use pstrain::job::{self, Consistency, Filter, JobText, ModuleSpec, Sources};
 use pstrain::model::{Mode, Module};
 use pstrain::parallel::{
-    Forward, Hosting, Input, ModuleServer, ModuleState, RangeServer, RemoteModule, RowChoice, ShardServer,
-    StateServer, StateSnapshot,
+    Forward, Hosting, Input, ModuleServer, RangeServer, RemoteModule, RowChoice, ShardServer, StateServer,
+    StateSnapshot,
 };
 use pstrain::rpc::{Mesh, MeshConfig, Message, Methods};
 use pstrain::topology::Rank;
@@ -75,7 +76,7 @@ fn a_model_larger_than_a_message_comes_tensor_by_tensor() {
         let state = crate::support::later(move || {
             let _module = RemoteModule::get(&autograd, Rank(0), &name).unwrap();
             let snapshot = StateSnapshot::take(&autograd, Rank(0), &name, RowChoice::Used).unwrap();
-            ModuleState::collect(&[snapshot]).unwrap()
+            collected(&[snapshot])
         });
         let state = within(state);
         for (info, sent) in module.parameters().iter().zip(&initial) {

@@ -12,6 +12,7 @@ use pstrain::parallel::{Entry, Extent, ModuleState, RowChoice, StateKey, StateSn
 use pstrain::topology::Rank;
 use tch::Tensor;
 
+use crate::parallel::collected;
 use crate::support::runs_by_default;
 use world::{Trainer, World};
 
@@ -265,9 +266,7 @@ fn a_snapshot_holds_still_under_load() {
                     (1..).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|step| trainer.step(step))
                 });
             }
-            let read = |snapshot: &StateSnapshot| {
-                numbers(&ModuleState::collect(std::slice::from_ref(snapshot)).unwrap())
-            };
+            let read = |snapshot: &StateSnapshot| numbers(&collected(std::slice::from_ref(snapshot)));
             let take =
                 || StateSnapshot::take(&world.ranks[0].autograd, owner, module, RowChoice::Used).unwrap();
             let mut changed = 0;
@@ -317,8 +316,7 @@ fn rows_written_since_a_snapshot_are_with_those_of_the_snapshot_the_rows_of_now(
         let world = World::start(&job);
         let mut trainer = Trainer::new(&world, 0, &row_optimizers()[1]);
         let take = |which| StateSnapshot::take(&world.ranks[0].autograd, Rank(2), "table", which).unwrap();
-        let read =
-            |snapshot: &StateSnapshot| rows(&ModuleState::collect(std::slice::from_ref(snapshot)).unwrap());
+        let read = |snapshot: &StateSnapshot| rows(&collected(std::slice::from_ref(snapshot)));
         let is_partial = |snapshot: &StateSnapshot| {
             snapshot.entries.iter().any(|entry| matches!(entry.extent, Extent::Rows { changed: true, .. }))
         };
@@ -372,12 +370,12 @@ fn a_snapshot_of_a_replica_holds_still_while_it_steps() {
         let mut trainer = Trainer::new(&world, position, &optimizer);
         (0..5).for_each(|step| trainer.step(step));
         let snapshot = trainer.optimizer.snapshot("net").unwrap();
-        let read = || numbers(&ModuleState::collect(std::slice::from_ref(&snapshot)).unwrap());
+        let read = || numbers(&collected(std::slice::from_ref(&snapshot)));
         let first = read();
         (5..10).for_each(|step| trainer.step(step));
         assert_eq!(read(), first);
         let now = trainer.optimizer.snapshot("net").unwrap();
-        assert_ne!(numbers(&ModuleState::collect(&[now]).unwrap()), first);
+        assert_ne!(numbers(&collected(&[now])), first);
     };
     thread::scope(|scope| {
         let run = &run;

@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 
 use super::world::{Trainer, World};
 use super::{numbers, row_optimizers};
+use crate::parallel::collected;
 
 const TAIL: &str = "[data]\nplugin = \"own.wasm\"\n[loss]\nplugin = \"mse\"\n[optimizer]\ntype = \"sgd\"\n\
     [train]\nrole = \"trainer\"\n";
@@ -79,7 +80,7 @@ fn of_replicas_the_first_ones_running_statistics_are_saved() {
         }
         (position == 0).then(|| {
             let snapshot = trainer.optimizer.snapshot("net").unwrap();
-            (ModuleState::collect(&[snapshot]).unwrap(), running)
+            (collected(&[snapshot]), running)
         })
     };
     let run = &run;

@@ -16,6 +16,7 @@ use pstrain::rpc::{Mesh, Methods};
 use pstrain::topology::Rank;
 use tch::{Device, Kind, Tensor};
 
+use crate::parallel::collected;
 use crate::support;
 
 const CPU: [Device; 1] = [Device::Cpu];
@@ -282,7 +283,7 @@ impl<'a> Trainer<'a> {
                 None => snapshots.push((spec.written_name().into(), taken)),
             }
         }
-        snapshots.into_iter().map(|(name, taken)| (name, ModuleState::collect(&taken).unwrap())).collect()
+        snapshots.into_iter().map(|(name, taken)| (name, collected(&taken))).collect()
     }
 }
 
