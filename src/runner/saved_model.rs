@@ -135,10 +135,7 @@ fn parts(snapshots: &[StateSnapshot], numbers: Numbers) -> BTreeMap<String, Vec<
     }
     for parts in parts.values_mut() {
         // Rows stand in the order of their owners already.
-        parts.sort_by_key(|part| match part.entry().extent {
-            Extent::Elements { from, .. } => from,
-            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => 0,
-        });
+        parts.sort_by_key(|part| part.entry().first());
     }
     parts
 }

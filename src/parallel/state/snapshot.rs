@@ -109,10 +109,7 @@ impl StateSnapshot {
 
     /// So many rows of an entry, or numbers, from one on: counted as the entry's extent counts, in the whole tensor.
     pub fn pieces_of(&self, at: usize, from: u64, count: u64) -> impl Iterator<Item = Result<Piece>> {
-        let first = match self.entries[at].extent {
-            Extent::Elements { from, .. } => from,
-            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => 0,
-        };
+        let first = self.entries[at].first();
         self.pieces_between(at, from - first, from - first + count)
     }
 
@@ -123,6 +120,14 @@ impl StateSnapshot {
 }
 
 impl Entry {
+    /// Where its numbers begin in the tensor, taken as a vector; 0 for what has no place of its own in it.
+    pub fn first(&self) -> u64 {
+        match self.extent {
+            Extent::Elements { from, .. } => from,
+            Extent::Shared | Extent::Rows { .. } | Extent::RowsOf(_) => 0,
+        }
+    }
+
     /// How many numbers, or rows, there are.
     pub fn len(&self) -> u64 {
         match self.extent {

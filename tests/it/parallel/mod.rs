@@ -5,7 +5,7 @@ mod remote_module;
 mod shards;
 mod state;
 
-use pstrain::parallel::{Extent, ModuleState, StateSnapshot};
+use pstrain::parallel::{ModuleState, StateSnapshot};
 
 /// What all owners of a module had.
 fn collected(snapshots: &[StateSnapshot]) -> ModuleState {
@@ -13,8 +13,7 @@ fn collected(snapshots: &[StateSnapshot]) -> ModuleState {
     for snapshot in snapshots {
         state.counters.merge(&snapshot.counters);
         for (at, entry) in snapshot.entries.iter().enumerate() {
-            let from = if let Extent::Elements { from, .. } = entry.extent { from } else { 0 };
-            state.add(entry, from, snapshot.pieces(at)).unwrap();
+            state.add(entry, entry.first(), snapshot.pieces(at)).unwrap();
         }
     }
     state.whole().unwrap()
