@@ -3,15 +3,17 @@
 
     bench/before_after.py NAME=PROGRAM... [--data DIR] [--rounds 5] [--scale 1.0] [--only WORD]...
 
-Each PROGRAM is a build to compare with. Rates: more is better, and a ratio below 1 is a loss.
+Each PROGRAM is a build to compare with. Rates: more is better. A ratio below 1 is a loss: the median of each round's, whose
+builds ran one after the other, so that what else the machine does weighs on both.
 """
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
-from report import ratio, table
-from side_by_side import PSTRAIN, ROOT, arguments, fail, in_turns, mnist, output, settings, spawn_command
+from report import table
+from side_by_side import PSTRAIN, ROOT, arguments, each_round, fail, median, mnist, output, settings, spawn_command
 
 CONV, MLP = ROOT / "jobs/mnist_ps.toml", ROOT / "bench/jobs/mlp_ps.toml"
 # Name, job, ranks, steps of each trainer, settings, whether it reads MNIST.
@@ -28,6 +30,7 @@ TRAINING = [
 ]
 CALLS = ["small calls/s, one at a time", "small calls/s, 64 in flight",
          *(f"tensors of {size}iB/s, one way" for size in ("4 K", "100 K", "1 M", "16 M", "64 M"))]
+READING = "samples/s of MNIST through a plug-in"
 
 
 def trained(program, case, args):
@@ -74,30 +77,31 @@ def main():
     programs = builds(args.build)
     args.data = args.data.resolve()
     mnist(args.data)
+    others = [name for name in programs if name != "now"]
     rows = []
 
     def wanted(name):
         return not args.only or any(word in name for word in args.only)
 
-    def row(name, measured):
-        now = measured["now"]
-        others = [before for which, before in measured.items() if which != "now"]
-        rows.append([name, *others, now, *(ratio(now, before) for before in others)])
+    def measured(measure):
+        """What each build measured, by rounds."""
+        return each_round({name: lambda program=program: measure(program) for name, program in programs.items()}, args.rounds)
 
-    def compare(name, measure):
-        if wanted(name):
-            subjects = {which: lambda program=program: measure(program) for which, program in programs.items()}
-            row(name, in_turns(subjects, args.rounds))
+    def row(name, rates):
+        ratios = [median([one / other for one, other in zip(rates["now"], rates[which], strict=True)]) for which in others]
+        rows.append([name, *map(median, rates.values()), *(f"{each:.3f}" for each in ratios)])
+        print(*rows[-1], file=sys.stderr, flush=True)
 
     for case in TRAINING:
-        compare(f"{case[0]}, steps/s", lambda program, case=case: trained(program, case, args))
+        if wanted(case[0]):
+            row(f"{case[0]}, steps/s", measured(lambda program, case=case: trained(program, case, args)))
     if any(map(wanted, CALLS)):
-        subjects = {which: lambda program=program: called(program) for which, program in programs.items()}
-        calls = in_turns(subjects, args.rounds)
+        calls = measured(called)
         for nth, name in enumerate(CALLS):
-            row(name, {which: rates[nth] for which, rates in calls.items()})
-    compare("samples/s of MNIST through a plug-in", lambda program: read(program, args))
-    print(table(["", *programs, *(f"now/{which}" for which in programs if which != "now")], rows))
+            row(name, {which: [each[nth] for each in rates] for which, rates in calls.items()})
+    if wanted(READING):
+        row(READING, measured(lambda program: read(program, args)))
+    print(table(["", *programs, *(f"now/{which}" for which in others)], rows))
 
 
 if __name__ == "__main__":

@@ -118,7 +118,12 @@ def parsed(printed):
 
 
 def in_turns(subjects, rounds):
-    """Calls each of the named functions once a round, another one first in each; the median of what each returned."""
+    """The median of what each of the named functions returned in `each_round`."""
+    return {name: median(measured) for name, measured in each_round(subjects, rounds).items()}
+
+
+def each_round(subjects, rounds):
+    """Calls each of the named functions once a round, another one first in each; what each returned, by rounds."""
     values = {name: [] for name in subjects}
     for nth in range(1, rounds + 1):
         names = list(subjects)
@@ -126,7 +131,7 @@ def in_turns(subjects, rounds):
         for name in names[first:] + names[:first]:
             values[name].append(subjects[name]())
             print(f"round {nth} of {rounds}, {name}: {json.dumps(values[name][-1])}", file=sys.stderr, flush=True)
-    return {name: median(measured) for name, measured in values.items()}
+    return values
 
 
 def median(values):
