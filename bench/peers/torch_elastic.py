@@ -37,7 +37,10 @@ def main():
     parser.add_argument("--folder", type=Path, required=True)
     folder = parser.parse_args().folder
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    # Torchrun's store outlives an attempt, and with it the addresses of ranks that are gone.
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    attempt = dist.PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group("gloo", store=attempt, rank=rank, world_size=world_size)
     torch.manual_seed(1)
     net, step = digits_net(), 0
     if (folder / "checkpoint").exists():
