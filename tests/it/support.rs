@@ -98,7 +98,7 @@ pub fn times(part: usize, all: usize) -> usize {
 }
 
 /// Whether the next of a test's many cases, which take seconds each, is one of those that run by default: the first, and each
-/// third, which are others in another test. Asked once for each case, on the test's thread, in one place of the test.
+/// fifth, which are others in another test. Asked once for each case, on the test's thread, in one place of the test.
 #[track_caller]
 pub fn runs_by_default() -> bool {
     // Tests may have one thread, one after the other.
@@ -108,8 +108,8 @@ pub fn runs_by_default() -> bool {
         *next += 1;
         *next - 1
     });
-    let of_three = thread::current().name().map_or(0, |test| test.len() % 3);
-    nth == 0 || nth % 3 == of_three || times(0, 1) == 1
+    let of_five = thread::current().name().map_or(0, |test| test.len() % 5);
+    nth == 0 || nth % 5 == of_five || times(0, 1) == 1
 }
 
 /// Runs `work` on a thread of its own.

@@ -99,16 +99,17 @@ fn a_model_that_is_no_numbers_is_saved_with_a_warning_and_exit_code_1() {
 fn whatever_is_saved_of_a_model_that_is_no_numbers_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [
-        // The second step has no numbers, and the checkpoint comes before it.
-        "train.steps=2",
+        // The model is of large numbers after the first step, of none after the second, and the third has no loss.
+        "train.steps=3",
+        "train.consistency=bsp",
         "train.on_nan=skip",
         // Beyond float32 together, and each of them a number.
         "optimizer.lr=1e25",
         "optimizer.weight_decay=1e25",
-        "eval.every_steps=1",
+        "eval.every_steps=2",
         "eval.best=accuracy",
         "ema.decay=0.5",
-        "checkpoint.every_steps=1",
+        "checkpoint.every_steps=2",
     ];
     let output = finish(&mut spawn(folder.path(), None, &settings));
     assert_code(&output, 1);

@@ -71,6 +71,19 @@ fn the_cache_is_its_users_alone_whatever_the_umask() {
     assert!(names(&cache.join("pstrain")).contains(&"compiled".to_owned()));
 }
 
+/// In lists of folders and of libraries to load, these part one from the next.
+#[test]
+fn a_home_with_a_space_and_a_colon_is_as_good_as_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = made(&folder.path().join("a home: mine"), 0o755);
+    let mut command = pstrain(&home);
+    let output = finish(command.args(LOADS).env("HOME", &home).env_remove("XDG_CACHE_HOME"));
+    assert_code(&output, 0);
+    assert!(!stderr(&output).contains("WARN"), "{}", stderr(&output));
+    assert!(names(&home.join(".cache/pstrain")).contains(&"compiled".to_owned()));
+    assert_eq!(names(folder.path()), ["a home: mine"]);
+}
+
 #[test]
 fn a_cache_that_others_can_write_is_neither_used_nor_written() {
     let folder = tempfile::tempdir().unwrap();

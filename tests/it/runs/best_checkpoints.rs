@@ -83,21 +83,21 @@ fn a_run_that_goes_on_keeps_the_best_of_all() {
         "train.consistency=bsp",
         "eval.every_steps=20",
         "eval.best={metric=\"loss\", mode=\"max\"}",
-        "checkpoint.every_steps=100",
+        "checkpoint.every_steps=60",
         "train.epochs=50",
         "checkpoint.keep=1",
         "checkpoint.keep_best=1",
     ];
-    trained(whole.path(), &[&settings[..], &["train.steps=321"]].concat());
-    trained(folder.path(), &[&settings[..], &["train.steps=121"]].concat());
+    trained(whole.path(), &[&settings[..], &["train.steps=201"]].concat());
+    trained(folder.path(), &[&settings[..], &["train.steps=81"]].concat());
     fs::remove_file(folder.path().join("RUN/summary.json")).unwrap();
     let names = |folder: &Path| -> Vec<_> {
         checkpoints(folder).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000100"]);
-    let settings = [&settings[..], &["train.steps=321"]].concat();
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000060"]);
+    let settings = [&settings[..], &["train.steps=201"]].concat();
     assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
-    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000300"]);
+    assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000180"]);
     assert_eq!(names(folder.path()), names(whole.path()));
     assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
 }
