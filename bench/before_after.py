@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Other builds of pstrain beside this one, in turns: whether a change costs anything.
 
-    bench/before_after.py NAME=PROGRAM... [--data DIR] [--rounds 5] [--scale 1.0] [--only WORD]...
+    bench/before_after.py NAME=PROGRAM... [--data DIR] [--jobs DIR] [--rounds 5] [--scale 1.0] [--only WORD]...
 
-Each PROGRAM is a build to compare with. Rates: more is better. A ratio below 1 is a loss: the median of each round's, whose
-builds ran one after the other, so that what else the machine does weighs on both.
+Each PROGRAM is a build to compare with; where it does not know a key of today's jobs, DIR has those that it knows. Rates: more is
+better. A ratio below 1 is a loss: the median of each round's, whose builds ran one after the other, so that what else the machine
+does weighs on both.
 """
 import json
 import os
@@ -15,18 +16,18 @@ from pathlib import Path
 from report import table
 from side_by_side import PSTRAIN, ROOT, arguments, each_round, fail, median, mnist, output, settings, spawn_command
 
-CONV, MLP = ROOT / "jobs/mnist_ps.toml", ROOT / "bench/jobs/mlp_ps.toml"
-# Name, job, ranks, steps of each trainer, settings, whether it reads MNIST.
+MLP = ROOT / "bench/jobs/mlp_ps.toml"
+# Name, job (of jobs/, where it is a name), ranks, steps of each trainer, settings, whether it reads MNIST.
 TRAINING = [
-    ("ConvNet on a server, one trainer", CONV, 2, 200, [], True),
-    ("ConvNet on a server, three trainers", CONV, 4, 80, [], True),
+    ("ConvNet on a server, one trainer", "mnist_ps.toml", 2, 200, [], True),
+    ("ConvNet on a server, three trainers", "mnist_ps.toml", 4, 80, [], True),
     ("784-128-10 on a server, one trainer", MLP, 2, 4000, [], True),
     ("784-128-10 on a server, three trainers", MLP, 4, 2000, [], True),
     ("the same under `bsp`", MLP, 4, 2000, ["train.consistency=bsp"], True),
-    ("replicas of a ConvNet, two ranks", ROOT / "jobs/ddp_mnist.toml", 2, 120, [], True),
-    ("pull and push, four ranks", ROOT / "jobs/mnist_pull_push.toml", 4, 1500, [], True),
-    ("a table on two servers", ROOT / "jobs/recommender.toml", 4, 1500, [], False),
-    ("a pipeline of two stages", ROOT / "jobs/pipeline.toml", 4, 600, [], False),
+    ("replicas of a ConvNet, two ranks", "ddp_mnist.toml", 2, 120, [], True),
+    ("pull and push, four ranks", "mnist_pull_push.toml", 4, 1500, [], True),
+    ("a table on two servers", "recommender.toml", 4, 1500, [], False),
+    ("a pipeline of two stages", "pipeline.toml", 4, 600, [], False),
 ]
 CALLS = ["small calls/s, one at a time", "small calls/s, 64 in flight",
          *(f"tensors of {size}iB/s, one way" for size in ("4 K", "100 K", "1 M", "16 M", "64 M"))]
@@ -38,7 +39,7 @@ def trained(program, case, args):
     values = [*values, "train.epochs=1000", f"train.steps={max(int(steps * args.scale), 40)}"]
     values += [f"data.root={args.data}"] if reads_mnist else []
     with tempfile.TemporaryDirectory() as folder:
-        command = spawn_command(job, world_size, folder, values)
+        command = spawn_command(args.jobs / job, world_size, folder, values)
         output(program, *command[1:])
         return json.loads((Path(folder) / "summary.json").read_text())["steps_per_s"]
 
@@ -51,7 +52,7 @@ def called(program):
 
 
 def read(program, args):
-    command = [program, "bench", "data", CONV, "--steps", int(1500 * args.scale), "--json"]
+    command = [program, "bench", "data", args.jobs / "mnist_ps.toml", "--steps", int(1500 * args.scale), "--json"]
     return json.loads(output(*command, *settings([f"data.root={args.data}"])))["samples_per_s"]
 
 
@@ -71,6 +72,7 @@ def builds(texts):
 def main():
     parser = arguments(__doc__)
     parser.add_argument("build", nargs="+", metavar="NAME=PROGRAM", help="a build to compare with")
+    parser.add_argument("--jobs", type=Path, default=ROOT / "jobs", metavar="DIR", help="with jobs that all builds know")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of steps")
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name has it; may be repeated")
     args = parser.parse_args()
