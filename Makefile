@@ -72,7 +72,7 @@ docs: build
 	$(TARGET_DIR)/debug/pstrain schema > docs/job.schema.json
 	$(TARGET_DIR)/debug/pstrain schema --reference > docs/job.md
 
-# All benchmarks, beside PyTorch's, in about 45 minutes; docs/performance.md gets the tables. DATA is a folder with MNIST's
+# All benchmarks, beside PyTorch's, in about an hour; docs/performance.md gets the tables. DATA is a folder with MNIST's
 # files: `target/debug/pstrain data fetch mnist` gets them. INTEROP_PYTHON may name a Python with PyTorch.
 bench: build
 	bench/all.py --data $(or $(DATA),data/mnist)

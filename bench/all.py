@@ -3,7 +3,7 @@
 
     bench/all.py [--data DIR] [--python PYTHON] [--rounds 5] [--only rpc,ddp] [--quick]
 
-Without --python a Python environment with PyTorch is made in .deps, once. It takes about 45 minutes; `--quick`
+Without --python a Python environment with PyTorch is made in .deps, once. It takes about an hour; `--quick`
 tries everything with few steps, and prints the tables instead.
 """
 import os
