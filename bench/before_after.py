@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from report import table
-from side_by_side import PSTRAIN, ROOT, arguments, each_round, fail, median, mnist, output, settings, spawn_command
+from side_by_side import PSTRAIN, ROOT, arguments, each_round, fail, median, output, parse, settings, share, spawn_command
 
 MLP = ROOT / "bench/jobs/mlp_ps.toml"
 # Name, job (of jobs/, where it is a name), ranks, steps of each trainer, settings, whether it reads MNIST.
@@ -75,10 +75,8 @@ def main():
     parser.add_argument("--jobs", type=Path, default=ROOT / "jobs", metavar="DIR", help="with jobs that all builds know")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of steps")
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name has it; may be repeated")
-    args = parser.parse_args()
+    args = parse(parser, beside_torch=False)
     programs = builds(args.build)
-    args.data = args.data.resolve()
-    mnist(args.data)
     others = [name for name in programs if name != "now"]
     rows = []
 
@@ -90,8 +88,8 @@ def main():
         return each_round({name: lambda program=program: measure(program) for name, program in programs.items()}, args.rounds)
 
     def row(name, rates):
-        ratios = [median([one / other for one, other in zip(rates["now"], rates[which], strict=True)]) for which in others]
-        rows.append([name, *map(median, rates.values()), *(f"{each:.3f}" for each in ratios)])
+        ratios = [f"{share(rates, 'now', of=which):.3f}" for which in others]
+        rows.append([name, *map(median, rates.values()), *ratios])
         print(*rows[-1], file=sys.stderr, flush=True)
 
     for case in TRAINING:

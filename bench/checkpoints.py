@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from report import table
-from side_by_side import ROOT, arguments, each_round, median, mnist, output, spawn_command
+from side_by_side import ROOT, arguments, each_round, median, output, parse, share, spawn_command
 from watch import watch
 
 JOBS = [("ConvNet on a server, three trainers, `bsp`", ROOT / "jobs/mnist_ps.toml", 4, ["train.consistency=bsp"]),
@@ -41,9 +41,8 @@ def rates(args):
         values = [*values, f"data.root={args.data}", "train.epochs=1000", f"train.steps={args.steps}"]
         measured = each_round({which: lambda more=more: trained(job, world_size, [*values, *more])
                                for which, more in SETTINGS.items()}, args.rounds)
-        shares = [median([one / other for one, other in zip(measured[which], measured["none"], strict=True)])
-                  for which in SETTINGS if which != "none"]
-        rows.append([name, *map(median, measured.values()), *(f"{share:.3f}" for share in shares)])
+        shares = [f"{share(measured, which, of='none'):.3f}" for which in SETTINGS if which != "none"]
+        rows.append([name, *map(median, measured.values()), *shares])
     return table(["steps/s", *SETTINGS, "every 10 s/none", "every step/none"], rows)
 
 
@@ -64,9 +63,7 @@ def memory(args):
 def main():
     parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=400, help="of each trainer")
-    args = parser.parse_args()
-    args.data = args.data.resolve()
-    mnist(args.data)
+    args = parse(parser, beside_torch=False)
     print(memory(args), rates(args), sep="\n\n")
 
 

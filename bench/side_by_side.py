@@ -30,19 +30,20 @@ def arguments(doc, data=True):
     return parser
 
 
-def parse(parser):
+def parse(parser, beside_torch=True):
     args = parser.parse_args()
-    check(args)
+    check(args, beside_torch)
     return args
 
 
-def check(args):
+def check(args, beside_torch=True):
     """Ends the program where what a benchmark needs is not there."""
     if args.rounds < 1:
         fail(f"--rounds = {args.rounds}", "use 1 or more")
     if not PSTRAIN.exists():
         fail(f"{PSTRAIN}: no such program", "`make build` makes it; PSTRAIN=FILE names another")
-    if subprocess.run([args.python, "-c", "import torch"], env=peer_environment(), capture_output=True).returncode:
+    torch = [args.python, "-c", "import torch"]
+    if beside_torch and subprocess.run(torch, env=peer_environment(), capture_output=True).returncode:
         fail(f"{args.python} cannot import torch", "`scripts/setup-interop` sets one up that can; --python names another")
     if "data" in args:
         args.data = args.data.resolve()
@@ -132,6 +133,11 @@ def each_round(subjects, rounds):
             values[name].append(subjects[name]())
             print(f"round {nth} of {rounds}, {name}: {json.dumps(values[name][-1])}", file=sys.stderr, flush=True)
     return values
+
+
+def share(measured, which, of):
+    """What one of those that `each_round` called measured, as a part of another one's: the median of each round's."""
+    return median([one / other for one, other in zip(measured[which], measured[of], strict=True)])
 
 
 def median(values):

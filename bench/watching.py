@@ -3,8 +3,9 @@
 
     bench/watching.py [--data DIR] [--rounds 5] [--steps 3000]
 
-The small model on a server and three trainers, more ranks than this machine may have cores, so that whatever looks on takes time from them.
-The browser is a thread that reads the page and then what it is told of the run, until the end. Ratios are the medians of each round's.
+The small model on a server and three trainers, more ranks than this machine may have cores, so that whatever looks on takes time
+from them. The browser is a thread that reads the page and then what it is told of the run, until the end. Ratios are the medians of
+each round's.
 """
 import json
 import subprocess
@@ -14,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 from report import table
-from side_by_side import ROOT, arguments, each_round, fail, median, mnist, spawn_command
+from side_by_side import ROOT, arguments, each_round, fail, median, parse, share, spawn_command
 
 JOB = ROOT / "bench/jobs/mlp_ps.toml"
 
@@ -47,13 +48,10 @@ def trained(args, watched):
 def main():
     parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=3000, help="of each trainer")
-    args = parser.parse_args()
-    args.data = args.data.resolve()
-    mnist(args.data)
+    args = parse(parser, beside_torch=False)
     measured = each_round({"alone": lambda: trained(args, False), "watched": lambda: trained(args, True)}, args.rounds)
-    share = median([one / other for one, other in zip(measured["watched"], measured["alone"], strict=True)])
     print(table(["steps/s", "alone", "watched", "watched/alone"],
-                [["784-128-10 on a server, three trainers", *map(median, measured.values()), f"{share:.3f}"]]))
+                [["784-128-10 on a server, three trainers", *map(median, measured.values()), f"{share(measured, 'watched', of='alone'):.3f}"]]))
 
 
 if __name__ == "__main__":
