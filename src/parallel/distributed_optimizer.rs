@@ -244,6 +244,14 @@ impl DistributedOptimizer {
         found.with_context(|| format!("module `{module}` is not on this rank"))
     }
 
+    /// Waits until this trainer may begin a step, where they take turns and modules are pulled.
+    ///
+    /// # Errors
+    /// When a server fails.
+    pub fn turn(&mut self) -> Result<()> {
+        self.pulled.iter_mut().try_for_each(Exchange::turn)
+    }
+
     /// Synchronises with the servers of modules that are pulled, if local steps have not just done so.
     ///
     /// # Errors

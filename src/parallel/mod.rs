@@ -46,7 +46,7 @@ pub use loss_scale::LossScale;
 pub use micro_batch::{MicroBatch, Passage};
 pub use module_handle::ModuleHandle;
 pub use module_server::ModuleServer;
-pub use pull_push::{Exchange, Pulled, RangeServer, Traffic};
+pub use pull_push::{Exchange, Exchanged, Pulled, RangeServer, Traffic};
 pub use remote_module::{Forward, Input, RemoteModule};
 pub use replica::Replica;
 pub(crate) use shards::AGE;

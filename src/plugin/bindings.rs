@@ -25,8 +25,8 @@ wasmtime::component::bindgen!({
     with: { "pstrain:plugin/tensors.tensor": tch::Tensor },
 });
 
+pub use self::pstrain::plugin::{log, tensors, types};
 pub use exports::pstrain::plugin::{dataset, loss, loss_weight, metric, raw_loss};
-pub use pstrain::plugin::{log, tensors, types};
 
 /// The package's name and version, as they stand in the names of imports and exports.
 pub const PACKAGE: &str = "pstrain:plugin";

@@ -9,8 +9,8 @@ use super::step::Stepper;
 use super::trainer::Trainer;
 use crate::job::{ModuleSpec, Placement};
 use crate::parallel::{
-    DistributedOptimizer, GradientSync, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule, Replica,
-    ShardedModule, Walk,
+    DistributedOptimizer, Exchanged, GradientSync, LossScale, Measuring, ModuleHandle, Pulled, RemoteModule,
+    Replica, ShardedModule, Walk,
 };
 use crate::plugin::{Host, Loss};
 
@@ -38,9 +38,13 @@ impl Trainer<'_> {
                     ModuleHandle::Sharded(Box::new(ShardedModule::get(self.autograd, spec)?))
                 }
                 Placement::Caller => {
-                    let exchange = (job.pull_push.filter, job.train.local_steps);
+                    let exchanged = Exchanged {
+                        filter: job.pull_push.filter,
+                        local_steps: job.train.local_steps,
+                        takes_turns: job.train.consistency.takes_turns(),
+                    };
                     let seed = job.module_seed(position);
-                    let pulled = Pulled::build(self.autograd, spec, self.devices, seed, exchange)?;
+                    let pulled = Pulled::build(self.autograd, spec, self.devices, seed, exchanged)?;
                     ModuleHandle::Pulled(Box::new(pulled))
                 }
             });

@@ -137,6 +137,7 @@ impl Stepper {
         next: Option<&StepSamples>,
         want_metrics: bool,
     ) -> Result<Stepped> {
+        self.optimizer.turn()?;
         let counted = self.counted(samples)?;
         // Dropping the context, at the end or on an error, frees it on every rank that it touched.
         let (context, first) = self.begin(number, samples.batches.len())?;

@@ -56,6 +56,14 @@ impl Consistency {
         self.apart() == Apart::Together
     }
 
+    /// Whether a trainer's step begins when the ones before it, of other trainers, are over.
+    pub fn takes_turns(self) -> bool {
+        match self {
+            Consistency::Sequential => true,
+            Consistency::Async | Consistency::Bsp | Consistency::Ssp { .. } | Consistency::Hogwild => false,
+        }
+    }
+
     /// Whether updates have an order. Without one no step has weights of its own, and each trainer has an optimizer with a state
     /// of its own.
     pub fn is_ordered(self) -> bool {

@@ -28,7 +28,7 @@ call! {
 }
 
 call! {
-    /// What has changed.
+    /// What has changed, when the caller may start its next step. (Where trainers take turns all of it comes at once.)
     pub struct Pull = "range.pull" -> Update {
         range: RRef,
         /// The version that the caller has; none: all of it, as it is.
@@ -99,6 +99,13 @@ body! {
         version: u64,
         marks: Marks,
         ..parts: Tensor,
+    }
+}
+
+impl Update {
+    /// To whoever has `version`, of so many segments.
+    pub fn nothing(version: u64, segments: usize) -> Update {
+        Update { version, marks: Marks(vec![false; segments]), parts: Vec::new() }
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use super::filter::{Encoded, decode, encode};
+use super::pulled::Exchanged;
 use super::segments::{Segment, gather, marked_length, segments, spread};
 use crate::autograd::Autograd;
 use crate::job::{Filter, ranges};
@@ -26,6 +27,7 @@ pub struct Exchange {
     /// This trainer's copy.
     here: LocalParameters,
     filter: Filter,
+    takes_turns: bool,
     /// One for each range.
     servers: Vec<Server>,
     local: LocalSteps,
@@ -100,8 +102,7 @@ impl fmt::Display for Traffic {
 pub(in crate::parallel) struct Pushing(Vec<PendingReply<Pushed>>);
 
 impl Exchange {
-    /// Over the parameters `here`, whose ranges the ranks `servers` hold in this order. `local_steps`: from one
-    /// synchronisation to the next.
+    /// Over the parameters `here`, whose ranges the ranks `servers` hold in this order.
     ///
     /// # Errors
     /// When a server holds no range of the module, or cannot make it.
@@ -109,8 +110,7 @@ impl Exchange {
         autograd: &Arc<Autograd>,
         here: LocalParameters,
         servers: &[Rank],
-        filter: Filter,
-        local_steps: u32,
+        Exchanged { filter, local_steps, takes_turns }: Exchanged,
     ) -> Result<Exchange> {
         let sizes: Vec<u64> = here.tensors.iter().map(|tensor| tensor.numel() as u64).collect();
         let get = |&rank: &Rank| autograd.call(rank, range::Get { module: here.name.clone() }, None);
@@ -128,7 +128,8 @@ impl Exchange {
             sum: Vec::new(),
             optimizer: None,
         };
-        Ok(Exchange { autograd: autograd.clone(), here, filter, servers, local, traffic: Traffic::default() })
+        let (autograd, traffic) = (autograd.clone(), Traffic::default());
+        Ok(Exchange { autograd, here, filter, takes_turns, servers, local, traffic })
     }
 
     /// Chooses what updates the parameters, and pulls them for the first time.
@@ -143,6 +144,24 @@ impl Exchange {
             self.local.optimizer = Some(optimizer.with_context(|| format!("module `{}`", self.here.name))?);
         }
         self.refresh()
+    }
+
+    /// Waits for this trainer's turn, where they take turns, and pulls what the steps before it have made.
+    ///
+    /// # Errors
+    /// When a call fails, or what came is not an update.
+    pub(in crate::parallel) fn turn(&mut self) -> Result<()> {
+        if !self.takes_turns || self.local.taken > 0 {
+            return Ok(());
+        }
+        let _exchange = exchange();
+        let pull = |server: &Server| {
+            let pull = range::Pull { range: server.range.clone(), have: Some(server.version) };
+            self.autograd.call_within(server.range.owner(), pull, None, WAIT_FOR_TRAINERS)
+        };
+        let asked: Vec<_> = self.servers.iter().map(pull).collect();
+        let updates = asked.into_iter().map(PendingReply::wait).collect::<Result<_, _>>()?;
+        self.take(updates, self.filter)
     }
 
     /// A step of the trainer, on its terms; `None`: one that is skipped. The push, when it is time for one,
@@ -223,7 +242,9 @@ impl Exchange {
             applied.staleness = applied.staleness.max(staleness);
             updates.push(update);
         }
-        self.take(updates, self.filter)?;
+        if !self.takes_turns {
+            self.take(updates, self.filter)?;
+        }
         Ok(applied)
     }
 

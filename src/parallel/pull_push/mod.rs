@@ -7,7 +7,9 @@
 //! of a module, and [`Pulled`] the module there. What travels goes through a filter ([`filter`]), both ways.
 //!
 //! - `PP-1` The answer of a push brings what has changed since the trainer's last pull, so a step costs one round trip.
-//!   Under `bsp` it comes when the round is over, under `ssp` when the trainer may start its next step.
+//!   Under `bsp` it comes when the round is over, under `ssp` when the trainer may start its next step. Under
+//!   `sequential` it comes at once, with nothing, and a step begins with a pull that waits for its turn: the turn may be of one that
+//!   stands still for a checkpoint or a validation, to which the others have to come.
 //! - `PP-2` A segment travels down only if it was updated since. Under a filter it travels as the difference to what that
 //!   trainer has, of which the server keeps a copy, its *shadow*: what a filter left out is still part of the next one.
 //! - `PP-3` What a filter leaves out of a gradient is kept by the trainer and added to the next one (error feedback: Seide
@@ -30,5 +32,5 @@ mod state;
 
 pub(super) use exchange::Pushing;
 pub use exchange::{Exchange, Traffic};
-pub use pulled::Pulled;
+pub use pulled::{Exchanged, Pulled};
 pub use service::RangeServer;

@@ -16,8 +16,17 @@ pub struct Pulled {
     copy: Replica,
     autograd: Arc<Autograd>,
     servers: Vec<Rank>,
-    filter: Filter,
-    local_steps: u32,
+    exchanged: Exchanged,
+}
+
+/// How a job has parameters and gradients exchanged.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchanged {
+    pub filter: Filter,
+    /// From one synchronisation to the next.
+    pub local_steps: u32,
+    /// Each step sees the ones before it.
+    pub takes_turns: bool,
 }
 
 impl Pulled {
@@ -28,12 +37,12 @@ impl Pulled {
         spec: &ModuleSpec,
         devices: &[tch::Device],
         seed: u64,
-        (filter, local_steps): (Filter, u32),
+        exchanged: Exchanged,
     ) -> Result<Pulled> {
         // The first pull comes before the first step: what it starts from matters where it is not trained.
         let copy = Replica::build(spec, devices, seed)?;
         let servers = spec.place.ranks.clone();
-        Ok(Pulled { copy, autograd: autograd.clone(), servers, filter, local_steps })
+        Ok(Pulled { copy, autograd: autograd.clone(), servers, exchanged })
     }
 
     /// The copy itself, whose running statistics are this trainer's own.
@@ -76,7 +85,7 @@ impl Pulled {
     /// When a server does not hold its range of them.
     pub fn parameters(&self) -> Result<Parameters> {
         let here = self.copy.parameters();
-        let exchange = Exchange::open(&self.autograd, here, &self.servers, self.filter, self.local_steps)?;
+        let exchange = Exchange::open(&self.autograd, here, &self.servers, self.exchanged)?;
         Ok(Parameters::Pulled(Box::new(exchange)))
     }
 }

@@ -36,6 +36,7 @@ pub(super) struct Holding {
 pub(super) struct ServerRange {
     pub(super) module: String,
     filter: Filter,
+    takes_turns: bool,
     /// What the segments are of.
     pub(super) parts: Vec<PartOfParameter>,
     /// The segments' lengths, in elements.
@@ -130,6 +131,7 @@ impl ServerRange {
         Ok(ServerRange {
             module: module.into(),
             filter: *filter,
+            takes_turns: consistency.takes_turns(),
             parts,
             lengths,
             changes,
@@ -176,12 +178,24 @@ impl ServerRange {
         }
     }
 
-    /// Waits until `trainer` may start its next step.
+    /// What `trainer` is behind by when it may start its next step, as [`ServerRange::pull`]. All of it there is at once where
+    /// trainers take turns: it may be for a validation, to which all of them come.
     ///
     /// # Errors
-    /// An earlier step of it has failed.
-    pub(super) async fn turn(&self, trainer: Rank) -> Result<()> {
-        self.updates.turn(trainer, 0).await
+    /// As `pull`; an earlier step of it has failed.
+    pub(super) async fn pull_in_turn(&self, trainer: Rank, have: Option<u64>) -> Result<Update> {
+        if have.is_some() || !self.takes_turns {
+            self.updates.turn(trainer, 0).await?;
+        }
+        self.pull(trainer, have)
+    }
+
+    /// What comes back with a push (PP-1).
+    async fn behind_a_push(&self, trainer: Rank, used: u64) -> Result<Update> {
+        match self.takes_turns {
+            true => Ok(Update::nothing(used, self.lengths.len())),
+            false => self.pull_in_turn(trainer, Some(used)).await,
+        }
     }
 
     /// Applies what a trainer has pushed since it had version `used`; `None`: its step is skipped. Then, when that trainer
@@ -200,8 +214,7 @@ impl ServerRange {
         let applied = self.updates.step(trainer, used, terms.zip(gradients)).await;
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.counters.add(&applied);
-        self.turn(trainer).await?;
-        Ok((applied, self.pull(trainer, Some(used))?))
+        Ok((applied, self.behind_a_push(trainer, used).await?))
     }
 
     /// The first half of a push whose gradients are clipped, in rounds: the sum of the squares of the round's mean.
@@ -234,8 +247,7 @@ impl ServerRange {
         let applied = self.updates.step_measured(trainer, step, factor);
         let applied = applied.with_context(|| format!("module `{}`", self.module))?;
         self.counters.add(&applied);
-        self.turn(trainer).await?;
-        Ok((applied, self.pull(trainer, Some(used))?))
+        Ok((applied, self.behind_a_push(trainer, used).await?))
     }
 
     /// The trainer pushes no more, and nobody waits for it any longer.

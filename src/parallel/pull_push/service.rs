@@ -80,9 +80,7 @@ async fn optimize(_: Scope, Optimize { range, options: Json(spec) }: Optimize) -
 }
 
 async fn pull(scope: Scope, Pull { range, have }: Pull) -> Result<Update> {
-    let range = range.local::<ServerRange>().await?;
-    range.turn(scope.from).await?;
-    range.pull(scope.from, have)
+    range.local::<ServerRange>().await?.pull_in_turn(scope.from, have).await
 }
 
 async fn push(scope: Scope, push: Push) -> Result<Pushed> {

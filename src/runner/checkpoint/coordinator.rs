@@ -69,6 +69,7 @@ struct Failures {
     all: u64,
     in_a_row: u32,
     first: String,
+    last: String,
 }
 
 impl Coordinator {
@@ -154,8 +155,9 @@ impl Coordinator {
             Ok(()) => failures.in_a_row = 0,
             Err(error) => {
                 (failures.all, failures.in_a_row) = (failures.all + 1, failures.in_a_row + 1);
+                failures.last = format!("{error:#}");
                 if failures.all == 1 {
-                    failures.first = format!("{error:#}");
+                    failures.first.clone_from(&failures.last);
                 }
             }
         }
@@ -196,7 +198,7 @@ impl Coordinator {
         self.note(before);
         let most = checkpoints.most_failures;
         if lock(&self.state).failures.in_a_row >= most {
-            let why = lock(&self.state).failures.first.clone();
+            let why = lock(&self.state).failures.last.clone();
             return Err(CallError::failed(format_args!(
                 "checkpoint.most_failures = {most} one after another: {why}"
             )));

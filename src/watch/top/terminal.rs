@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::style::force_color_output;
@@ -94,7 +94,8 @@ fn next_event() -> io::Result<Option<Event>> {
     }
 }
 
-/// Signals that would end the process tell it instead, so that it restores the terminal first.
+/// Signals that would end the process tell it instead, so that it restores the terminal first. With SIGHUP there is none any more, of
+/// which whoever waits for keys would read ends for ever: it ends the process.
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let mut waiting = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| waiting.add(signal));
@@ -102,8 +103,12 @@ fn watch_signals() -> Result<Arc<AtomicBool>> {
     let signalled = Arc::new(AtomicBool::new(false));
     let told = signalled.clone();
     let watch = move || {
-        if waiting.wait().is_ok() {
+        while let Ok(signal) = waiting.wait() {
             told.store(true, Ordering::Relaxed);
+            if signal == Signal::SIGHUP {
+                let _ = waiting.thread_unblock();
+                let _ = raise(signal);
+            }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch).context("cannot start a thread")?;

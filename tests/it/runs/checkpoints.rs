@@ -1,6 +1,6 @@
 //! Checkpoints as a user meets them: kept, damaged, refused, gone on from after a rank was killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -62,6 +62,14 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
         vec!["train.consistency=async", "eval.every_steps=7"],
         vec!["train.consistency=async", "eval.every_steps=5"],
         vec!["train.consistency=ssp", "train.staleness=1", "eval.every_steps=5"],
+        // Whose turn it is stands still, and the others have to come.
+        vec![
+            "train.consistency=sequential",
+            "modules.net.run=caller",
+            "roles.server=2",
+            "cluster.world_size=5",
+            "eval.every_steps=7",
+        ],
     ];
     for job in jobs.into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();
@@ -92,6 +100,30 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
     }
 }
 
+#[test]
+fn they_are_made_by_epochs_and_by_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["train.consistency=bsp", "train.epochs=4", "checkpoint.every_epochs=1", "checkpoint.keep=9"];
+    trained(folder.path(), &settings);
+    // 1,500 samples in batches of 32 for three trainers.
+    let by_epochs = steps(&checkpoints(folder.path()));
+    assert!(by_epochs.len() > 1 && by_epochs[0] == 16, "{by_epochs:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["train.consistency=bsp", "train.epochs=100000", "checkpoint.every_seconds=1", "checkpoint.keep=9"];
+    let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
+    eventually("two checkpoints", || {
+        folder.path().join("RUN/checkpoints").exists() && checkpoints(folder.path()).len() > 2
+    });
+    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_code(&wait(launcher), 143);
+    let made = |one: &PathBuf| fs::metadata(one.join("manifest.json")).unwrap().modified().unwrap();
+    let [first, second, ..] = &checkpoints(folder.path())[..] else { panic!("two of them") };
+    assert!(made(second).duration_since(made(first)).unwrap() >= Duration::from_millis(900));
+}
+
 /// The last step that a trainer has logged.
 pub fn last_step(metrics: &str) -> u64 {
     let step = |line: &str| {
@@ -110,18 +142,19 @@ fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
     let mut command = begin(killed.path(), &settings, &["--run-dir", "RUN", "--restarts", "9"]);
     let launcher = start(&mut command);
     let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
-    for round in 0..3 {
+    for (round, step) in [13, 47, 81].into_iter().enumerate() {
         // Rank `round` of the attempt, some checkpoints after the one before, and behind none of them.
-        let step = [13, 47, 81][round];
         wait_for_metrics(killed.path(), |metrics| last_step(metrics) >= step);
-        let children = fs::read_to_string(&ranks).unwrap_or_default();
-        if let Some(rank) = children.split_whitespace().nth(round) {
-            let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
-        }
+        let children = fs::read_to_string(&ranks).unwrap();
+        let rank = children.split_whitespace().nth(round).unwrap();
+        kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL).unwrap();
     }
     let output = wait(launcher);
     assert_code(&output, 0);
-    assert!(stderr(&output).contains("attempt 2 of 10"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("attempt 4 of 10"), "{}", stderr(&output));
+    // All attempts have written into the same file.
+    let steps = records(killed.path(), "step").into_iter().map(|step| step["step"].as_u64().unwrap());
+    assert_eq!(steps.collect::<BTreeSet<u64>>(), (1..=150).collect());
     assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(killed.path())).unwrap());
     let unfinished = fs::read_dir(killed.path().join("RUN/checkpoints")).unwrap();
     let unfinished =
@@ -315,6 +348,8 @@ fn where_saving_fails_training_goes_on_and_says_so() {
     assert_code(&output, 1);
     let text = said(&output, folder.path());
     assert!(text.contains("checkpoints could not be saved: cannot read `FOLDER/file/in`"), "{text}");
+    let warnings = summary(folder.path())["warnings"].to_string();
+    assert!(warnings.contains("checkpoints could not be saved"), "{warnings}");
     assert!(model(folder.path()).exists());
     let settings = [&ROUNDS[..], &["checkpoint.to=file/in", "checkpoint.most_failures=2"]].concat();
     let output = finish(&mut begin(folder.path(), &settings, &["--run-dir", "AGAIN"]));

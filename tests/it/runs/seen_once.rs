@@ -7,11 +7,13 @@ use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pstrain::model;
 use tch::{Kind, Tensor};
 
 use crate::program::*;
+use crate::support::eventually;
 
-const SAMPLES: i64 = 720;
+const SAMPLES: i64 = 2880;
 /// With the batch's size it makes the step of a row: of `n` samples together 2 / n.
 const JOB: &str = r#"
 [cluster]
@@ -24,7 +26,7 @@ place = "server"
 input = [1]
 input_dtype = "int64"
 weights = "zeros.safetensors"
-layers = [{ type = "embedding", num_embeddings = 720, embedding_dim = 1 }, "flatten"]
+layers = [{ type = "embedding", num_embeddings = 2880, embedding_dim = 1 }, "flatten"]
 [data]
 root = "."
 plugin = "csv"
@@ -115,6 +117,16 @@ fn more_or_fewer_trainers_see_the_samples_that_are_left_once() {
     let pulled = ["roles.server=2", "modules.net.run=caller"];
     goes_on(&[&[BSP, &three], &[&replicas[..], &[BSP, &three]].concat()], 12);
     goes_on(&[&[&replicas[..], &[BSP, &four]].concat(), &[&pulled[..], &[BSP, &five]].concat()], 16);
+    // More servers and more trainers, replicas, and back.
+    let three_servers = ["roles.server=3", "modules.net.run=caller", "cluster.world_size=7"];
+    let two_servers = [&pulled[..], &[BSP, &four]].concat();
+    let ways = [
+        two_servers.clone(),
+        [&three_servers[..], &[BSP]].concat(),
+        [&replicas[..], &[BSP, &four]].concat(),
+        two_servers,
+    ];
+    goes_on(&ways.each_ref().map(Vec::as_slice), 16);
     // Where they had taken steps of their own, and have to take the same ones now.
     goes_on(&[&[ASYNC, &four], &[BSP, &four]], 12);
     goes_on(
@@ -123,8 +135,48 @@ fn more_or_fewer_trainers_see_the_samples_that_are_left_once() {
     );
 }
 
+/// Steps that are taken in turns are those of one trainer, however many there are and become.
+#[test]
+fn trainers_in_turns_that_become_more_go_on_with_the_numbers_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let linear =
+        "modules.net.layers=[\"flatten\", { type = \"linear\", in_features = 64, out_features = 10 }]";
+    let turns = [
+        linear,
+        "modules.net.run=caller",
+        "train.consistency=sequential",
+        "train.epochs=2",
+        "checkpoint.every_steps=9",
+    ];
+    let train = |name: &str, cut: [&str; 2], more: &[&str]| {
+        let settings = [&turns[..], &cut].concat();
+        assert_code(
+            &finish(&mut spawn_with(folder.path(), None, &settings, &[&["--run-dir", name], more].concat())),
+            0,
+        );
+        model::load(&folder.path().join(name).join("model.safetensors")).unwrap()
+    };
+    let one = train("ONE", ["roles.server=1", "cluster.world_size=2"], &[]);
+    let two = train("RUN0", ["roles.server=2", "cluster.world_size=4"], &[]);
+    let four = train(
+        "RUN1",
+        ["roles.server=3", "cluster.world_size=7"],
+        &["--resume", &checkpoint(folder.path(), 0)],
+    );
+    for many in [two, four] {
+        for ((name, one), (_, many)) in one.iter().zip(many) {
+            let difference = (one - many).abs().max().double_value(&[]);
+            assert!(difference < 1e-5, "{name} differs by {difference}");
+        }
+    }
+}
+
 /// Only the rows of its own samples are written by a step: nothing else may be where nobody waits for anybody.
-const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=720, embedding_dim=1, sparse=true}, \"flatten\"]";
+const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=2880, embedding_dim=1, sparse=true}, \"flatten\"]";
+
+fn is_whole(checkpoint: &fs::DirEntry) -> bool {
+    checkpoint.file_name().as_encoded_bytes().starts_with(b"step-")
+}
 
 /// Whatever is between a step and its update when a rank goes, no sample is in the model twice, and none is missing.
 #[test]
@@ -140,14 +192,18 @@ fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
         write_job(folder.path());
         let settings = [way, &["train.batch_size=1", "optimizer.lr=0.25"]].concat();
         let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "9"]));
-        let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
-        // Another rank each time, at another step.
-        wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 2 + 5 * round);
-        let children = fs::read_to_string(&ranks).unwrap_or_default();
-        if let Some(rank) = children.split_whitespace().nth(round % 3) {
-            let _ = kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL);
-        }
-        assert_code(&wait(launcher), 0);
+        // Another rank each time, with more behind it that has to be found again.
+        let saved = || {
+            fs::read_dir(folder.path().join("RUN/checkpoints"))
+                .map_or(0, |all| all.flatten().filter(is_whole).count())
+        };
+        eventually("checkpoints", || saved() > round);
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
+        let rank = children.split_whitespace().nth(round % 3).unwrap();
+        kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL).unwrap();
+        let output = wait(launcher);
+        assert_code(&output, 0);
+        assert!(stderr(&output).contains("going on from step"), "{way:?}: {}", stderr(&output));
         let rows = Tensor::read_safetensors(folder.path().join("RUN/model.safetensors")).unwrap();
         let rows = Vec::<f32>::try_from(rows[0].1.view([-1])).unwrap();
         // Half the way each: twice would be three quarters of it.

@@ -1,6 +1,48 @@
-//! `pstrain top`, where its output is no terminal: a run as text.
+//! `pstrain top`: a run as text where its output is no terminal, and how it ends where it is one.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Child;
+
+use nix::pty::openpty;
+use nix::sys::signal::Signal;
 
 use crate::program::*;
+use crate::support::eventually;
+
+/// `top` in a terminal of its own, once it has drawn, and the terminal's other end.
+fn in_a_terminal(folder: &Path) -> (Child, File) {
+    let terminal = openpty(None, None).unwrap();
+    let mut command = clean("setsid", folder);
+    command.args(["--ctty", env!("CARGO_BIN_EXE_pstrain"), "top", "RUN"]).env("TERM", "xterm");
+    command.stdin(terminal.slave.try_clone().unwrap()).stdout(terminal.slave.try_clone().unwrap());
+    let child = command.stderr(terminal.slave).spawn().unwrap();
+    let mut other_end = File::from(terminal.master);
+    let mut drawn = Vec::new();
+    while !String::from_utf8_lossy(&drawn).contains("digits_ps") {
+        let mut some = [0; 4096];
+        let read = other_end.read(&mut some).unwrap();
+        drawn.extend(&some[..read]);
+    }
+    (child, other_end)
+}
+
+#[test]
+fn it_ends_by_a_key_and_with_its_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_code(&finish(&mut spawn(folder.path(), None, &["train.steps=3"])), 0);
+    let (mut child, mut terminal) = in_a_terminal(folder.path());
+    terminal.write_all(b"q").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (child, terminal) = in_a_terminal(folder.path());
+    drop(terminal);
+    let child = RefCell::new(child);
+    eventually("an end", || child.borrow_mut().try_wait().unwrap().is_some());
+    assert_eq!(child.into_inner().wait().unwrap().signal(), Some(Signal::SIGHUP as i32));
+}
 
 #[test]
 fn a_run_is_told_as_text_where_there_is_no_terminal() {

@@ -7,7 +7,7 @@ use pstrain::job::{Consistency, Filter, ModuleSpec};
 use pstrain::model::Module;
 use pstrain::optimizers::{OptimizerSpec, Sgd};
 use pstrain::parallel::calls::range;
-use pstrain::parallel::{DistributedOptimizer, Forward, Outcome, Pulled, RangeServer, Traffic};
+use pstrain::parallel::{DistributedOptimizer, Exchanged, Forward, Outcome, Pulled, RangeServer, Traffic};
 use pstrain::rpc::{Call, Mesh, Message, Methods, RRef, Value};
 use pstrain::topology::Rank;
 use tch::{Kind, Tensor};
@@ -68,7 +68,8 @@ impl World {
 
     fn try_trainer(&self, filter: Filter) -> (Pulled, anyhow::Result<DistributedOptimizer>) {
         let autograd = &self.autograds[TRAINER];
-        let pulled = Pulled::build(autograd, &spec(), &[tch::Device::Cpu], 0, (filter, 1)).unwrap();
+        let exchanged = Exchanged { filter, local_steps: 1, takes_turns: false };
+        let pulled = Pulled::build(autograd, &spec(), &[tch::Device::Cpu], 0, exchanged).unwrap();
         let parameters = pulled.parameters();
         let optimizer = parameters
             .and_then(|parameters| DistributedOptimizer::new(autograd, vec![(parameters, sgd(0.1).into())]));

@@ -8,9 +8,9 @@ use pstrain::job::{self, Job, JobText, ModuleSpec, Placement, Source, Sources, T
 use pstrain::layers::{Columns, RowTable};
 use pstrain::optimizers::OptimizerSpec;
 use pstrain::parallel::{
-    DistributedOptimizer, Forward, GradientSync, Groups, Hosting, MicroBatch, ModuleHandle, ModuleServer,
-    ModuleState, Passage, Pulled, RangeServer, RemoteModule, Replica, RowChoice, ShardServer, ShardedModule,
-    StateServer, StateSnapshot, Walk,
+    DistributedOptimizer, Exchanged, Forward, GradientSync, Groups, Hosting, MicroBatch, ModuleHandle,
+    ModuleServer, ModuleState, Passage, Pulled, RangeServer, RemoteModule, Replica, RowChoice, ShardServer,
+    ShardedModule, StateServer, StateSnapshot, Walk,
 };
 use pstrain::rpc::{Mesh, Methods};
 use pstrain::topology::Rank;
@@ -181,9 +181,11 @@ impl<'a> Trainer<'a> {
             Placement::Shards(_) => {
                 ModuleHandle::Sharded(Box::new(ShardedModule::get(autograd, spec).unwrap()))
             }
-            Placement::Caller => ModuleHandle::Pulled(Box::new(
-                Pulled::build(autograd, spec, &CPU, 0, (training.pull_push.filter, 1)).unwrap(),
-            )),
+            Placement::Caller => {
+                let filter = training.pull_push.filter;
+                let exchanged = Exchanged { filter, local_steps: 1, takes_turns: false };
+                ModuleHandle::Pulled(Box::new(Pulled::build(autograd, spec, &CPU, 0, exchanged).unwrap()))
+            }
         };
         let modules: Vec<ModuleHandle> = training.modules.iter().enumerate().map(handle).collect();
         let replicas: Vec<&Replica> = modules.iter().filter_map(ModuleHandle::replica).collect();
