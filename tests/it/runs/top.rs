@@ -7,20 +7,25 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Child;
 
-use nix::pty::openpty;
+use nix::fcntl::OFlag;
+use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::Signal;
 
 use crate::program::*;
 use crate::support::eventually;
 
 /// `top` in a terminal of its own, once it has drawn, and the terminal's other end.
-fn in_a_terminal(folder: &Path) -> (Child, File) {
-    let terminal = openpty(None, None).unwrap();
+fn in_a_terminal(folder: &Path) -> (Child, PtyMaster) {
+    // No process is to have the other end but this one.
+    let mut other_end = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&other_end).unwrap();
+    unlockpt(&other_end).unwrap();
+    let terminal = File::options().read(true).write(true).open(ptsname_r(&other_end).unwrap()).unwrap();
     let mut command = clean("setsid", folder);
-    command.args(["--ctty", env!("CARGO_BIN_EXE_pstrain"), "top", "RUN"]).env("TERM", "xterm");
-    command.stdin(terminal.slave.try_clone().unwrap()).stdout(terminal.slave.try_clone().unwrap());
-    let child = command.stderr(terminal.slave).spawn().unwrap();
-    let mut other_end = File::from(terminal.master);
+    let sized = "stty rows 24 cols 80 && exec \"$0\" top RUN";
+    command.args(["--ctty", "sh", "-c", sized, env!("CARGO_BIN_EXE_pstrain")]).env("TERM", "xterm");
+    command.stdin(terminal.try_clone().unwrap()).stdout(terminal.try_clone().unwrap());
+    let child = command.stderr(terminal).spawn().unwrap();
     let mut drawn = Vec::new();
     while !String::from_utf8_lossy(&drawn).contains("digits_ps") {
         let mut some = [0; 4096];
