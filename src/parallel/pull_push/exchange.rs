@@ -155,12 +155,12 @@ impl Exchange {
             return Ok(());
         }
         let _exchange = exchange();
-        let pull = |server: &Server| {
-            let pull = range::Pull { range: server.range.clone(), have: Some(server.version) };
-            self.autograd.call_within(server.range.owner(), pull, None, WAIT_FOR_TRAINERS)
-        };
-        let asked: Vec<_> = self.servers.iter().map(pull).collect();
-        let updates = asked.into_iter().map(PendingReply::wait).collect::<Result<_, _>>()?;
+        let asked = self.ask_in_turn(|range, version| range::Pull { range, have: Some(version) });
+        let updates = asked.into_iter().map(PendingReply::wait).collect::<Result<Vec<_>, _>>()?;
+        // There was no step since the last pull: this one was for the turn.
+        if updates.iter().all(|update| update.parts.is_empty()) {
+            return Ok(());
+        }
         self.take(updates, self.filter)
     }
 
@@ -213,12 +213,7 @@ impl Exchange {
 
     /// The second half.
     pub(in crate::parallel) fn step_measured(&self, step: u64, factor: f64) -> Pushing {
-        let push = |server: &Server| {
-            let (range, version) = (server.range.clone(), server.version);
-            let push = range::PushMeasured { range, version, step, factor };
-            self.autograd.call_within(server.range.owner(), push, None, WAIT_FOR_TRAINERS)
-        };
-        Pushing(self.servers.iter().map(push).collect())
+        Pushing(self.ask_in_turn(|range, version| range::PushMeasured { range, version, step, factor }))
     }
 
     /// The sum of the squares of a step's gradients.
@@ -343,6 +338,15 @@ impl Exchange {
             }
         }
         Ok(())
+    }
+
+    /// Asks all servers at once for what may have to wait for other trainers; `call` is of a range and the version that is here.
+    fn ask_in_turn<C: Call>(&self, call: impl Fn(RRef, u64) -> C) -> Vec<PendingReply<C::Reply>> {
+        let ask = |server: &Server| {
+            let call = call(server.range.clone(), server.version);
+            self.autograd.call_within(server.range.owner(), call, None, WAIT_FOR_TRAINERS)
+        };
+        self.servers.iter().map(ask).collect()
     }
 
     /// Asks all servers at once.

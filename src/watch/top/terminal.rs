@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::style::force_color_output;
@@ -94,21 +94,17 @@ fn next_event() -> io::Result<Option<Event>> {
     }
 }
 
-/// Signals that would end the process tell it instead, so that it restores the terminal first. With SIGHUP there is none any more, of
-/// which whoever waits for keys would read ends for ever: it ends the process.
+/// Signals that would end the process tell it instead, so that it restores the terminal first. Not SIGHUP: then there is no terminal any
+/// more, and whoever waits for its keys would read that it has ended, again and again.
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let mut waiting = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| waiting.add(signal));
+    [Signal::SIGINT, Signal::SIGTERM].into_iter().for_each(|signal| waiting.add(signal));
     waiting.thread_block().context("cannot block signals")?;
     let signalled = Arc::new(AtomicBool::new(false));
     let told = signalled.clone();
     let watch = move || {
-        while let Ok(signal) = waiting.wait() {
+        if waiting.wait().is_ok() {
             told.store(true, Ordering::Relaxed);
-            if signal == Signal::SIGHUP {
-                let _ = waiting.thread_unblock();
-                let _ = raise(signal);
-            }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(watch).context("cannot start a thread")?;
