@@ -95,6 +95,13 @@ pub fn wait(child: Child) -> Output {
     output
 }
 
+/// The processes of the ranks that `spawn` has started, in their order.
+#[track_caller]
+pub fn ranks_of(launcher: &Child) -> Vec<Pid> {
+    let listed = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).expect("it runs");
+    listed.split_whitespace().map(|pid| Pid::from_raw(pid.parse().expect("a number"))).collect()
+}
+
 /// Waits until `holds` of the run's metrics, which somebody is writing.
 #[track_caller]
 pub fn wait_for_metrics(folder: &Path, holds: impl Fn(&str) -> bool) {

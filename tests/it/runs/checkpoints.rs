@@ -29,6 +29,15 @@ pub fn checkpoints(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// The names of those that are whole while the run goes on, in the order of their steps.
+pub fn finished(folder: &Path) -> Vec<String> {
+    let all = fs::read_dir(folder.join("RUN/checkpoints")).into_iter().flatten();
+    let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("step-")).collect();
+    names.sort();
+    names
+}
+
 /// The steps behind which they were made. One that is due while the one before is still being written is made later, or not.
 fn steps(all: &[PathBuf]) -> Vec<u64> {
     all.iter().map(|one| one.to_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap()).collect()
@@ -114,9 +123,7 @@ fn they_are_made_by_epochs_and_by_seconds() {
     let settings =
         ["train.consistency=bsp", "train.epochs=100000", "checkpoint.every_seconds=1", "checkpoint.keep=9"];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
-    eventually("two checkpoints", || {
-        folder.path().join("RUN/checkpoints").exists() && checkpoints(folder.path()).len() > 2
-    });
+    eventually("two checkpoints", || finished(folder.path()).len() > 1);
     kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_code(&wait(launcher), 143);
     let made = |one: &PathBuf| fs::metadata(one.join("manifest.json")).unwrap().modified().unwrap();
@@ -141,13 +148,10 @@ fn a_job_whose_ranks_are_killed_comes_to_the_same_model() {
     trained(whole.path(), &settings);
     let mut command = begin(killed.path(), &settings, &["--run-dir", "RUN", "--restarts", "9"]);
     let launcher = start(&mut command);
-    let ranks = format!("/proc/{0}/task/{0}/children", launcher.id());
     for (round, step) in [13, 47, 81].into_iter().enumerate() {
         // Rank `round` of the attempt, some checkpoints after the one before, and behind none of them.
         wait_for_metrics(killed.path(), |metrics| last_step(metrics) >= step);
-        let children = fs::read_to_string(&ranks).unwrap();
-        let rank = children.split_whitespace().nth(round).unwrap();
-        kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL).unwrap();
+        kill(ranks_of(&launcher)[round], Signal::SIGKILL).unwrap();
     }
     let output = wait(launcher);
     assert_code(&output, 0);
@@ -175,11 +179,7 @@ fn a_checkpoint_that_has_its_name_is_whole_whenever_ranks_are_killed() {
         "log.every=1",
     ];
     let attempt = ["--run-dir", "RUN", "--resume", "auto"];
-    let last = || {
-        let all = fs::read_dir(folder.path().join("RUN/checkpoints")).into_iter().flatten();
-        let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("step-")).max().unwrap_or_default()
-    };
+    let last = || finished(folder.path()).pop().unwrap_or_default();
     let rounds = times(10, 500);
     let mut saved = String::new();
     for round in 0..rounds {
@@ -188,10 +188,9 @@ fn a_checkpoint_that_has_its_name_is_whole_whenever_ranks_are_killed() {
         // Spread over the two milliseconds or so from one to the next. Nothing tells of what happens in between: the moment is
         // what varies.
         std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 4000));
-        let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
-        let rank = ranks.split_whitespace().nth(round % 4).unwrap().parse().unwrap();
-        let killed = if round % 5 == 4 { launcher.id().cast_signed() } else { rank };
-        kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+        let rank = ranks_of(&launcher)[round % 4];
+        let killed = if round % 5 == 4 { Pid::from_raw(launcher.id().cast_signed()) } else { rank };
+        kill(killed, Signal::SIGKILL).unwrap();
         wait(launcher);
         // What is being removed, too, has no name any more.
         let verified = finish(pstrain(folder.path()).args(["checkpoint", "verify", "RUN"]));

@@ -273,7 +273,7 @@ fn an_interrupted_spawn_leaves_no_rank_behind() {
         let folder = tempfile::tempdir().expect("a folder");
         let launcher = start(&mut spawn(folder.path(), None, &["train.epochs=100000"]));
         wait_for_steps(folder.path(), 3);
-        let ranks = children_of(launcher.id());
+        let ranks = ranks_of(&launcher);
         assert_eq!(ranks.len(), 4);
         signal(&launcher, what);
         let output = wait(launcher);
@@ -283,10 +283,4 @@ fn an_interrupted_spawn_leaves_no_rank_behind() {
             assert!(!Path::new(&format!("/proc/{rank}")).exists(), "process {rank} still runs");
         }
     }
-}
-
-fn children_of(process: u32) -> Vec<String> {
-    let listed =
-        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
-    listed.split_whitespace().map(str::to_owned).collect()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -62,10 +62,9 @@ fn tool(folder: &Path, store: &FakeS3, args: &[&str]) -> Output {
 }
 
 /// All ranks and who has started them, at once.
-fn kill_all(launcher: u32) {
-    let ranks = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
-    for process in ranks.split_whitespace().chain([launcher.to_string().as_str()]) {
-        kill(Pid::from_raw(process.parse().unwrap()), Signal::SIGKILL).unwrap();
+fn kill_all(launcher: &Child) {
+    for process in ranks_of(launcher).into_iter().chain([Pid::from_raw(launcher.id().cast_signed())]) {
+        kill(process, Signal::SIGKILL).unwrap();
     }
 }
 
@@ -147,7 +146,7 @@ fn a_run_that_is_killed_goes_on_from_the_bucket_to_the_same_model() {
     assert_code(&finish(&mut spawn(whole.path(), None, &settings)), 0);
     let launcher = start(&mut job(killed.path(), &store, &settings, &[]));
     eventually("a checkpoint", || !store.checkpoints().is_empty());
-    kill_all(launcher.id());
+    kill_all(&launcher);
     wait(launcher);
     // What a writer that was killed has left.
     store.put("runs/digits/step-0000000149/shard-00001-model-00001-of-00001.safetensors", b"half");

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::program::*;
 use crate::support::runs_by_default;
@@ -291,9 +290,7 @@ fn replicas_save_what_is_left_when_a_rank_is_killed() {
         let folder = folder_with(&job);
         let launcher = start(&mut of(folder.path(), &[]));
         wait_for_metrics(folder.path(), |lines| lines.contains("\"kind\":\"step\",\"step\":30,"));
-        let ranks = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
-        let rank = ranks.split_whitespace().nth(lost).unwrap().parse().unwrap();
-        kill(Pid::from_raw(rank), Signal::SIGKILL).unwrap();
+        kill(ranks_of(&launcher)[lost], Signal::SIGKILL).unwrap();
         let output = wait(launcher);
         assert_code(&output, 3);
         let said = stderr(&output);

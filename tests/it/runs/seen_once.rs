@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tch::{Kind, Tensor};
 
+use super::checkpoints::finished;
 use crate::program::*;
 use crate::support::eventually;
 
@@ -162,10 +162,6 @@ fn trainers_in_turns_go_on_to_the_same_bits() {
 /// Only the rows of its own samples are written by a step: nothing else may be where nobody waits for anybody.
 const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=2880, embedding_dim=1, sparse=true}, \"flatten\"]";
 
-fn is_whole(checkpoint: &fs::DirEntry) -> bool {
-    checkpoint.file_name().as_encoded_bytes().starts_with(b"step-")
-}
-
 /// Whatever is between a step and its update when a rank goes, no sample is in the model twice, and none is missing.
 #[test]
 fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
@@ -181,14 +177,8 @@ fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
         let settings = [way, &["train.batch_size=1", "optimizer.lr=0.25"]].concat();
         let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "9"]));
         // Another rank each time, with more behind it that has to be found again.
-        let saved = || {
-            fs::read_dir(folder.path().join("RUN/checkpoints"))
-                .map_or(0, |all| all.flatten().filter(is_whole).count())
-        };
-        eventually("checkpoints", || saved() > round);
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap();
-        let rank = children.split_whitespace().nth(round % 3).unwrap();
-        kill(Pid::from_raw(rank.parse().unwrap()), Signal::SIGKILL).unwrap();
+        eventually("checkpoints", || finished(folder.path()).len() > round);
+        kill(ranks_of(&launcher)[round % 3], Signal::SIGKILL).unwrap();
         let output = wait(launcher);
         assert_code(&output, 0);
         assert!(stderr(&output).contains("going on from step"), "{way:?}: {}", stderr(&output));

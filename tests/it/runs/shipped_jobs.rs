@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -110,12 +109,10 @@ fn every_shipped_job_comes_to_the_same_model_when_a_rank_is_killed() {
         let launcher = start(&mut job.in_rounds(killed.path(), &["--run-dir", "RUN", "--restarts", "3"]));
         let step = random.random_range(1..job.steps / 2);
         wait_for_metrics(killed.path(), |metrics| last_step(metrics) >= step);
-        let ranks =
-            fs::read_to_string(format!("/proc/{0}/task/{0}/children", launcher.id())).unwrap_or_default();
-        let ranks: Vec<&str> = ranks.split_whitespace().collect();
+        let ranks = ranks_of(&launcher);
         // Running statistics are the first trainer's: those that replicas save without it are others (docs/checkpoints.md).
         let rank = random.random_range(usize::from(job.name == "images")..ranks.len());
-        kill(Pid::from_raw(ranks[rank].parse().unwrap()), Signal::SIGKILL).unwrap();
+        kill(ranks[rank], Signal::SIGKILL).unwrap();
         let output = wait(launcher);
         assert_code(&output, 0);
         let told = format!("{}, rank {rank} behind step {step}: {}", job.name, stderr(&output));

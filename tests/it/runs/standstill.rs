@@ -39,9 +39,7 @@ impl Run {
             };
             trainers.iter().all(steps)
         });
-        let id = launcher.id();
-        let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-        let ranks = listed.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect();
+        let ranks = ranks_of(&launcher);
         Run { folder, launcher, ranks }
     }
 

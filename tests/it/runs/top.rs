@@ -1,6 +1,5 @@
 //! `pstrain top`: a run as text where its output is no terminal, and how it ends where it is one.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,7 +11,6 @@ use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::Signal;
 
 use crate::program::*;
-use crate::support::eventually;
 
 /// `top` in a terminal of its own, once it has drawn, and the terminal's other end.
 fn in_a_terminal(folder: &Path) -> (Child, PtyMaster) {
@@ -39,14 +37,12 @@ fn in_a_terminal(folder: &Path) -> (Child, PtyMaster) {
 fn it_ends_by_a_key_and_with_its_terminal() {
     let folder = tempfile::tempdir().unwrap();
     assert_code(&finish(&mut spawn(folder.path(), None, &["train.steps=3"])), 0);
-    let (mut child, mut terminal) = in_a_terminal(folder.path());
+    let (child, mut terminal) = in_a_terminal(folder.path());
     terminal.write_all(b"q").unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_code(&wait(child), 0);
     let (child, terminal) = in_a_terminal(folder.path());
     drop(terminal);
-    let child = RefCell::new(child);
-    eventually("an end", || child.borrow_mut().try_wait().unwrap().is_some());
-    assert_eq!(child.into_inner().wait().unwrap().signal(), Some(Signal::SIGHUP as i32));
+    assert_eq!(wait(child).status.signal(), Some(Signal::SIGHUP as i32));
 }
 
 #[test]
