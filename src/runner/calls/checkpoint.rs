@@ -49,9 +49,8 @@ call! {
 }
 
 call! {
-    /// To an owner: its part of the model as it is at this moment is to be written to this place. Answered when it holds it.
-    pub(in crate::runner) struct Write = "checkpoint.write" -> () {
-        place: String,
+    /// To an owner: it holds its part of the model as it is at this moment, in the place of what it has held.
+    pub(in crate::runner) struct Hold = "checkpoint.hold" -> () {
         step: u64,
         /// Which rows of a table.
         rows: Json<SavedRows>,
@@ -59,8 +58,15 @@ call! {
 }
 
 call! {
-    /// To an owner: what it has written. Answered when the store has it.
-    pub(in crate::runner) struct Finish = "checkpoint.finish" -> Written {}
+    /// To an owner: what it holds is to be written to this place. Answered when the store has it.
+    pub(in crate::runner) struct Write = "checkpoint.write" -> Written {
+        place: String,
+    }
+}
+
+call! {
+    /// To an owner: what it holds will not be written.
+    pub(in crate::runner) struct Release = "checkpoint.release" -> () {}
 }
 
 body! {

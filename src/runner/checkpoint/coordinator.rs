@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use tokio::sync::{oneshot, watch};
 
 use super::best::Criterion;
@@ -13,17 +13,17 @@ use super::left::Destination;
 use super::opened::{Base, Checkpoint};
 use super::others::Known;
 use super::state::{Resumed, TrainerState};
-use super::store::{self, Store};
+use super::store;
 use super::writer::{SavedRows, loads, lock, on_thread, saves};
 use super::writing::{Writing, remove_old};
 use crate::autograd::Autograd;
 use crate::human::counted;
 use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::WAIT_FOR_TRAINERS;
-use crate::rpc::{CallError, Json, Methods};
+use crate::rpc::{Call, CallError, Json, Methods, PendingReply};
 use crate::runner::calls::checkpoint::{
-    Ask, Away, Back, Begin, Begun, Finish, FromAndTo, Hurried, Hurry, Load, Pause, Restore, Stop, Stopped,
-    Write, Written,
+    Ask, Away, Back, Begin, Begun, FromAndTo, Hold, Hurried, Hurry, Load, Pause, Release, Restore, Stop,
+    Stopped, Write, Written,
 };
 use crate::topology::Rank;
 
@@ -220,6 +220,8 @@ impl Coordinator {
             });
             drop(taken);
             if let Err(error) = &written {
+                // Who has not come to write holds it still; who is lost is found elsewhere.
+                let _ = coordinator.call_all(&coordinator.owners(), || Release {});
                 tracing::warn!(
                     "training goes on, and the checkpoint of step {} could not be saved: {error:#}",
                     state.steps
@@ -289,41 +291,40 @@ impl Coordinator {
         Some(all)
     }
 
-    /// Has the owners write, waits for them, and gives the whole its name. `held`: all owners hold what they write.
+    /// Has the owners hold what they have and write it, and gives the whole its name. `goes_on`: as far as this is concerned,
+    /// training may.
     fn write(
         &self,
         step: u64,
         trainers: &[TrainerState],
         checkpoints: &Checkpoints,
-        held: impl FnOnce(),
+        mut goes_on: impl FnMut(),
     ) -> Result<()> {
-        let store = store::open(&self.within)?;
-        self.known.refuse_others(&*store, &self.within)?;
-        let writing = Writing::begin(&*store, step)?;
-        let place = text(writing.place())?;
         let owners = self.owners();
-        let base = self.base(&*store, checkpoints)?;
+        let base = self.base(checkpoints);
         let rows = match &base {
             Some(base) => SavedRows::Since(base.step),
             None if self.may_build(checkpoints) => SavedRows::Base,
             None => SavedRows::All,
         };
-        let ask = |&owner: &Rank| {
-            let write = Write { place: place.clone(), step, rows: Json(rows) };
-            self.autograd.call_within(owner, write, None, WAIT_FOR_TRAINERS)
-        };
-        let asked: Vec<_> = owners.iter().map(ask).collect();
-        for answer in asked {
-            answer.wait()?;
+        self.call_all(&owners, || Hold { step, rows: Json(rows) })?;
+        // However long the store takes: what is held stays as it is, but without order.
+        if self.training.train.consistency.is_ordered() {
+            goes_on();
         }
-        held();
-        let finish = |&owner: &Rank| self.autograd.call_within(owner, Finish {}, None, WAIT_FOR_TRAINERS);
-        let finishing: Vec<_> = owners.iter().map(finish).collect();
-        let mut parts = Vec::new();
-        for answer in finishing {
-            let Written { part: Json(part) } = answer.wait()?;
-            parts.push(part);
+        let store = store::open(&self.within)?;
+        let there = store.steps()?;
+        self.known.refuse_others(&there, &self.within)?;
+        if let Some(base) = base.as_ref().filter(|base| !there.contains(&base.step)) {
+            lock(&self.state).base = None;
+            let gone = self.within.join(&store::name(base.step));
+            bail!("`{gone}`, on which it builds, was removed\n  hint: the next one will have all rows");
         }
+        let writing = Writing::begin(&*store, step)?;
+        let place = text(writing.place())?;
+        let parts = self.call_all(&owners, || Write { place: place.clone() })?;
+        let parts = parts.into_iter().map(|Written { part: Json(part) }| part).collect();
+        goes_on();
         let job = (self.name.as_str(), self.job_text.as_str());
         self.known.add(step);
         let (place, this) = writing.finish(job, self.world_size, trainers, base, parts)?;
@@ -345,11 +346,17 @@ impl Coordinator {
     }
 
     /// What the next checkpoint builds on, if it does.
-    fn base(&self, store: &dyn Store, checkpoints: &Checkpoints) -> Result<Option<Base>> {
-        let Some((base, built)) = lock(&self.state).base.clone() else { return Ok(None) };
-        let is_due = built + 1 >= checkpoints.full_every;
-        // Somebody may have removed it.
-        Ok((!is_due && store.steps()?.contains(&base.step)).then_some(base))
+    fn base(&self, checkpoints: &Checkpoints) -> Option<Base> {
+        let (base, built) = lock(&self.state).base.clone()?;
+        (built + 1 < checkpoints.full_every).then_some(base)
+    }
+
+    /// Waits for all, also where one has failed.
+    fn call_all<C: Call>(&self, ranks: &[Rank], call: impl Fn() -> C) -> Result<Vec<C::Reply>> {
+        let call = |&rank: &Rank| self.autograd.call_within(rank, call(), None, WAIT_FOR_TRAINERS);
+        let asked: Vec<_> = ranks.iter().map(call).collect();
+        let replies: Vec<_> = asked.into_iter().map(PendingReply::wait).collect();
+        Ok(replies.into_iter().collect::<Result<_, _>>()?)
     }
 
     /// All that write: those that own parts, and the first trainer where trainers have any.
@@ -450,13 +457,8 @@ impl Coordinator {
         let place = text(resumed)?;
         let owners = (0..self.world_size).map(Rank);
         let owners = owners.filter(|rank| self.training.modules.iter().any(|spec| loads(spec, *rank)));
-        let load = |owner: Rank| {
-            let load = Load { place: place.clone() };
-            self.autograd.call_within(owner, load, None, WAIT_FOR_TRAINERS)
-        };
-        for loading in owners.map(load).collect::<Vec<_>>() {
-            loading.wait()?;
-        }
+        let owners: Vec<_> = owners.collect();
+        self.call_all(&owners, || Load { place: place.clone() })?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use anyhow::{Result, bail};
 
 use super::sought::all;
-use super::store::{self, Store};
+use super::store;
 use super::writer::lock;
 use crate::job::Place;
 
@@ -42,10 +42,11 @@ impl Known {
         });
     }
 
+    /// `steps`: of the checkpoints that lie in `within` now.
+    ///
     /// # Errors
-    /// Another run has saved in the meantime; the place cannot be read.
-    pub fn refuse_others(&self, store: &dyn Store, within: &Place) -> Result<()> {
-        let steps = store.steps()?;
+    /// Another run has saved in the meantime.
+    pub fn refuse_others(&self, steps: &[u64], within: &Place) -> Result<()> {
         let mut known = lock(&self.steps);
         let known = known.get_or_insert_with(|| steps.iter().copied().collect());
         let Some(&other) = steps.iter().find(|step| !known.contains(step)) else { return Ok(()) };

@@ -16,7 +16,7 @@ use crate::autograd::Autograd;
 use crate::job::{ModuleSpec, Place, Placement, Task, Training};
 use crate::parallel::{RowChoice, StateSnapshot};
 use crate::rpc::{CallError, Json, Methods};
-use crate::runner::calls::checkpoint::{Finish, Load, Write, Written};
+use crate::runner::calls::checkpoint::{Hold, Load, Release, Write, Written};
 use crate::runner::run_recorder::COORDINATOR;
 use crate::topology::Rank;
 
@@ -41,8 +41,8 @@ pub struct Writer {
     versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What this trainer leaves, when it cannot go on.
     left: Mutex<Option<Left>>,
-    /// What is being written.
-    writing: Mutex<Option<oneshot::Receiver<Result<Part>>>>,
+    /// What is to be written.
+    held: Mutex<Option<Vec<(ModuleSpec, StateSnapshot)>>>,
 }
 
 impl Writer {
@@ -61,26 +61,31 @@ impl Writer {
             offered: Mutex::default(),
             versions: Mutex::default(),
             left: Mutex::default(),
-            writing: Mutex::default(),
+            held: Mutex::default(),
         }))
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {
         let writer = self.clone();
-        methods.serve(move |incoming, Write { place, step, rows: Json(rows) }| {
+        methods.serve(move |incoming, Hold { step, rows: Json(rows) }| {
             let writer = writer.clone();
             async move {
                 of_coordinator(incoming.from)?;
-                writer.write(place, step, rows).await
+                on_thread("hold", move || writer.hold(step, rows)).await
             }
         });
         let writer = self.clone();
-        methods.serve(move |incoming, Finish {}| {
+        methods.serve(move |incoming, Write { place }| {
             let writer = writer.clone();
             async move {
                 of_coordinator(incoming.from)?;
-                writer.finish().await
+                on_thread("checkpoint", move || writer.write(&Place::parse(&place)?)).await
             }
+        });
+        let writer = self.clone();
+        methods.serve(move |incoming, Release {}| {
+            let released = of_coordinator(incoming.from).map(|()| drop(lock(&writer.held).take()));
+            std::future::ready(released)
         });
         let writer = self.clone();
         methods.serve(move |incoming, Load { place }| {
@@ -111,39 +116,17 @@ impl Writer {
         left.save(&self.training, self.rank, lost)
     }
 
-    /// Answers when the owner's part is held; without order, where it would be written to, when the store has it.
-    async fn write(self: Arc<Self>, place: String, step: u64, rows: SavedRows) -> Result<(), CallError> {
-        let (give, part) = oneshot::channel();
-        let (held, holds) = oneshot::channel();
-        *lock(&self.writing) = Some(part);
-        let writer = self.clone();
-        let run = move || {
-            let mut held = Some(held);
-            let mut tell = |what: Result<(), String>| drop(held.take().map(|held| held.send(what)));
-            let taken = writer.take(step, rows);
-            if let (Ok(_), true) = (&taken, writer.training.train.consistency.is_ordered()) {
-                tell(Ok(()));
-            }
-            let written = taken.and_then(|states| {
-                let store = store::open(&Place::parse(&place)?)?;
-                Part::write(&*store, writer.rank, &writer.training, &states)
-            });
-            tell(written.as_ref().map(drop).map_err(|error| format!("{error:#}")));
-            let _ = give.send(written);
-        };
-        let started = thread::Builder::new().name("checkpoint".into()).spawn(run);
-        started.map_err(|error| CallError::failed(format_args!("no thread to write on: {error}")))?;
-        holds
-            .await
-            .map_err(|_| CallError::failed("the thread that writes has ended"))?
-            .map_err(CallError::failed)
+    fn hold(&self, step: u64, rows: SavedRows) -> Result<()> {
+        // Two at a time would be two copies of what is updated.
+        drop(lock(&self.held).take());
+        let states = self.take(step, rows)?;
+        *lock(&self.held) = Some(states);
+        Ok(())
     }
 
-    async fn finish(&self) -> Result<Written, CallError> {
-        let writing = lock(&self.writing).take();
-        let writing = writing.ok_or_else(|| CallError::failed("nothing is being written"))?;
-        let part = writing.await.map_err(|_| CallError::failed("the thread that writes has ended"))?;
-        let part = part.map_err(|error| CallError::failed(format_args!("{error:#}")))?;
+    fn write(&self, place: &Place) -> Result<Written> {
+        let states = lock(&self.held).take().context("nothing is held")?;
+        let part = Part::write(&*store::open(place)?, self.rank, &self.training, &states)?;
         Ok(Written { part: Json(part) })
     }
 

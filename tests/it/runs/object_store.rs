@@ -22,6 +22,10 @@ const WIDE: [&str; 2] = [
     "optimizer={ type = \"sgd\", lr = 0.01 }",
 ];
 
+/// With a checkpoint that is due all the time.
+const SHORT: [&str; 4] =
+    ["train.consistency=bsp", "train.steps=400", "checkpoint.every_steps=5", "log.every=1"];
+
 /// What is in no message and no file: the key and the session's token.
 const HIDDEN: [&str; 2] = ["hidden-secret", "hidden-session"];
 
@@ -66,6 +70,14 @@ fn kill_all(launcher: &Child) {
     for process in ranks_of(launcher).into_iter().chain([Pid::from_raw(launcher.id().cast_signed())]) {
         kill(process, Signal::SIGKILL).unwrap();
     }
+}
+
+/// Waits until training has gone on for a while; gives the steps before it.
+fn goes_on(folder: &Path) -> u64 {
+    let steps = |metrics: &str| metrics.matches("\"kind\":\"step\"").count();
+    let before = records(folder, "step").len();
+    wait_for_metrics(folder, |metrics| steps(metrics) > before + 60);
+    before as u64
 }
 
 /// What was said, without what differs from run to run.
@@ -348,8 +360,8 @@ fn where_a_store_takes_nothing_training_goes_on_and_says_so() {
             .join("\n")
     };
     insta::assert_snapshot!(failing(&settings, Fault::Says(503, "SlowDown")), @r"
-    [server0]  WARN training goes on, and the checkpoint of step 59 could not be saved: `checkpoint.finish` on rank 0: cannot write `s3://bucket/runs/digits/step-0000000059/shard-00001-model-00001-of-00001.safetensors`: the store said 503 SlowDown: Please reduce your request rate, tried for up to 0.5 s
-    [server0] error: 1 checkpoint could not be saved: `checkpoint.finish` on rank 0: cannot write `s3://bucket/runs/digits/step-0000000059/shard-00001-model-00001-of-00001.safetensors`: the store said 503 SlowDown: Please reduce your request rate, tried for up to 0.5 s
+    [server0]  WARN training goes on, and the checkpoint of step 59 could not be saved: `checkpoint.write` on rank 0: cannot write `s3://bucket/runs/digits/step-0000000059/shard-00001-model-00001-of-00001.safetensors`: the store said 503 SlowDown: Please reduce your request rate, tried for up to 0.5 s
+    [server0] error: 1 checkpoint could not be saved: `checkpoint.write` on rank 0: cannot write `s3://bucket/runs/digits/step-0000000059/shard-00001-model-00001-of-00001.safetensors`: the store said 503 SlowDown: Please reduce your request rate, tried for up to 0.5 s
     ");
     assert!(model(folder.path()).exists());
     // As one that says nothing.
@@ -366,16 +378,30 @@ fn a_slow_store_does_not_hold_up_training() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
     store.fault(Fault::Waits, usize::MAX, puts);
-    let settings = ["train.consistency=bsp", "train.steps=150", "checkpoint.every_steps=5", "log.every=1"];
-    let launcher = start(&mut job(folder.path(), &store, &settings, &[]));
-    let steps = |metrics: &str| metrics.lines().filter(|line| line.contains("\"kind\":\"step\"")).count();
+    let launcher = start(&mut job(folder.path(), &store, &SHORT, &[]));
     eventually("a request of the first checkpoint", || store.asked("PUT") > 0);
-    wait_for_metrics(folder.path(), |metrics| steps(metrics) > 60);
+    goes_on(folder.path());
     assert_eq!(store.checkpoints(), [""; 0]);
     assert_eq!(store.asked("PUT"), 1, "one file after another");
     store.let_go();
     assert_code(&wait(launcher), 0);
     assert!(!store.checkpoints().is_empty() && of_checkpoints(&store), "{:?}", store.keys());
+}
+
+/// Nor where it does not even say what is there.
+#[test]
+fn a_store_that_stops_answering_does_not_hold_up_training() {
+    let store = FakeS3::start();
+    let folder = tempfile::tempdir().unwrap();
+    let launcher = start(&mut job(folder.path(), &store, &SHORT, &[]));
+    eventually("the first checkpoint", || !store.checkpoints().is_empty());
+    store.fault(Fault::Waits, usize::MAX, anything);
+    let asked = store.asked("");
+    eventually("a request that is not answered", || store.asked("") > asked);
+    let before = goes_on(folder.path());
+    store.let_go();
+    assert_code(&wait(launcher), 0);
+    assert!(last(&store) > before && of_checkpoints(&store), "{:?}", store.keys());
 }
 
 #[test]
@@ -399,18 +425,46 @@ fn large_files_are_sent_in_parts_and_given_up_where_one_is_refused() {
 }
 
 /// A store that is not ours.
+struct Moto {
+    server: Child,
+    endpoint: String,
+}
+
+impl Moto {
+    fn start() -> Moto {
+        // It ends with its stdin, also where the test fails.
+        let mut python = interop_python("tests/data/moto_server.py");
+        let mut server = python.arg(BUCKET).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut endpoint = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut endpoint).unwrap();
+        Moto { server, endpoint: endpoint.trim().into() }
+    }
+
+    /// With these keys; a request takes at most `ms`.
+    fn run(&self, command: &mut Command, ms: u32) -> Output {
+        with_keys(command, &self.endpoint, ms);
+        finish(command)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.server.id().cast_signed()), signal).unwrap();
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
 #[test]
 #[ignore = "needs a Python with PyTorch, and moto's server in it: `make interop` runs it"]
 fn a_bucket_of_moto_keeps_them() {
     let folder = tempfile::tempdir().unwrap();
-    // It ends with its stdin, also where this test fails.
-    let mut python = interop_python("tests/data/moto_server.py");
-    let mut server = python.arg(BUCKET).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut endpoint = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut endpoint).unwrap();
+    let moto = Moto::start();
     let run = |command: &mut Command| {
-        with_keys(command, endpoint.trim(), 30_000);
-        let output = finish(command);
+        let output = moto.run(command, 30_000);
         assert_code(&output, 0);
         output
     };
@@ -425,6 +479,33 @@ fn a_bucket_of_moto_keeps_them() {
     let output = run(&mut spawn_with(folder.path(), None, &settings, &more));
     assert!(stderr(&output).contains("in `s3://bucket/runs/digits/step-000000000"), "{}", stderr(&output));
     assert_eq!(whole, fs::read(folder.path().join("AGAIN/model.safetensors")).unwrap());
-    drop(server.stdin.take());
-    server.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs a Python with PyTorch, and moto's server in it: `make interop` runs it"]
+fn a_server_of_moto_that_stands_still_or_dies_costs_checkpoints_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let moto = Moto::start();
+    let settings = [&[TO], &SHORT[..], &["train.steps=2000"]].concat();
+    let begin = || {
+        let mut command = spawn(folder.path(), None, &settings);
+        with_keys(&mut command, &moto.endpoint, 60_000);
+        start(&mut command)
+    };
+    let list = || {
+        let mut command = pstrain(folder.path());
+        let listed = moto.run(command.args(["checkpoint", "list", "s3://bucket/runs/digits"]), 30_000);
+        stdout(&listed).lines().count()
+    };
+    let launcher = begin();
+    eventually("a checkpoint", || list() > 0);
+    for signal in [Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGKILL] {
+        moto.signal(signal);
+        goes_on(folder.path());
+    }
+    let output = wait(launcher);
+    assert_code(&output, 1);
+    let text = stderr(&output);
+    assert!(text.contains("could not be saved") && text.contains("the store does not answer"), "{text}");
+    assert!(model(folder.path()).exists());
 }
