@@ -45,9 +45,24 @@ pub fn line(job: &Job, run: &Path) -> Option<String> {
     };
     let program = std::env::args_os().next().unwrap_or_else(|| "pstrain".into());
     let resume = [OsString::from("--resume"), run.into()];
-    let words = [program].into_iter().chain(arguments()).chain(resume);
+    let given: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let restarts = match restarts(&given) {
+        0 => Vec::new(),
+        count => vec!["--restarts".into(), count.to_string().into()],
+    };
+    let words = [program].into_iter().chain(arguments()).chain(restarts).chain(resume);
     let command = words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ");
     Some(format!("its last checkpoint is `{}`\n  to go on from it: {command}", shown(last)))
+}
+
+/// How many restarts the first attempt was given: each of the later ones has taken one.
+fn restarts(args: &[String]) -> u64 {
+    let number = |name: &str| {
+        let at = args.iter().position(|arg| arg.split('=').next() == Some(name))?;
+        let value = args[at].split_once('=').map(|(_, value)| value).or_else(|| Some(args.get(at + 1)?))?;
+        value.parse::<u64>().ok()
+    };
+    number("--restarts").unwrap_or(0) + number("--attempt").map_or(0, |attempt| attempt.saturating_sub(1))
 }
 
 /// As the run folder is named.
@@ -112,6 +127,14 @@ mod tests {
             ["spawn", "job.toml", "--run-dir", "a", "--set", "x=1", "--restarts=3", "--overwrite", "--json"];
         let kept = without(args.into_iter().map(OsString::from), &TOLD);
         assert_eq!(kept, ["spawn", "job.toml", "--set", "x=1", "--json"]);
+    }
+
+    #[test]
+    fn restarts_are_counted_from_the_first_attempt() {
+        let counted = |args: &[&str]| restarts(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>());
+        assert_eq!(counted(&["spawn", "job.toml", "--set", "x=1"]), 0);
+        assert_eq!(counted(&["spawn", "--restarts=3", "--json"]), 3);
+        assert_eq!(counted(&["spawn", "--json", "--restarts", "1", "--attempt", "3"]), 3);
     }
 
     #[test]
