@@ -125,8 +125,10 @@ for reduction in ["batchmean", "mean"]:
     CASES.append(("kl_div", l, output, target, lambda o, t, l=l: F.kl_div(o, t, **l)))
 
 
-def focal_loss_of_classes(scores, classes, alpha, gamma):
+def focal_loss_of_classes(scores, classes, alpha, gamma, ignored=-100):
     """-alpha_t (1 - p_t)^gamma log(p_t) of the softmax, equation 5 of the paper."""
+    counts = classes != ignored
+    scores, classes = scores.movedim(1, -1)[counts], classes[counts]
     ce_loss = F.cross_entropy(scores, classes, reduction="none")
     return (alpha[classes] * (1 - torch.exp(-ce_loss)) ** gamma * ce_loss).mean()
 
@@ -182,6 +184,15 @@ CASES += [
     ("triplet", S, VECTORS, [], lambda a, p, n: F.triplet_margin_loss(a, p, n, **S)),
     ("bpr", S, [TARGETS, TARGETS.flip(0)], [], lambda p, n: -F.logsigmoid(p - n).sum()),
 ]
+for params, scores, classes in [
+    (dict(ignore_index=-100), SCORES, LEFT_OUT),
+    (dict(ignore_index=3, gamma=3.5, alpha=WEIGHT), SCORES, CLASSES),
+    (dict(ignore_index=7, gamma=0.5), PIXELS, PIXELS_LEFT_OUT),
+]:
+    alpha = torch.tensor(params.get("alpha", [1.0] * scores.shape[1]), dtype=torch.float64)
+    given = alpha, params.get("gamma", 2), params["ignore_index"]
+    loss = lambda o, t, given=given: focal_loss_of_classes(o, t, *given)
+    CASES.append(("focal", params, scores, classes, loss, lambda t, of=given[2]: (t != of).sum().item()))
 
 
 def tensor(t):

@@ -4,11 +4,11 @@
 //! - yes and no, output and targets (0 to 1) of one shape (sizes of 1 aside): torchvision's `sigmoid_focal_loss`. `alpha` is
 //!   how much yes weighs, and 1 - `alpha` how much no; without it 0.25, and with -1 neither weighs more.
 //! - classes, output [N, C, ...] and int64 targets [N, ...]: p_t is the softmax's. `alpha` is a list, of how much each
-//!   class weighs; without it all weigh 1.
+//!   class weighs; without it all weigh 1. Targets that are `ignore_index` do not count.
 //!
-//! The mean is over the elements, or the targets, whatever they weigh. Metric: `accuracy`.
+//! The mean is over the elements, or the targets that count, whatever they weigh. Metric: `accuracy`.
 
-use pstrain_plugin::loss::{Reduction, Weights, accuracy, check_classes, fraction, like_output};
+use pstrain_plugin::loss::{Counted, Reduction, Weights, check_classes, fraction, like_output, reduced};
 use pstrain_plugin::prelude::*;
 
 /// What 1 - p_t is at least, so that no power of it has an infinite gradient.
@@ -16,13 +16,21 @@ const LEAST: f64 = 1e-30;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Focal {
+struct Config {
     #[serde(default)]
     reduction: Reduction,
     alpha: Option<Weights>,
     /// How much less counts what is nearly right.
     #[serde(default = "two")]
     gamma: f64,
+    ignore_index: Option<i64>,
+}
+
+struct Focal {
+    reduction: Reduction,
+    alpha: Option<Weights>,
+    gamma: f64,
+    counted: Counted,
 }
 
 fn two() -> f64 {
@@ -30,12 +38,12 @@ fn two() -> f64 {
 }
 
 impl Loss for Focal {
-    type Config = Self;
+    type Config = Config;
 
-    fn open(config: Self) -> Result<Self> {
-        let gamma = config.gamma;
+    fn open(config: Config) -> Result<Self> {
+        let Config { reduction, alpha, gamma, ignore_index } = config;
         ensure!(gamma.is_finite() && gamma >= 0.0, "`gamma` = {gamma} is not a number from 0 on");
-        match &config.alpha {
+        match &alpha {
             Some(Weights::Same(alpha)) => ensure!(
                 *alpha == -1.0 || (0.0..=1.0).contains(alpha),
                 "`alpha` = {alpha} is not within 0 to 1\nhint: -1 stands for none"
@@ -43,28 +51,35 @@ impl Loss for Focal {
             Some(each) => each.check("alpha")?,
             None => {}
         }
-        Ok(config)
+        Ok(Focal { reduction, alpha, gamma, counted: Counted::new(None, ignore_index)? })
     }
 
     fn compute(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Tensor> {
         let (scores, targets) = (only("output", outputs)?, only("target", targets)?);
-        let losses = match of_classes(scores, targets) {
-            true => self.over_classes(scores, targets)?,
-            false => self.over_yes_and_no(scores, targets)?,
-        };
-        Ok(self.reduction.of(&losses))
+        match of_classes(scores, targets) {
+            true => self.over_classes(scores, targets),
+            false => self.over_yes_and_no(scores, targets),
+        }
     }
 
     fn metrics(&mut self, outputs: &[Tensor], targets: &[Tensor]) -> Result<Metrics> {
         let (scores, targets) = (&outputs[0], &targets[0]);
         let accuracy = match of_classes(scores, targets) {
-            true => accuracy(scores, targets),
+            true => self.counted.accuracy(scores, targets),
             false => {
                 let targets = like_output(scores, targets)?;
                 fraction(&scores.gt_scalar(0.0).eq(&targets.gt_scalar(0.5)))
             }
         };
         Ok(vec![("accuracy".into(), accuracy)])
+    }
+
+    fn weighs(&self) -> bool {
+        !self.counted.is_plain()
+    }
+
+    fn weigh(&mut self, targets: &[Tensor]) -> Result<Weight> {
+        self.counted.weigh(only("target", targets)?)
     }
 }
 
@@ -83,20 +98,29 @@ impl Focal {
                  hint: write one number, how much yes weighs"
             ),
         };
+        ensure!(
+            self.counted.is_plain(),
+            "`ignore_index` is a class number, and the targets are yes or no\nhint: leave it out"
+        );
         let targets = like_output(scores, targets)?;
         let no = 1.0 - &targets;
         let cross_entropy = &no * scores + (-scores).softplus();
         let wrong = (-scores).sigmoid() * &targets + scores.sigmoid() * &no;
         let losses = cross_entropy * self.modulating(&wrong);
-        Ok(if alpha == -1.0 { losses } else { losses * (alpha * targets + (1.0 - alpha) * no) })
+        let losses = if alpha == -1.0 { losses } else { losses * (alpha * targets + (1.0 - alpha) * no) };
+        Ok(self.reduction.of(&losses))
     }
 
     fn over_classes(&self, scores: &Tensor, classes: &Tensor) -> Result<Tensor> {
         check_classes(scores, classes)?;
+        let (counts, classes) = self.counted.counting(classes);
         let of_target = scores.log_softmax(1).gather(1, &classes.unsqueeze(1)).reshape(&classes.shape());
         let losses = -(&of_target * self.modulating(&(1.0 - of_target.exp())));
+        let weighs = counts.to_dtype(losses.dtype());
         let alpha = match &self.alpha {
-            None | Some(Weights::Same(-1.0)) => return Ok(losses),
+            None | Some(Weights::Same(-1.0)) => {
+                return Ok(reduced(&losses, &counts, &weighs, self.reduction));
+            }
             Some(Weights::Same(alpha)) => bail!(
                 "`alpha` = {alpha} is for targets that are yes or no, and these are class numbers\n\
                  hint: write a list of one number for each class, or leave it out"
@@ -111,7 +135,8 @@ impl Focal {
             shape[1]
         );
         let alpha = Tensor::from_slice(alpha, &[shape[1]], scores).to_dtype(scores.dtype());
-        Ok(losses * alpha.index_select(0, &classes.reshape(&[-1])).reshape(&classes.shape()))
+        let losses = losses * alpha.index_select(0, &classes.reshape(&[-1])).reshape(&classes.shape());
+        Ok(reduced(&losses, &counts, &weighs, self.reduction))
     }
 
     /// From 1 - p_t.

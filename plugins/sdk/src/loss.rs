@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 mod classes;
 mod parts;
 
-pub use classes::Counted;
+pub use classes::{Counted, reduced};
 pub use parts::{
     Reduction, Weights, accuracy, check_classes, fraction, like_output, no_targets, only, same_shape,
 };

@@ -54,7 +54,7 @@ pub static LOSSES: &[Shipped] = &[
         doc: "The focal loss (Lin et al. 2017) over scores: torchvision's `sigmoid_focal_loss`, and its form over classes.",
         tensors: "Expects scores and targets from 0 to 1 of one shape (sizes of 1 aside), or scores [n, classes, ...] and int64 \
                   [n, ...]; metric `accuracy`",
-        keys: &[&ALPHA, &GAMMA, &REDUCTION],
+        keys: &[&ALPHA, &GAMMA, &IGNORE_INDEX, &REDUCTION],
         files: &[],
     },
     Shipped {

@@ -103,14 +103,7 @@ impl Counted {
             None => of_target,
             Some(over_all) => of_target * (1.0 - smoothing) + over_all * (smoothing / shape[1] as f64),
         };
-        let sum = -counts.where_(&losses, &zero).sum_all();
-        if reduction == Reduction::Sum {
-            return Ok(sum);
-        }
-        let weight = weighs.sum_all();
-        // 0 where nothing counts, and not 0 / 0.
-        let divisor = weight.gt_scalar(0.0).where_(&weight, &Tensor::scalar(1.0, &weight));
-        Ok(sum / divisor)
+        Ok(-reduced(&losses, &counts, &weighs, reduction))
     }
 
     /// The part of the positions that count whose largest score is that of the target's class; 0 where none counts.
@@ -125,7 +118,7 @@ impl Counted {
     }
 
     /// Which positions count, and the class numbers with one that there is where none counts.
-    fn counting(&self, classes: &Tensor) -> (Tensor, Tensor) {
+    pub fn counting(&self, classes: &Tensor) -> (Tensor, Tensor) {
         // Whole numbers beyond 2^53 are no class anyway.
         let ignored = self.ignore_index.map(|index| Tensor::scalar(index as f64, classes));
         let Some(ignored) = ignored else {
@@ -135,6 +128,19 @@ impl Counted {
         let safe = counts.where_(classes, &Tensor::scalar(0.0, classes));
         (counts, safe)
     }
+}
+
+/// The sum of the losses that count, or its quotient by the sum of `weighs`, which is 0 elsewhere. Of a batch in which none counts it
+/// is 0.
+pub fn reduced(losses: &Tensor, counts: &Tensor, weighs: &Tensor, reduction: Reduction) -> Tensor {
+    let sum = counts.where_(losses, &Tensor::scalar(0.0, losses)).sum_all();
+    if reduction == Reduction::Sum {
+        return sum;
+    }
+    let weight = weighs.sum_all();
+    // Not 0 / 0.
+    let divisor = weight.gt_scalar(0.0).where_(&weight, &Tensor::scalar(1.0, &weight));
+    sum / divisor
 }
 
 /// The number of each class, in the shape of the classes.
