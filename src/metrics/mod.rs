@@ -38,7 +38,7 @@ pub use watch::{METRIC, MODE, Mode, OF_AVERAGE, Watched, watched, watched_or_nam
 use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
 
-use crate::config::{AnyKey, Integer, Key, Number, Table, integer, key, number};
+use crate::config::{AnyKey, Integer, Key, Number, Table, did_you_mean, integer, key, number};
 use crate::layers::Signal;
 use error::Fault;
 use layout::Unfit;
@@ -222,6 +222,28 @@ impl Watched {
     pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
         let own = metrics.iter().find(|metric| metric.tells(self.figure())).and_then(MetricSpec::better);
         self.mode.or(own).or_else(|| self.usual())
+    }
+
+    /// What to write where that is not known.
+    pub fn hint_among(&self, metrics: &[MetricSpec]) -> String {
+        const BESIDE: &str = "write mode = \"min\" or \"max\" beside metric";
+        let name = self.figure();
+        if metrics.iter().any(|metric| metric.tells(name)) {
+            return BESIDE.into();
+        }
+        // Those with options have them in their names: `top_5`, `f1_macro`.
+        let is_of = |entry: &&MetricEntry| {
+            let rest = name.strip_prefix(entry.name.trim_end_matches("_k"));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        if let Some(entry) = ENTRIES.iter().find(is_of) {
+            return format!("validations do not measure it: write metrics = [\"{}\"] in [eval]", entry.name);
+        }
+        let known = ["loss", "accuracy", "mae"].into_iter().chain(metrics.iter().map(MetricSpec::name));
+        match did_you_mean(name, known) {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => BESIDE.into(),
+        }
     }
 }
 

@@ -183,15 +183,17 @@ pub fn look(training: &Training, root: &Path, has_libtorch: bool) -> DataFinding
         let Some(split) = split.filter(|_| has_libtorch) else { continue };
         let metrics = if what == TEST { metrics.as_mut_slice() } else { &mut [] };
         match try_loss(training, split, &mut loss, metrics) {
-            Ok(figures) => problems.extend(untold(training, &figures)),
+            Ok(told) if what == TEST => problems.extend(untold(training, &told)),
+            Ok(_) => {}
             Err(error) => problems.push(wrong(what, error)),
         }
     }
     DataFindings { wrong: problems, steps }
 }
 
-/// Figures that decide something and that a plug-in would have to tell: `figures` are those that the metrics have told.
-fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
+/// Figures that decide something and that nobody tells of those `told`. Plug-ins of others may tell more another time; of their
+/// metrics each tells what it will.
+fn untold(training: &Training, told: &Told) -> Vec<JobError> {
     let plugins = || {
         training.eval.metrics.iter().filter_map(|metric| match metric {
             MetricSpec::Plugin(metric) => Some(metric),
@@ -200,16 +202,24 @@ fn untold(training: &Training, figures: &[String]) -> Vec<JobError> {
     };
     let mut problems = Vec::new();
     for (key, watched) in training.deciding() {
-        let Some(metric) = plugins().find(|metric| metric.may_tell(watched.figure())) else { continue };
-        let told: Vec<&str> =
-            figures.iter().map(String::as_str).filter(|figure| metric.may_tell(figure)).collect();
-        if !told.is_empty() && !told.contains(&watched.figure()) {
-            let problem = format!(
-                "`{key}` goes by `{}`, which `{}` does not tell",
-                watched.metric,
-                metric.plugin.display()
-            );
-            problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
+        let by = format!("`{key}` goes by `{}`", watched.metric);
+        let metrics = told.by_metrics.iter().map(String::as_str);
+        if let Some(metric) = plugins().find(|metric| metric.may_tell(watched.figure())) {
+            let told: Vec<&str> = metrics.filter(|figure| metric.may_tell(figure)).collect();
+            if !told.is_empty() && !told.contains(&watched.figure()) {
+                let problem = format!("{by}, which `{}` does not tell", metric.plugin.display());
+                problems.push(JobError::new(problem).hint(format!("it tells {}", told.join(", "))));
+            }
+            continue;
+        }
+        let Some(by_loss) = told.by_loss.as_ref().filter(|_| training.loss.plugin.file().is_none()) else {
+            continue;
+        };
+        let all = ["loss"].into_iter().chain(by_loss.iter().map(String::as_str)).chain(metrics);
+        let all: Vec<&str> = all.collect();
+        if !all.contains(&watched.figure()) {
+            let problem = format!("{by}, and validations have no such number");
+            problems.push(JobError::new(problem).hint(format!("they have {}", all.join(", "))));
         }
     }
     problems
@@ -224,21 +234,24 @@ fn steps_of_trainers(training: &Training, samples: u64) -> Result<Vec<u64>, Sche
 
 const TEST: &str = "`data.test`";
 
+/// The names of figures that validations will have.
+#[derive(Default)]
+struct Told {
+    by_metrics: Vec<String>,
+    /// None: that is not known.
+    by_loss: Option<Vec<String>>,
+}
+
 /// Ids of the first samples, and the loss of a few, and of an output of the model's shape that is 0 everywhere. Gives the
-/// names of the figures that `metrics` tell of them, as far as it comes to that.
-fn try_loss(
-    training: &Training,
-    split: Split,
-    loss: &mut Loss,
-    metrics: &mut [Measured],
-) -> Result<Vec<String>> {
+/// figures that loss and `metrics` tell of them, as far as it comes to that.
+fn try_loss(training: &Training, split: Split, loss: &mut Loss, metrics: &mut [Measured]) -> Result<Told> {
     const FEW: u64 = 4;
     const MORE: u64 = 64;
     let most = MORE.min(training.train.batch_size).max(FEW);
     let indices: Vec<u64> = (0..split.samples().min(most)).collect();
     let samples = split.batch_in_time(&indices)?;
     ids::fit(training, &samples)?;
-    let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(Vec::new()) };
+    let Some(samples) = samples.chunks(FEW)?.into_iter().next() else { return Ok(Told::default()) };
     let zeros = |source: &Source| -> Result<Option<Tensor>> {
         let Source::Output { module, output } = *source else { return Ok(None) };
         let Some(signal) = training.modules[module].outputs().into_iter().nth(output) else {
@@ -252,13 +265,15 @@ fn try_loss(
         Ok(Some(Tensor::f_zeros(&shape, (kind, Device::Cpu))?))
     };
     let outputs = training.loss.from.iter().map(zeros).collect::<Result<Option<Vec<_>>>>()?;
-    let Some(outputs) = outputs else { return Ok(Vec::new()) };
+    let Some(outputs) = outputs else { return Ok(Told::default()) };
     let targets = samples.take(&training.loss.targets);
     loss.compute(&outputs, &targets, false).context("the loss of the first samples")?;
-    let mut told = Vec::new();
+    let mut by_metrics = Vec::new();
     for metric in metrics {
         metric.update(&outputs, &targets)?;
-        told.extend(metric.figures()?.into_iter().map(|(name, _)| name));
+        by_metrics.extend(metric.figures()?.into_iter().map(|(name, _)| name));
     }
-    Ok(told)
+    let by_loss = loss.compute(&outputs, &targets, true).ok();
+    let by_loss = by_loss.map(|value| value.metrics.into_iter().map(|(name, _)| name).collect());
+    Ok(Told { by_metrics, by_loss })
 }

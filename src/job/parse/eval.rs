@@ -110,7 +110,7 @@ pub(super) fn check_decisions(root: &Table<'_>, section: &Table<'_>, training: &
                 "goes by `{}`, and whether less or more of it is better is not known",
                 watched.metric
             );
-            wrong(problem, "write mode = \"min\" or \"max\" beside metric".into());
+            wrong(problem, watched.hint_among(metrics));
         }
     }
 }

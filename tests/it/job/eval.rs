@@ -25,6 +25,21 @@ fn mistakes_in_what_validations_decide_are_told() {
       from: option --set eval.best=my_score
       hint: write mode = "min" or "max" beside metric
     "#);
+    insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=f1_macro"]), @r#"
+    error: job `x.toml`: `eval.best` goes by `f1_macro`, and whether less or more of it is better is not known
+      from: option --set eval.best=f1_macro
+      hint: validations do not measure it: write metrics = ["f1"] in [eval]
+    "#);
+    insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=top_5"]), @r#"
+    error: job `x.toml`: `eval.best` goes by `top_5`, and whether less or more of it is better is not known
+      from: option --set eval.best=top_5
+      hint: validations do not measure it: write metrics = ["top_k"] in [eval]
+    "#);
+    insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=acuracy"]), @r#"
+    error: job `x.toml`: `eval.best` goes by `acuracy`, and whether less or more of it is better is not known
+      from: option --set eval.best=acuracy
+      hint: did you mean "accuracy"?
+    "#);
     insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.stop={patience=0}"]), @r"
     error: job `x.toml`: `eval.stop.patience` = 0 is below 1
       from: option --set eval.stop={patience=0}
