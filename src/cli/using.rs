@@ -80,8 +80,7 @@ fn load(
         Ok(())
     })?;
     if args.one_rank {
-        let refused = |(problem, hint)| Failure::usage(format!("--one-rank: {problem}\n  hint: {hint}"));
-        resolved.job.on_one_rank().map_err(refused)?;
+        resolved.job.on_one_rank();
     }
     Ok(resolved)
 }

@@ -20,19 +20,15 @@ impl Job {
     }
 
     /// Has one rank hold and compute everything.
-    ///
-    /// # Errors
-    /// Why it cannot: a problem and a hint.
-    pub fn on_one_rank(&mut self) -> Result<(), (String, String)> {
-        let Work::Train(training) = &mut self.work else { return Ok(()) };
-        if let Some(cut) = training.modules.iter().find(|module| module.is_cut()) {
-            let problem =
-                format!("`modules.{}` is a table that is cut over several ranks", cut.written_name());
-            return Err((problem, "leave --one-rank out: the ranks of the job hold it together".into()));
-        }
+    pub fn on_one_rank(&mut self) {
+        let Work::Train(training) = &mut self.work else { return };
         let alone = Role { name: training.train.trainers.name.clone(), ranks: vec![Rank(0)] };
         for module in &mut training.modules {
-            (module.place, module.placement) = (alone.clone(), Placement::Replicas);
+            module.place = alone.clone();
+            // A table that is cut has the rows that were used, and one part is all of them.
+            if !module.is_cut() {
+                module.placement = Placement::Replicas;
+            }
         }
         training.train.trainers = alone.clone();
         training.train.driver = None;
@@ -40,7 +36,6 @@ impl Job {
         training.pipeline.micro_batches = 1;
         self.roles = vec![alone];
         self.cluster.world_size = WorldSize(1);
-        Ok(())
     }
 }
 

@@ -200,8 +200,8 @@ fn models_of_jobs_give_what_pytorch_gives() {
     }
 }
 
-/// What a run has saved, and in `ours.safetensors` fields, outputs and loss of its test samples: the outputs as this process
-/// makes them of what was saved.
+/// What a run has saved, and in `ours.safetensors` fields, outputs and loss of its test samples: the outputs as `pstrain predict`
+/// tells them, which are those that this process makes of what was saved.
 fn ran(case: &Case, folder: &Path) {
     let settings = case.settings();
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
@@ -254,7 +254,28 @@ fn ran(case: &Case, folder: &Path) {
         };
         ours.push((name, Tensor::cat(parts, 0)));
     }
-    ours.push(("output".into(), Tensor::cat(&outputs, 0)));
+    let computed = Tensor::cat(&outputs, 0);
+    // Those that nothing normalizes, which is done for the model alone.
+    let passed: Vec<_> = ours.iter().filter(|(_, field)| field.kind() != Kind::Float).collect();
+    let fields: Vec<&str> = passed.iter().flat_map(|(name, _)| ["--field", name]).collect();
+    let predict = |file: &str, more: &[&str]| {
+        let args = ["predict", "RUN", "--out", file, "--master-port", "0"];
+        assert_code(&finish(pstrain(folder).args(args).args(&fields).args(more)), 0);
+        let mut predicted = model::load(&folder.join(file)).unwrap();
+        for (name, field) in &passed {
+            let place =
+                predicted.iter().position(|(other, _)| other == name).expect("a field that was passed on");
+            assert_eq!(predicted.remove(place).1.to_kind(field.kind()), *field, "{}: {name}", case.job);
+        }
+        let [(_, predicted)] = &predicted[..] else { panic!("one output") };
+        let off = (predicted - &computed).abs().max().double_value(&[]);
+        let largest = computed.abs().max().double_value(&[]);
+        assert!(off <= CLOSE * largest.max(1.0), "{}, {more:?}: {off}", case.job);
+        predicted.shallow_clone()
+    };
+    let _ = predict("alone.safetensors", &["--one-rank"]);
+    let predicted = predict("predicted.safetensors", &[]);
+    ours.push(("output".into(), predicted));
     ours.push(("loss".into(), Tensor::from(evaluated).to_kind(Kind::Double)));
     model::save(&folder.join("ours.safetensors"), &ours).unwrap();
 }

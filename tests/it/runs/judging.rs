@@ -73,6 +73,17 @@ fn eval_repeats_the_last_validation_of_every_placement() {
         };
         ["loss", "accuracy", "f1_macro", "top_3", "perplexity"].into_iter().for_each(near);
         assert_eq!(alone["confusion_matrix"], last["confusion_matrix"]);
+        let [told, alone] = [("told", None), ("alone", Some("--one-rank"))].map(|(name, option)| {
+            let file = format!("{name}.safetensors");
+            let args: Vec<&str> = ["predict", "--out", &file].into_iter().chain(option).collect();
+            assert_code(&use_model(folder.path(), &args), 0);
+            let tensors = pstrain::model::load(&folder.path().join(file)).unwrap();
+            let [(_, outputs)] = &tensors[..] else { panic!("{placement:?}: {tensors:?}") };
+            outputs.shallow_clone()
+        });
+        assert_eq!(told.size(), [297, 10], "{placement:?}");
+        let off = (&told - &alone).abs().max().double_value(&[]);
+        assert!(off < 1e-6 * told.abs().max().double_value(&[]).max(1.0), "{placement:?}: {off}");
     }
 }
 
@@ -226,6 +237,45 @@ fn a_plateau_lowers_the_rate_of_all_trainers() {
         assert_eq!(rates.len(), 2, "rank {rank}: {rates:?}");
         assert!((rates[1] / rates[0] - 0.5).abs() < 1e-12, "{rates:?}");
     }
+}
+
+/// A table that was not there in training: a third of the rows, the other way round.
+#[test]
+fn other_data_are_judged_and_predicted_row_by_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data.root={:?}", shipped("data"));
+    let trained = [data.as_str(), "train.epochs=2"];
+    assert_code(&finish(&mut spawn(folder.path(), Some(&shipped("regression.toml")), &trained)), 0);
+    let predict = |file: &str, options: &[&str]| {
+        let args = [&["predict", "--out", file, "--field", "rent", "--field", "district"], options].concat();
+        assert_code(&use_model(folder.path(), &args), 0);
+        let rows = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        rows.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = predict("all.csv", &[]);
+    let text = std::fs::read_to_string(shipped("data/rents_test.csv")).unwrap();
+    let (head, rows) = text.split_once('\n').unwrap();
+    let some: Vec<&str> = [head].into_iter().chain(rows.lines().rev().step_by(3)).collect();
+    std::fs::write(folder.path().join("some.csv"), some.join("\n") + "\n").unwrap();
+    let root = format!("data.root={:?}", folder.path());
+    let other = ["--set", root.as_str(), "--set", "data.test.file=\"some.csv\""];
+    let told = predict("some_told.csv", &other);
+    let wanted: Vec<String> = all.iter().rev().step_by(3).cloned().collect();
+    assert_eq!(told.len(), wanted.len());
+    let numbers = |row: &str| row.split(',').map(|cell| cell.parse::<f64>().unwrap()).collect::<Vec<_>>();
+    let squares: Vec<f64> = told
+        .iter()
+        .zip(&wanted)
+        .map(|(told, wanted)| {
+            let (told, wanted) = (numbers(told), numbers(wanted));
+            assert!(told.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{told:?}, {wanted:?}");
+            (told[0] - told[2]).powi(2)
+        })
+        .collect();
+    let rmse = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
+    let judged = evaluated(folder.path(), &other);
+    assert!((judged["rmse"].as_f64().unwrap() - rmse).abs() < 1e-6, "{rmse} and {judged}");
+    assert_eq!(judged["samples"], told.len());
 }
 
 #[test]
@@ -503,4 +553,16 @@ fn a_figure_that_a_metric_of_ones_own_does_not_tell_is_found_before_the_job_begi
     error: job `job.toml`: `eval.stop` goes by `own.mean`, which `HERE/plugins/dist/testing_metric.wasm` does not tell
       hint: it tells own
     ");
+}
+
+#[test]
+fn a_figure_that_no_validation_has_is_found_before_the_job_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = train(folder.path(), &["eval.every_epochs=1", "eval.stop={metric=\"mae\"}"]);
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r"
+    error: job `digits_ps.toml (built in)`: `eval.stop` goes by `mae`, and validations have no such number
+      hint: they have loss, accuracy
+    ");
+    assert!(!folder.path().join("RUN").exists());
 }
