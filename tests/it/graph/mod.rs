@@ -4,6 +4,7 @@
 mod jobs;
 mod models;
 mod outputs;
+mod own_steps;
 mod placements;
 mod resumed;
 mod said;

@@ -318,6 +318,23 @@ pub fn job_of(model: &Model, places: &[Place]) -> String {
     if rounds { job } else { job + "consistency = \"bsp\"\n" }
 }
 
+/// The last module by AdamW without decay of its biases, the others by SGD with twice the rate for biases; all rates warm up and
+/// follow a cosine, and gradients are clipped by their norm.
+pub fn tuned(model: &Model) -> Vec<String> {
+    let (last, _) = model.modules.last().unwrap();
+    let own = "type=\"adamw\", lr=0.01, eps=1e-4, weight_decay=0.1, groups=[{match=[\"*.bias\"], weight_decay=0.0}]";
+    vec![
+        "optimizer.groups=[{match=[\"*.bias\"], lr=0.2}]".into(),
+        format!("modules.{last}.optimizer={{{own}}}"),
+        "optimizer.clip_norm=0.15".into(),
+        "optimizer.schedule={type=\"cosine\", warmup_steps=5, warmup_from=0.2, end_factor=0.1}".into(),
+    ]
+}
+
+/// So that eleven or twelve of fifty steps overflow and are left out: the first ones, and whenever the scale has grown too far.
+pub const SCALED: [&str; 3] =
+    ["precision.autocast=fp16", "precision.init_scale=16777216", "precision.growth_interval=7"];
+
 /// Leaves the run folder in the one that is returned.
 pub fn run(model: &Model, places: &[Place], settings: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

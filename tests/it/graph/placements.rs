@@ -4,7 +4,8 @@ use std::fs;
 
 use super::models::Place::{self, Caller, Hash, Remote, RemoteReplicas, Replicas, Rows, Stages, With};
 use super::models::{
-    BAGS, COLUMNS, CONV, CONV_PLACES, DIAMOND, DLRM, HEADS, Model, SCRIPT, Samples, TOWERS, data, job_of, run,
+    self, BAGS, COLUMNS, CONV, CONV_PLACES, DIAMOND, DLRM, HEADS, Model, SCALED, SCRIPT, Samples, TOWERS,
+    data, job_of, run,
 };
 use crate::program::*;
 use crate::support::runs_by_default;
@@ -12,7 +13,7 @@ use pstrain::model;
 use tch::{Kind, Tensor};
 
 /// Below it two sums of the same numbers in other orders stay, over 50 steps.
-const CLOSE: f64 = 1e-5;
+pub const CLOSE: f64 = 1e-5;
 
 fn train(model: &Model, places: &[Place], settings: &[&str]) -> Vec<(String, Tensor)> {
     model::load(&crate::program::model(run(model, places, settings).path())).unwrap()
@@ -33,14 +34,20 @@ fn assert_is(model: &Model, how: &str, places: &[Place], settings: &[&str]) {
 }
 
 #[track_caller]
-fn assert_are(model: &Model, how: &str, places: &[Place], settings: &[&str], trained: &[(String, Tensor)]) {
+pub fn assert_are(
+    model: &Model,
+    how: &str,
+    places: &[Place],
+    settings: &[&str],
+    trained: &[(String, Tensor)],
+) {
     let (name, difference) = farthest(model, how, places, trained);
     assert!(difference <= CLOSE, "{}, {places:?}, {settings:?}, {name}: {difference}", model.name);
 }
 
 /// Which of the tensors is farthest from PyTorch's, and how far in a number.
 #[track_caller]
-fn farthest(model: &Model, how: &str, places: &[Place], trained: &[(String, Tensor)]) -> (String, f64) {
+pub fn farthest(model: &Model, how: &str, places: &[Place], trained: &[(String, Tensor)]) -> (String, f64) {
     let cut = places.iter().any(|place| matches!(place, Rows | Hash));
     let figures = model::load(&data("graph.safetensors")).unwrap();
     let of_model = format!("{}{}{how}/", model.name, if cut { "_rows" } else { "" });
@@ -119,19 +126,11 @@ fn weighted_bags_equal_one_process_under_every_placement() {
     assert_is_pytorchs(&BAGS, &[Remote, Rows, Rows, Remote], &["pipeline.micro_batches=4"]);
 }
 
-/// The last module by AdamW without decay of its biases, the others by SGD with twice the rate for biases; all rates warm up and
-/// follow a cosine, and gradients are clipped by their norm.
 #[test]
 fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_placement() {
     let tuned = |model: &Model, places: &[Place]| {
-        let (last, _) = model.modules.last().unwrap();
-        let own = "type=\"adamw\", lr=0.01, eps=1e-4, weight_decay=0.1, groups=[{match=[\"*.bias\"], weight_decay=0.0}]";
-        let settings = [
-            "optimizer.groups=[{match=[\"*.bias\"], lr=0.2}]",
-            &format!("modules.{last}.optimizer={{{own}}}"),
-            "optimizer.clip_norm=0.15",
-            "optimizer.schedule={type=\"cosine\", warmup_steps=5, warmup_from=0.2, end_factor=0.1}",
-        ];
+        let settings = models::tuned(model);
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
         assert_is(model, "_tuned", places, &settings);
     };
     tuned(&DLRM, &[Remote, Remote, Remote]);
@@ -273,13 +272,11 @@ fn assert_casts(model: &Model, places: &[Place], way: &str, settings: &[&str]) {
     assert!(of_float32 > 20.0 * CLOSE, "{}, {places:?}: {of_float32}", model.name);
 }
 
-/// Eleven or twelve of fifty steps overflow and are left out: the first ones, and whenever the scale has grown too far. Where
-/// another one did, the weights would differ by a whole step.
+/// Where another step were left out, the weights would differ by a whole one.
 #[test]
 fn fp16_is_torchs_autocast_and_grad_scaler_under_every_placement() {
-    let scaled = ["precision.autocast=fp16", "precision.init_scale=16777216", "precision.growth_interval=7"];
     let cast = |model: &Model, places: &[Place], more: &[&str]| {
-        assert_casts(model, places, "_fp16", &[&scaled, more].concat());
+        assert_casts(model, places, "_fp16", &[&SCALED, more].concat());
     };
     for places in [
         [Remote, Remote, Remote],
