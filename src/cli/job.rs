@@ -13,7 +13,7 @@ use super::args::{CheckArgs, JobArgs};
 use super::exit::{DONE, Failure};
 use super::{stderr, stdout};
 use crate::job::{
-    self, Cluster, DataRoot, Job, JobError, JobErrors, JobText, ModuleSize, Override, Resolved, Source,
+    self, Cluster, DataRoot, Job, JobError, JobErrors, JobText, Override, Resolved, ScriptHolds, Source,
     Sources, Training, Work,
 };
 use crate::runner::libtorch::NoLibtorch;
@@ -188,7 +188,7 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
     match &resolved.job.work {
         Work::Train(training) => {
             let no_libtorch = libtorch::ensure().err();
-            let scripts = script_sizes(args, training, &no_libtorch)?;
+            let scripts = look_into_scripts(args, training, &no_libtorch)?;
             let found = look_at_inputs(&resolved.job, training, no_libtorch.is_none())?;
             let mut plan = job::plan(&resolved.job, training, &scripts, found.steps);
             let unseen = not_looked_at(args, &resolved.job, training, no_libtorch.is_none());
@@ -262,11 +262,11 @@ fn meets_others(cluster: &Cluster) -> bool {
 
 /// What the job's TorchScript holds; nothing where it is not to be run, or where libtorch, which alone can open it, is not to
 /// be had.
-fn script_sizes(
+fn look_into_scripts(
     args: &CheckArgs,
     training: &Training,
     no_libtorch: &Option<NoLibtorch>,
-) -> Result<BTreeMap<PathBuf, ModuleSize>, Failure> {
+) -> Result<BTreeMap<PathBuf, ScriptHolds>, Failure> {
     if args.no_scripts || training.modules.iter().all(|module| module.torchscript().is_none()) {
         return Ok(BTreeMap::new());
     }
@@ -276,8 +276,10 @@ fn script_sizes(
     }
     let name = args.job.display().to_string();
     let limit = Duration::from_secs(args.script_timeout);
-    model_files::script_sizes(training, limit, Tried::Apart)
-        .map_err(|wrong| JobErrors::new(&name, wrong).into())
+    let found = model_files::look_into_scripts(training, limit, Tried::Apart);
+    let found = found.map_err(|wrong| JobErrors::new(&name, wrong))?;
+    let wrong = job::beside_scripts(training, &found);
+    if wrong.is_empty() { Ok(found) } else { Err(JobErrors::new(&name, wrong).into()) }
 }
 
 /// The folder that the dataset plug-in may read.

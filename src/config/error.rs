@@ -91,19 +91,26 @@ impl fmt::Display for JobErrors {
             if number > 0 {
                 writeln!(f)?;
             }
-            write!(f, "error: job `{}`: {}", self.job, error.message)?;
-            // A default is nobody's mistake; to name it as a source would only puzzle.
-            if let Some(origin) = error.origin.as_ref().filter(|origin| **origin != Origin::Default) {
-                write!(f, "\n  from: {origin}")?;
-            }
-            if let Some(hint) = &error.hint {
-                write!(f, "\n  hint: {hint}")?;
-            }
+            write!(f, "error: job `{}`: {error}", self.job)?;
         }
         if let more @ 1.. = self.errors.len().saturating_sub(MOST_TOLD) {
             write!(f, "\n... and {}", counted(more as u64, "more error"))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        // A default is nobody's mistake; to name it as a source would only puzzle.
+        if let Some(origin) = self.origin.as_ref().filter(|origin| **origin != Origin::Default) {
+            write!(f, "\n  from: {origin}")?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
     }
 }
 

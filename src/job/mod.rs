@@ -5,6 +5,7 @@
 //! above rely. [`plan()`] tells what a validated job will do. Pure but for [`environment`]: no file is opened
 //! here, so whether the data are there is for others to find out. Knows neither tokio nor libtorch.
 
+mod groups;
 pub mod hostlist;
 mod keys;
 mod launchers;
@@ -24,9 +25,10 @@ mod validated;
 pub mod weights;
 
 pub use crate::config::{JobError, JobErrors, Origin, did_you_mean, one_of, suggest};
+pub use groups::beside_scripts;
 pub use plan::{CollectivesPlan, Plan, collectives_plan, plan};
 pub use schema::{reference, schema};
-pub use size::ModuleSize;
+pub use size::{ModuleSize, ScriptHolds};
 pub use sources::{JobText, NOT_KEYS, Override, PREFIX, Sources, environment, environment_of_all_ranks};
 pub use starter::{SCHEMA_FILE, starter};
 pub use validated::*;

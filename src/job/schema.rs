@@ -119,7 +119,8 @@ const LAYERS_SAY: &str = "\
 In `layers` of a module, as `{ type = \"linear\", in_features = 64, out_features = 10 }`, or just the type where no argument
 is required. Each may have a `name`, which its parameters carry; without one it is called by its position. Names and
 defaults are PyTorch's.";
-const OPTIMIZERS_SAY: &str = "In `[optimizer]`, by its `type`. Names and defaults are PyTorch's.";
+const OPTIMIZERS_SAY: &str = "In `[optimizer]`, and but for the schedule and what clips in \
+                               `modules.NAME.optimizer`, by its `type`. Names and defaults are PyTorch's.";
 const SCHEDULES_SAY: &str = "\
 In `schedule` of an optimizer, as `{ type = \"cosine\", warmup_steps = 100 }`. Each multiplies the optimizer's `lr` by a \
 factor that depends on how many steps a trainer has taken; the numbers are those of `torch.optim.lr_scheduler`, with the \

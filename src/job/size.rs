@@ -10,6 +10,14 @@ pub struct ModuleSize {
     pub buffer_bytes: u64,
 }
 
+/// What a TorchScript module holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ScriptHolds {
+    pub size: ModuleSize,
+    /// The parameters that train, as patterns of groups see them.
+    pub parameters: Vec<String>,
+}
+
 /// Bytes of the largest message between ranks.
 pub const LARGEST_MESSAGE: u64 = 4 << 30;
 

@@ -14,9 +14,9 @@ use crate::files;
 use crate::job::size::BYTES_PER_PARAMETER;
 use crate::job::weights::{self, Scattered, Weights};
 use crate::job::{
-    self, Job, JobError, ModuleSize, ModuleSpec, Place, Placement, TorchScript, Training, Work,
+    self, Job, JobError, ModuleSize, ModuleSpec, Place, Placement, ScriptHolds, TorchScript, Training, Work,
 };
-use crate::model::{self, ModelError, Module};
+use crate::model::{self, ModelError};
 use crate::topology::Rank;
 
 /// How long a TorchScript module may take to load and to compute a batch of two, where nobody says otherwise.
@@ -120,23 +120,27 @@ pub enum Tried {
 /// # Errors
 /// Files that are no TorchScript or do not do what the job says; too few parameters for the servers that hold them; none
 /// at all in the whole job.
-pub fn script_sizes(
+pub fn look_into_scripts(
     training: &Training,
     limit: Duration,
     tried: Tried,
-) -> Result<BTreeMap<PathBuf, ModuleSize>, Vec<JobError>> {
-    let (mut sizes, mut problems) = (BTreeMap::new(), Vec::new());
+) -> Result<BTreeMap<PathBuf, ScriptHolds>, Vec<JobError>> {
+    let mut found: BTreeMap<PathBuf, ScriptHolds> = BTreeMap::new();
+    let mut problems = Vec::new();
     for (module, script) in scripts(training) {
         let key = key(module, "torchscript", &script.file);
-        let size = match tried {
-            Tried::Here => size_in_time(module, limit),
-            Tried::Apart => try_script::size(module, script, limit),
+        let holds = match tried {
+            Tried::Here => holds_in_time(module, limit),
+            Tried::Apart => try_script::holds(module, script, limit),
         };
-        match size {
-            Ok(size) => {
+        match holds {
+            Ok(ScriptHolds { size, parameters }) => {
                 let pulled = module.placement == Placement::Caller;
                 problems.extend(pulled.then(|| unpullable(module, size)).flatten());
-                sizes.insert(script.file.clone(), size);
+                // Several modules may be made of one file.
+                let of_file = found.entry(script.file.clone()).or_default();
+                of_file.size = size;
+                of_file.parameters.extend(parameters);
             }
             Err(Untried::Refused(problem, hint)) => {
                 let error = JobError::new(format!("{key}: {problem}"));
@@ -153,9 +157,9 @@ pub fn script_sizes(
         }
     }
     if problems.is_empty() {
-        problems.extend(untrainable(training, &sizes));
+        problems.extend(untrainable(training, &found));
     }
-    if problems.is_empty() { Ok(sizes) } else { Err(problems) }
+    if problems.is_empty() { Ok(found) } else { Err(problems) }
 }
 
 /// The modules that are TorchScript.
@@ -163,11 +167,11 @@ fn scripts(training: &Training) -> impl Iterator<Item = (&ModuleSpec, &TorchScri
     training.modules.iter().filter_map(|module| Some((module, module.torchscript()?)))
 }
 
-fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untried> {
+fn holds_in_time(module: &ModuleSpec, limit: Duration) -> Result<ScriptHolds, Untried> {
     let (give, take) = mpsc::sync_channel(1);
     let spec = module.clone();
     let build = move || {
-        let _ = give.send(Module::build(&spec, &[tch::Device::Cpu], 0).map(|built| built.size()));
+        let _ = give.send(try_script::build(&spec));
     };
     let started = thread::Builder::new().name("try script".into()).spawn(build);
     if let Err(error) = started {
@@ -184,9 +188,9 @@ fn size_in_time(module: &ModuleSpec, limit: Duration) -> Result<ModuleSize, Untr
 }
 
 /// A job in which nothing can be trained has TorchScript without parameters to blame: layers alone are counted before.
-fn untrainable(training: &Training, sizes: &BTreeMap<PathBuf, ModuleSize>) -> Vec<JobError> {
+fn untrainable(training: &Training, found: &BTreeMap<PathBuf, ScriptHolds>) -> Vec<JobError> {
     let trains = |module: &ModuleSpec| match module.torchscript() {
-        Some(script) => sizes.get(&script.file).is_none_or(|size| size.parameters > 0),
+        Some(script) => found.get(&script.file).is_none_or(|holds| holds.size.parameters > 0),
         None => module.trains(),
     };
     if training.modules.iter().any(trains) {

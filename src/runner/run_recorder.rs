@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::calls::{
     self, record::Keep, record::KeepBest, record::KeepDataState, record::Record, record::Report,
 };
+use super::inputs::BadJob;
 use super::measured::{Measured, RankMeasured};
 use super::metrics::{Stopped, Summary, TrainerReport};
 use super::model_files::{self, Tried};
@@ -19,7 +20,7 @@ use super::records::{EvalRecord, EvalResult, MetricsLine};
 use super::run_folder::{MetricsFile, RunFolder};
 use crate::autograd::Autograd;
 use crate::human::counted;
-use crate::job::{Job, ModuleSize, Training, plan};
+use crate::job::{self, Job, ScriptHolds, Training, plan};
 use crate::parallel::{StateSnapshot, Taken, WAIT_FOR_TRAINERS};
 use crate::plugin::MOST_STATE;
 use crate::rpc::{Json, Mesh, Methods, PendingReply};
@@ -52,7 +53,7 @@ struct Metrics {
 /// The coordinator's side.
 pub struct RunRecorder {
     /// How large the job's TorchScript is, by file.
-    scripts: BTreeMap<PathBuf, ModuleSize>,
+    scripts: BTreeMap<PathBuf, ScriptHolds>,
     metrics: Mutex<Metrics>,
     ends: Mutex<Vec<TrainerEnd>>,
     measured: Mutex<Vec<RankMeasured>>,
@@ -65,16 +66,27 @@ impl RunRecorder {
     /// # Errors
     /// When the metrics file cannot be opened.
     pub fn open(folder: &RunFolder, training: &Training) -> Result<Arc<RunRecorder>> {
+        // What cannot be loaded ends the job where it is placed, with the reason.
+        let scripts = model_files::look_into_scripts(training, model_files::SCRIPT_LIMIT, Tried::Here);
         Ok(Arc::new(RunRecorder {
-            // What cannot be loaded ends the job where it is placed, with the reason.
-            scripts: model_files::script_sizes(training, model_files::SCRIPT_LIMIT, Tried::Here)
-                .unwrap_or_default(),
+            scripts: scripts.unwrap_or_default(),
             metrics: Mutex::new(Metrics { file: folder.metrics()?, lost: None }),
             ends: Mutex::default(),
             measured: Mutex::default(),
             states: Mutex::default(),
             data_state: Mutex::default(),
         }))
+    }
+
+    /// Looks at what could not be looked at before the job's TorchScript was loaded.
+    ///
+    /// # Errors
+    /// A parameter group has nothing.
+    pub fn check_groups(&self, training: &Training) -> Result<()> {
+        match job::beside_scripts(training, &self.scripts).into_iter().next() {
+            Some(wrong) => Err(BadJob(anyhow!("{wrong}")).into()),
+            None => Ok(()),
+        }
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {

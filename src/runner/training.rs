@@ -181,6 +181,9 @@ impl<'a> TrainingRank<'a> {
         started: Instant,
     ) -> Result<Option<Summary>> {
         let role = &self.job.role_of(self.rank).name;
+        if let Some(Kept { recorder, .. }) = &self.kept {
+            recorder.check_groups(self.training)?;
+        }
         self.modules.join_replicas(mesh, groups)?;
         let trainers = &self.training.train.trainers.ranks;
         let trains = trainers.contains(&self.rank);

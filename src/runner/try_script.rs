@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::launch::fork_alone;
 use crate::human::{bytes, cut};
-use crate::job::{ModuleSize, ModuleSpec, TorchScript};
+use crate::job::{ModuleSpec, ScriptHolds, TorchScript};
 use crate::model::{ModelError, Module};
 
 /// Why nobody knows what a TorchScript module is.
@@ -48,20 +48,19 @@ const MEMORY: u64 = 4 << 30;
 /// Characters of what it says that are shown.
 const MOST_TEXT: usize = 4000;
 
-/// Loads `module`, which `script` is, has it compute a batch of two, and tells how large it is; within `limit`, in another
+/// Loads `module`, which `script` is, has it compute a batch of two, and tells what it holds; within `limit`, in another
 /// process. This one may have no thread but its own.
 ///
 /// # Errors
 /// It is no TorchScript, does not do what the job says, or takes more than it may.
-pub fn size(module: &ModuleSpec, script: &TorchScript, limit: Duration) -> Result<ModuleSize, Untried> {
+pub fn holds(module: &ModuleSpec, script: &TorchScript, limit: Duration) -> Result<ScriptHolds, Untried> {
     let failed = |what: &str, why: String| Untried::Unended(format!("it could not be tried: {what}: {why}"));
     let (from_child, to_parent) =
         pipe2(OFlag::O_CLOEXEC).map_err(|error| failed("pipe", error.to_string()))?;
     match fork_alone().map_err(|error| failed("fork", error.to_string()))? {
         ForkResult::Child => {
             drop(from_child);
-            let tried = confined(script, limit)
-                .and_then(|()| Ok(Module::build(module, &[tch::Device::Cpu], 0).map(|built| built.size())?));
+            let tried = confined(script, limit).and_then(|()| Ok(build(module)?));
             let told = serde_json::to_vec(&tried).unwrap_or_default();
             let _ = File::from(to_parent).write_all(&told);
             // Destructors of libtorch would wait for threads.
@@ -85,6 +84,12 @@ pub fn size(module: &ModuleSpec, script: &TorchScript, limit: Duration) -> Resul
             .map_err(shown)
         }
     }
+}
+
+/// Loads it and has it compute a batch of two.
+pub(super) fn build(module: &ModuleSpec) -> Result<ScriptHolds, ModelError> {
+    let built = Module::build(module, &[tch::Device::Cpu], 0)?;
+    Ok(ScriptHolds { size: built.size(), parameters: built.whole_names().collect() })
 }
 
 fn ending(ended: nix::Result<WaitStatus>) -> String {

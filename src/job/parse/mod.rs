@@ -14,7 +14,7 @@ mod freeze;
 mod graph;
 pub(super) mod modules;
 mod optimizer;
-mod patterns;
+pub(super) mod patterns;
 pub(super) mod pipeline;
 mod places;
 pub(super) mod precision;

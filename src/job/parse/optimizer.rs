@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::groups;
 use super::super::shards::RowLife;
-use super::super::validated::{MadeOf, ModuleSpec, Training};
-use super::super::weights::wanted_by_layers;
+use super::super::validated::{ModuleSpec, Training};
 use super::modules;
-use super::patterns::unmatched;
 use crate::config::{Item, Table};
 use crate::layers::Layer;
 use crate::optimizers::{
@@ -64,11 +63,10 @@ pub(super) fn check(root: &Table<'_>, training: &Training) {
     if let Some(item) = section.item(&CLIP_VALUE) {
         check_clip_value(&item, training);
     }
-    let has_own = |module: &&ModuleSpec| training.own_optimizers.contains_key(module.written_name());
-    check_groups(&section, &training.optimizer, training.modules.iter().filter(|module| !has_own(module)));
+    check_groups(&section, &training.optimizer, &groups::updated_by(training, None));
     for (name, table) in own_tables(root) {
         let Some(own) = training.own_optimizers.get(&name) else { continue };
-        check_groups(&table, own, training.modules.iter().filter(|module| module.written_name() == name));
+        check_groups(&table, own, &groups::updated_by(training, Some(&name)));
     }
 }
 
@@ -126,30 +124,12 @@ fn check_clip_value(item: &Item<'_>, training: &Training) {
     }
 }
 
-/// A pattern that no parameter has is a mistake. Which parameters TorchScript has is not known here: beside it patterns are not
-/// looked at.
-fn check_groups<'a>(
-    table: &Table<'_>,
-    optimization: &Optimization,
-    modules: impl Iterator<Item = &'a ModuleSpec>,
-) {
-    let Some(groups) = table.item(&GROUPS).filter(|_| !optimization.groups.is_empty()) else { return };
-    let mut names = Vec::new();
-    for module in modules {
-        let MadeOf::Layers(layers) = &module.made_of else { return };
-        let own = wanted_by_layers(layers)
-            .into_iter()
-            .filter(|tensor| tensor.required && !module.is_frozen(&tensor.name));
-        names.extend(own.map(|tensor| module.whole_parameter_name(&tensor.name)));
-    }
-    for (nth, group) in optimization.groups.iter().enumerate() {
-        for pattern in &group.patterns {
-            let Some(item) = groups.at(&[nth]) else { continue };
-            if let Some(hint) = unmatched(pattern, &names, "no module is updated by this optimizer") {
-                let problem = format!("has a pattern that no parameter matches: \"{pattern}\"");
-                item.reader().report(item.error_without_value(problem).hint(hint));
-            }
-        }
+/// Which parameters TorchScript has is not known here: beside it patterns are looked at when it is.
+fn check_groups(table: &Table<'_>, optimization: &Optimization, modules: &[&ModuleSpec]) {
+    let Some(groups) = table.item(&GROUPS) else { return };
+    for wrong in groups::unmatched_in_groups(optimization, modules, &BTreeMap::new()) {
+        let Some(item) = groups.at(&[wrong.group]) else { continue };
+        item.reader().report(item.error_without_value(wrong.problem).hint(wrong.hint));
     }
 }
 

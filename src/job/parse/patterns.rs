@@ -3,7 +3,7 @@
 use crate::optimizers::matches;
 
 /// Where no name matches the pattern: which names there are, for a hint; `none` where there are none.
-pub(super) fn unmatched(pattern: &str, names: &[String], none: &str) -> Option<String> {
+pub(in crate::job) fn unmatched(pattern: &str, names: &[String], none: &str) -> Option<String> {
     if names.iter().any(|name| matches(pattern, name)) {
         return None;
     }

@@ -23,7 +23,7 @@ use serde::{Serialize, Serializer};
 
 use super::pipeline::{self, Timeline};
 use super::shards::RowLife;
-use super::size::{BYTES_PER_PARAMETER, ModuleSize};
+use super::size::{BYTES_PER_PARAMETER, ModuleSize, ScriptHolds};
 use super::split;
 use super::validated::{Consistency, Job, MadeOf, ModuleSpec, PipelineSchedule, Placement, Training};
 use crate::layers::{self, Signal};
@@ -179,11 +179,11 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
 pub fn plan(
     job: &Job,
     training: &Training,
-    scripts: &BTreeMap<PathBuf, ModuleSize>,
+    scripts: &BTreeMap<PathBuf, ScriptHolds>,
     steps: Option<u64>,
 ) -> Plan {
     let gpus = job.cluster.num_gpus;
-    let size = |module: &ModuleSpec| scripts.get(&module.torchscript()?.file).copied();
+    let size = |module: &ModuleSpec| Some(scripts.get(&module.torchscript()?.file)?.size);
     let modules: Vec<ModulePlan> =
         training.modules.iter().map(|module| module_plan(gpus, training, module, size(module))).collect();
     Plan {

@@ -371,6 +371,46 @@ fn the_check_refuses_scripts_that_will_not_do() {
     insta::assert_snapshot!(format!("{empty}\n{wide}\n{pickled}\n{frozen}"));
 }
 
+/// What a script holds is known when it is loaded.
+#[test]
+fn a_group_that_has_nothing_of_a_script_is_told_before_training() {
+    let folder = folder();
+    let settings = |groups: &'static str| {
+        [&MLP[..], &[groups]].concat().into_iter().flat_map(|setting| ["--set", setting]).collect::<Vec<_>>()
+    };
+    let good = settings("optimizer.groups=[{match=[\"*.bias\"], lr=1e-30}]");
+    assert_code(&finish(pstrain(folder.path()).args(["check", "job.toml"]).args(&good)), 0);
+    let slip =
+        settings("optimizer.groups=[{match=[\"*.weight\"], lr=1e-30}, {match=[\"*.bais\"], lr=1e-30}]");
+    let output = finish(pstrain(folder.path()).args(["check", "job.toml"]).args(&slip));
+    assert_code(&output, 2);
+    insta::assert_snapshot!(stderr(&output), @r#"
+    error: job `job.toml`: `optimizer.groups[1]` has a pattern that no parameter matches: "*.bais"
+      hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
+    "#);
+    let output = finish(spawn(folder.path(), Some("job.toml"), &[]).args(&slip));
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    let said = said
+        .lines()
+        .filter(|line| line.contains("error") || line.contains("hint"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    insta::assert_snapshot!(said, @r#"
+    [server0] error: `optimizer.groups[1]` has a pattern that no parameter matches: "*.bais"
+    [server0]   hint: the 4 parameters are `net.fc1.weight` to `net.fc2.bias`
+    "#);
+    assert!(!model(folder.path()).exists());
+    // With what the group says, where it has something.
+    let output = finish(spawn(folder.path(), Some("job.toml"), &[]).args(&good));
+    assert_code(&output, 0);
+    let start = tch::CModule::load(format!("{DATA}/mlp.pt")).unwrap().named_parameters().unwrap();
+    let trained = loaded(folder.path());
+    for (name, before) in &start {
+        assert_eq!(named(&trained, name).equal(before), name.ends_with("bias"), "{name}");
+    }
+}
+
 #[test]
 fn a_script_that_loops_for_ever_does_not_hold_the_check_up() {
     let folder = folder();
