@@ -2,6 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
 
 use super::exit::{DONE, Failure};
 use super::stderr;
@@ -38,10 +43,10 @@ pub fn resumes() -> bool {
 pub fn line(job: &Job, run: &Path) -> Option<String> {
     let training = job.training().filter(|training| training.checkpoint.is_some())?;
     let within = checkpoint::within(training, run);
-    let last = match checkpoint::last(&within) {
-        Ok(Some(last)) => last,
+    let last = match last_in_time(within) {
+        Ok(Some(last)) => format!("its last checkpoint is `{}`", shown(last)),
         Ok(None) => return Some("no checkpoint was saved".into()),
-        Err(error) => return Some(format!("whether there is a checkpoint is not known: {error:#}")),
+        Err(error) => format!("whether there is a checkpoint is not known: {error:#}"),
     };
     let program = std::env::args_os().next().unwrap_or_else(|| "pstrain".into());
     let resume = [OsString::from("--resume"), run.into()];
@@ -52,7 +57,16 @@ pub fn line(job: &Job, run: &Path) -> Option<String> {
     };
     let words = [program].into_iter().chain(arguments()).chain(restarts).chain(resume);
     let command = words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ");
-    Some(format!("its last checkpoint is `{}`\n  to go on from it: {command}", shown(last)))
+    Some(format!("{last}\n  to go on from it: {command}"))
+}
+
+/// Nobody waits for long at the end of a run, whatever a store does.
+fn last_in_time(within: Place) -> Result<Option<Place>> {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let (give, found) = mpsc::channel();
+    let look = move || drop(give.send(checkpoint::last(&within)));
+    thread::Builder::new().name("last checkpoint".into()).spawn(look).context("no thread to look on")?;
+    found.recv_timeout(LIMIT).unwrap_or_else(|_| bail!("nothing has answered within {LIMIT:?}"))
 }
 
 /// How many restarts the first attempt was given: each of the later ones has taken one.

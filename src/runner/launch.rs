@@ -27,13 +27,14 @@ use crate::topology::Rank;
 mod children;
 mod commands;
 mod lines;
+mod signals;
 mod supervise;
 mod verdict;
 
 use children::{Child, Children, ParentPipes};
 pub use commands::{RankCommand, start_commands};
+use signals::only_user_1;
 pub use supervise::Supervisor;
-use supervise::only_user_1;
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 
 /// Who this process is after [`fork_ranks`].

@@ -7,18 +7,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver as Pipe;
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::children::Children;
 use super::lines::Lines;
+use super::signals;
 use super::verdict::{self, Context, End, worst};
-use crate::runner::interrupts::{Request, Requests, hangup_is_ignored};
+use crate::runner::interrupts::{Request, Requests};
 use crate::runner::progress::{Board, MARK, Update};
 
 /// A longer line is shown in pieces.
@@ -43,11 +43,6 @@ enum Event {
     Progress(usize, Update),
 }
 
-/// SIGUSR1, which ranks write their flight records for.
-pub(super) fn only_user_1() -> SigSet {
-    SigSet::from(Signal::SIGUSR1)
-}
-
 impl Supervisor {
     pub(super) fn new(children: Children) -> Supervisor {
         Supervisor { children }
@@ -66,59 +61,13 @@ impl Supervisor {
         runtime.block_on(async {
             let (sender, events) = mpsc::channel(QUEUED);
             let mut children = self.children;
-            let signals = HandledSignals::new()?;
+            let signals = signals::handled()?;
             read_all(&mut children, &sender)?;
             drop(sender); // the readers' clones tell when all pipes are closed
             let mut watch = Watch::new(children, board, grace, saves);
             watch.run(events, signals).await;
             Ok(watch.worst)
         })
-    }
-}
-
-/// The signals that the parent handles.
-struct HandledSignals {
-    child: Signals,
-    stop: Stop,
-    /// SIGUSR1: the ranks write their flight records.
-    ask: Signals,
-}
-
-struct Stop {
-    interrupt: Signals,
-    terminate: Signals,
-    hangup: Option<Signals>,
-}
-
-impl HandledSignals {
-    fn new() -> io::Result<HandledSignals> {
-        let stop = Stop {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            // Under nohup the job outlives its terminal.
-            hangup: if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) },
-        };
-        let ask = signal(SignalKind::user_defined1())?;
-        // From the moment of the fork it has waited for this handler.
-        only_user_1().thread_unblock()?;
-        Ok(HandledSignals { child: signal(SignalKind::child())?, stop, ask })
-    }
-}
-
-impl Stop {
-    /// Waits for one from outside; tells what the ranks get for it.
-    async fn recv(&mut self) -> Signal {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.interrupt.recv() => Signal::SIGINT,
-            _ = self.terminate.recv() => Signal::SIGTERM,
-            _ = hangup => Signal::SIGTERM,
-        }
     }
 }
 
@@ -164,12 +113,11 @@ impl Watch<'_> {
         }
     }
 
-    async fn run(&mut self, mut events: mpsc::Receiver<Event>, signals: HandledSignals) {
-        let HandledSignals { mut child, mut stop, mut ask } = signals;
+    async fn run(&mut self, mut events: mpsc::Receiver<Event>, mut signals: mpsc::Receiver<Signal>) {
         let mut silent = false;
         let mut drained_by = None;
         loop {
-            // Some may have ended before the handler of SIGCHLD stood.
+            // Some may have ended before anybody waited for SIGCHLD.
             self.reap();
             if self.all_reaped() && drained_by.is_none() {
                 drained_by = Some(Instant::now() + DRAIN);
@@ -184,9 +132,12 @@ impl Watch<'_> {
                     Some(event) => self.show(event),
                     None => silent = true,
                 },
-                _ = child.recv() => {}
-                signal = stop.recv() => self.interrupt(signal),
-                _ = ask.recv() => self.ask(),
+                Some(signal) = signals.recv() => match signal {
+                    Signal::SIGCHLD => {}
+                    Signal::SIGUSR1 => self.ask(),
+                    Signal::SIGHUP => self.interrupt(Signal::SIGTERM),
+                    stop => self.interrupt(stop),
+                },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
             }
         }

@@ -404,6 +404,26 @@ fn a_store_that_stops_answering_does_not_hold_up_training() {
     assert!(last(&store) > before && of_checkpoints(&store), "{:?}", store.keys());
 }
 
+/// A signal while it trains, and a store that takes nothing: there is no checkpoint, and nobody waits longer than was said.
+#[test]
+fn a_run_that_is_stopped_waits_for_a_store_no_longer_than_its_grace() {
+    let store = FakeS3::start();
+    let folder = tempfile::tempdir().unwrap();
+    store.fault(Fault::Waits, usize::MAX, puts);
+    let settings =
+        [&SHORT[..], &["train.epochs=100000", "train.steps=100000", "checkpoint.grace_ms=700"]].concat();
+    let launcher = start(&mut job(folder.path(), &store, &settings, &[]));
+    wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 5);
+    let began = std::time::Instant::now();
+    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let output = wait(launcher);
+    // The store would have been waited for for 30 s.
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    assert_code(&output, 130);
+    assert!(said(&output, &store).contains("no checkpoint was saved"), "{}", stderr(&output));
+    assert_eq!(store.checkpoints(), [""; 0]);
+}
+
 #[test]
 fn large_files_are_sent_in_parts_and_given_up_where_one_is_refused() {
     let store = FakeS3::start();
