@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::calls::checkpoint::{Ask, FromAndTo, Restore};
+use super::calls::checkpoint::{Ask, Entrust, FromAndTo, Restore};
 use super::calls::validation::{Found, Verdict};
-use super::checkpoint::{Announced, Checkpoint, Left, Resumed, TrainerState, Turns, Writer};
+use super::checkpoint::{Announced, Checkpoint, Entrusted, Left, Resumed, TrainerState, Turns, Writer};
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
@@ -207,6 +207,7 @@ impl Trainer<'_> {
         });
         let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
+        self.entrust(remains, (stepper, course, validations))?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
             at_step(batch.step + 1);
             next = batches.next().transpose()?;
@@ -238,8 +239,10 @@ impl Trainer<'_> {
                 let state = || self.state(stepper, course, validations);
                 turns.as_ref().map(|turns| turns.away(state())).transpose()?;
                 remains.is_judged();
+                self.entrust(remains, (stepper, course, validations))?;
                 verdict = self.validate(host, stepper, course, validations)?;
                 remains.is_between();
+                self.entrust(remains, (stepper, course, validations))?;
                 turns.as_ref().map(Turns::back).transpose()?;
                 if let Some(turns) = &mut turns {
                     saves |= turns.validated(batch.step + 1, validations.judged())?;
@@ -274,8 +277,27 @@ impl Trainer<'_> {
         // The step that has failed is counted already.
         stepper.optimizer.go_on_from(course.step, None);
         let (state, states) = (self.state(stepper, course, validations), self.own_states(stepper)?);
-        self.writer.leave(Left { destination, state, states });
+        // They average their gradients: all have taken the same steps.
+        let trainers = self.job.train.trainers.ranks.iter();
+        let trainers = trainers.map(|&rank| TrainerState { rank, ..state.clone() }).collect();
+        self.writer.leave(Left { destination, trainers, states });
         Ok(())
+    }
+
+    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it; while it is `judged`, nothing.
+    fn entrust(
+        &self,
+        remains: &Remains,
+        (stepper, course, validations): (&Stepper, &Course, &Validations<'_>),
+    ) -> Result<()> {
+        let tells = self.position() == 0 && self.job.checkpoint.is_some();
+        let Some(owner) = self.job.sole_owner().filter(|_| tells) else { return Ok(()) };
+        let entrusted = remains.destination().map(|destination| Entrusted {
+            destination: destination.clone(),
+            state: self.state(stepper, course, validations),
+            steps: course.steps,
+        });
+        Ok(self.mesh.request(owner, Entrust { entrusted: Json(entrusted) }).wait()?)
     }
 
     /// What a checkpoint has of this trainer.

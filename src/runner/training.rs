@@ -91,7 +91,8 @@ impl<'a> TrainingRank<'a> {
         shards.register(&autograd, methods);
         let ranges = range_server(training, rank);
         ranges.register(&autograd, methods);
-        StateServer::new(&modules, &shards, &ranges).register(&autograd, methods);
+        let owned = StateServer::new(&modules, &shards, &ranges);
+        owned.register(&autograd, methods);
         let traces = Arc::new(Traces::default());
         let world = job.cluster.world_size.0;
         let keep = |KeptIn { folder, job_text, resumed }: KeptIn| {
@@ -113,7 +114,7 @@ impl<'a> TrainingRank<'a> {
         }
         let meetings = Meetings::new(&training.train.trainers.ranks);
         meetings.register(methods);
-        let writer = Writer::new(training, rank, &autograd)?;
+        let writer = Writer::new(training, rank, &autograd, owned)?;
         writer.register(methods);
         let announced = Arc::new(Announced::default());
         announced.register(methods);
@@ -154,7 +155,7 @@ impl<'a> TrainingRank<'a> {
         tracing::debug!("{ended} of {open} open autograd contexts were those of rank {rank}");
     }
 
-    /// A rank was lost. What trainers that are left have of the model is saved, where it is the whole, and this one is to do it.
+    /// A rank was lost. What this one has of the model is saved, where it is the whole, and this one is to do it.
     pub fn save_left(&self, lost: Rank) {
         let Some(limit) = self.job.saves_after_loss() else { return };
         let (give, saved) = mpsc::channel();

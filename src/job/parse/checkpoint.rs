@@ -35,7 +35,7 @@ const MOST_FAILURES: Key<Integer> = key("most_failures", integer(1..=1000))
     .doc("Training goes on where saving fails; so many failures one after another end the job.");
 const GRACE_MS: Key<Integer> = key("grace_ms", integer(0..=3_600_000)).default("20000").doc(
     "After the first Ctrl-C or SIGTERM a checkpoint is saved and the run ends; where that takes longer than so many milliseconds, \
-     it ends without. 0: it ends at once. As long may replicas take that save what they have when a rank was lost.",
+     it ends without. 0: it ends at once. As long may a rank take that saves what is left when another was lost.",
 );
 pub static KEYS: &[&dyn AnyKey] = &[
     &EVERY_STEPS,

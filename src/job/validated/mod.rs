@@ -150,7 +150,8 @@ impl Job {
 
     /// The same, when it has lost a rank: where those that are left can.
     pub fn saves_after_loss(&self) -> Option<Duration> {
-        self.saves_within().filter(|_| self.training().is_some_and(Training::is_all_replicas))
+        let can = |training: &Training| training.is_all_replicas() || training.sole_owner().is_some();
+        self.saves_within().filter(|_| self.training().is_some_and(can))
     }
 
     pub fn training_mut(&mut self) -> Option<&mut Training> {

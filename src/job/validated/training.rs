@@ -320,6 +320,27 @@ impl Training {
         self.modules.iter().all(|module| module.placement == Placement::Replicas)
     }
 
+    /// The rank that has all that steps change, by itself: all of the model, and nothing that a forward changes before its step is
+    /// taken. None: several have parts of it, or each trainer has something.
+    pub fn sole_owner(&self) -> Option<Rank> {
+        let owner = self.modules.first()?.place.ranks.first()?;
+        let of_owner = |module: &ModuleSpec| {
+            let there = matches!(module.placement, Placement::Remote | Placement::Shards(_));
+            there && module.place.ranks == [*owner] && !module.has_buffers()
+        };
+        let by_owner = self.train.consistency.is_ordered() && self.loss_scaling.is_none();
+        let sole = self.modules.iter().all(of_owner) && by_owner && self.train.driver.is_none();
+        sole.then_some(*owner)
+    }
+
+    /// Which rank has all of the model when `lost` is there no more, and saves it.
+    pub fn saves_after(&self, lost: Rank) -> Option<Rank> {
+        match self.is_all_replicas() {
+            true => self.train.trainers.ranks.iter().copied().find(|rank| *rank != lost),
+            false => self.sole_owner().filter(|owner| *owner != lost),
+        }
+    }
+
     /// Whether gradients come to each module: it trains, or one before it does.
     pub fn reached_by_gradients(&self) -> Vec<bool> {
         let mut reached: Vec<bool> = Vec::new();

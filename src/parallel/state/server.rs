@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context as _, Result};
 
 use super::restoring::Restoring;
-use super::{OwnerState, Stateful};
+use super::{OwnerState, RowChoice, StateSnapshot, Stateful};
 use crate::autograd::{Autograd, Scope};
 use crate::parallel::calls::state::{Finish, Piece, Put, Read, Restore, SwapAverages, Take, Taken, Wanted};
 use crate::parallel::{ModuleServer, RangeServer, ShardServer};
-use crate::rpc::{Json, Mesh, Methods, Objects};
+use crate::rpc::{Json, Methods, Objects};
+use crate::topology::Rank;
 
 /// Finds the owners on this rank.
 pub struct StateServer {
@@ -40,23 +41,38 @@ impl StateServer {
         autograd.serve(methods, finish);
     }
 
-    fn owner(&self, mesh: &Mesh, module: &str) -> Result<Arc<dyn Stateful>> {
+    /// What this rank, `own`, has of a module, without a call.
+    ///
+    /// # Errors
+    /// It has nothing of it.
+    pub fn here(
+        &self,
+        autograd: &Arc<Autograd>,
+        own: Rank,
+        module: &str,
+        rows: RowChoice,
+    ) -> Result<StateSnapshot> {
+        let state = self.owner(own, module)?.snapshot(own, rows)?;
+        Ok(StateSnapshot::here(autograd, Arc::new(Mutex::new(state))))
+    }
+
+    fn owner(&self, own: Rank, module: &str) -> Result<Arc<dyn Stateful>> {
         let owner = self.modules.owner(module).or_else(|| self.shards.owner(module));
         let owner = owner.or_else(|| self.ranges.owner(module));
-        owner.with_context(|| format!("rank {} has nothing of module `{module}`", mesh.rank()))
+        owner.with_context(|| format!("rank {own} has nothing of module `{module}`"))
     }
 
     fn take(&self, scope: &Scope, Take { module, rows: Json(rows) }: Take) -> Result<Taken> {
-        let state = self.owner(&scope.mesh, &module)?.snapshot(scope.from, rows)?;
+        let state = self.owner(scope.mesh.rank(), &module)?.snapshot(scope.from, rows)?;
         Ok(offer(scope.mesh.objects(), Arc::new(Mutex::new(state))))
     }
 
     fn swap_averages(&self, scope: &Scope, SwapAverages { module }: SwapAverages) -> Result<()> {
-        self.owner(&scope.mesh, &module)?.swap_averages()
+        self.owner(scope.mesh.rank(), &module)?.swap_averages()
     }
 
     fn restore(&self, scope: &Scope, Restore { module }: Restore) -> Result<Wanted> {
-        let restoring = Restoring::new(self.owner(&scope.mesh, &module)?)?;
+        let restoring = Restoring::new(self.owner(scope.mesh.rank(), &module)?)?;
         let entries = Json(restoring.wanted().to_vec());
         Ok(Wanted { restoring: scope.mesh.objects().insert(Arc::new(Mutex::new(Some(restoring)))), entries })
     }

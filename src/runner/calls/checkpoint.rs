@@ -1,7 +1,7 @@
 //! How a checkpoint comes about, and how a run goes on from one.
 
 use crate::rpc::{Json, body, call};
-use crate::runner::checkpoint::{Destination, Part, Resumed, SavedRows, TrainerState};
+use crate::runner::checkpoint::{Destination, Entrusted, Part, Resumed, SavedRows, TrainerState};
 
 call! {
     /// To the coordinator: the first trainer, between two steps, wants a checkpoint. Answered when its cut is made, and training
@@ -72,6 +72,14 @@ call! {
 body! {
     pub(in crate::runner) struct Written {
         part: Json<Part>,
+    }
+}
+
+call! {
+    /// To the rank that has all of the model, from the first trainer: what a checkpoint has beside it, until it says something else.
+    /// None: from what there is now nobody could go on.
+    pub(in crate::runner) struct Entrust = "checkpoint.entrust" -> () {
+        entrusted: Json<Option<Entrusted>>,
     }
 }
 

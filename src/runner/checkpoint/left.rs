@@ -1,10 +1,11 @@
-//! What is saved of a run that has lost a rank. Where all of its model are replicas, any trainer that is left has the whole of it,
-//! as it was between two steps (CP-4): the first of those saves that, by itself, since nobody is there to be asked any more.
+//! What is saved of a run that has lost a rank, by a rank that has the whole of its model, by itself, since nobody is there to be
+//! asked any more (CP-4). Where all of it are replicas that is the first trainer that is left, with what it had between two steps;
+//! where one rank holds all of it, that one, with what the first trainer has told it of the rest.
 
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::part::Part;
@@ -26,10 +27,43 @@ pub struct Destination {
     pub world_size: u32,
 }
 
-/// What a trainer leaves that could not go on.
-pub struct Left {
+/// What the first trainer knows, told to the rank that holds the model. Its steps are of when it was told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entrusted {
     pub destination: Destination,
     pub state: TrainerState,
+    /// That it takes in all.
+    pub steps: u64,
+}
+
+impl Entrusted {
+    /// With what was held when the rank was lost. None: no step was taken, or all were, or one was under way that some modules have
+    /// and others have not.
+    pub fn left(self, training: &Training, states: Vec<(ModuleSpec, StateSnapshot)>) -> Option<Left> {
+        let Entrusted { destination, state, steps } = self;
+        let trained = states.iter().filter(|(spec, _)| spec.trains());
+        let mut counters = trained.map(|(_, snapshot)| &snapshot.counters.steps);
+        let taken = counters.next()?;
+        let rounds = training.train.consistency.has_rounds();
+        let is_round = taken.values().all(|steps| Some(steps) == taken.values().next());
+        if counters.any(|other| other != taken) || rounds && !is_round {
+            return None;
+        }
+        let trainer = |&rank: &Rank| {
+            let steps = taken.get(&rank).copied().unwrap_or(0);
+            TrainerState { rank, steps, ..state.clone() }
+        };
+        let trainers: Vec<_> = training.train.trainers.ranks.iter().map(trainer).collect();
+        let goes_on = (1..steps).contains(&trainers.first()?.steps);
+        goes_on.then_some(Left { destination, trainers, states })
+    }
+}
+
+/// What could not go on.
+pub struct Left {
+    pub destination: Destination,
+    /// All of them, in the job's order.
+    pub trainers: Vec<TrainerState>,
     pub states: Vec<(ModuleSpec, StateSnapshot)>,
 }
 
@@ -38,15 +72,12 @@ const TRIES: u32 = 4;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 
 impl Left {
-    /// Saves it, if this is the rank that does; gives the steps of the checkpoint, which may have been there.
+    /// Saves it; gives the steps of the checkpoint, which may have been there. None: its place is on another machine.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn save(&self, training: &Training, own: Rank, lost: Rank) -> Result<Option<u64>> {
-        let mut left = training.train.trainers.ranks.iter().filter(|rank| **rank != lost);
-        if left.next() != Some(&own) || self.is_elsewhere() {
-            return Ok(None);
-        }
+    pub fn save(&self, training: &Training, own: Rank) -> Result<Option<u64>> {
+        let Some(first) = self.trainers.first().filter(|_| !self.is_elsewhere()) else { return Ok(None) };
         let mut tried = self.write(training, own);
         for _ in 1..TRIES {
             if tried.is_ok() {
@@ -55,7 +86,7 @@ impl Left {
             thread::sleep(BETWEEN_TRIES);
             tried = self.write(training, own);
         }
-        tried.map(|()| Some(self.state.steps))
+        tried.map(|()| Some(first.steps))
     }
 
     /// Is the run folder one of another machine?
@@ -68,16 +99,13 @@ impl Left {
     fn write(&self, training: &Training, own: Rank) -> Result<()> {
         let Destination { within, job, job_text, world_size } = &self.destination;
         let store = store::open(&Place::parse(within)?)?;
-        let step = self.state.steps;
+        let step = self.trainers.first().context("there are no trainers")?.steps;
         if store.steps()?.contains(&step) {
             return Ok(());
         }
         let writing = Writing::begin(&*store, step)?;
         let part = Part::write(&*store::open(writing.place())?, own, training, &self.states)?;
-        // They average their gradients: all have taken the same steps.
-        let trainers = training.train.trainers.ranks.iter();
-        let trainers: Vec<_> = trainers.map(|&rank| TrainerState { rank, ..self.state.clone() }).collect();
-        writing.finish((job, job_text), *world_size, &trainers, None, vec![part])?;
+        writing.finish((job, job_text), *world_size, &self.trainers, None, vec![part])?;
         Ok(())
     }
 }

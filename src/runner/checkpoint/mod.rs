@@ -12,7 +12,8 @@
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
 //!   table, which a cut brings up to date.
 //! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
-//!   then, running statistics, is what it was before.
+//!   then, running statistics, is what it was before. A rank that holds all of the model leaves what it has, if its modules have the
+//!   same steps.
 //! - `CP-5` In one place are the checkpoints of one run: one that begins anew is refused where others lie, and one that finds those
 //!   of another, begun at the same time, saves none (but what `CP-4` leaves).
 
@@ -26,7 +27,7 @@ mod coordinator;
 mod differences;
 // A checkpoint as the weights that a model is given.
 mod given;
-// What replicas save by themselves when a rank is lost.
+// What is saved by whoever has the whole model when a rank is lost.
 mod left;
 // A checkpoint that is opened, and its manifest.
 mod opened;
@@ -54,7 +55,7 @@ mod writing;
 pub use best::Criterion;
 pub use coordinator::{Coordinator, placed, within};
 pub use differences::{Comparison, Difference, compare, differences};
-pub use left::{Destination, Left};
+pub use left::{Destination, Entrusted, Left};
 pub use opened::Checkpoint;
 pub use others::left_by_others;
 pub use part::Part;

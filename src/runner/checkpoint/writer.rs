@@ -8,15 +8,15 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::left::Left;
+use super::left::{Entrusted, Left};
 use super::opened::Checkpoint;
 use super::part::Part;
 use super::store;
 use crate::autograd::Autograd;
 use crate::job::{ModuleSpec, Place, Placement, Task, Training};
-use crate::parallel::{RowChoice, StateSnapshot};
+use crate::parallel::{RowChoice, StateServer, StateSnapshot};
 use crate::rpc::{CallError, Json, Methods};
-use crate::runner::calls::checkpoint::{Hold, Load, Release, Write, Written};
+use crate::runner::calls::checkpoint::{Entrust, Hold, Load, Release, Write, Written};
 use crate::runner::run_recorder::COORDINATOR;
 use crate::topology::Rank;
 
@@ -41,6 +41,10 @@ pub struct Writer {
     versions: Mutex<BTreeMap<u64, BTreeMap<String, u64>>>,
     /// What this trainer leaves, when it cannot go on.
     left: Mutex<Option<Left>>,
+    /// What the first trainer has told, where this rank holds the model.
+    entrusted: Mutex<Option<Entrusted>>,
+    /// What this rank owns.
+    owned: Arc<StateServer>,
     /// What is to be written.
     held: Mutex<Option<Vec<(ModuleSpec, StateSnapshot)>>>,
 }
@@ -48,7 +52,12 @@ pub struct Writer {
 impl Writer {
     /// # Errors
     /// The job saves checkpoints to where this rank has no access.
-    pub fn new(training: &Training, rank: Rank, autograd: &Arc<Autograd>) -> Result<Arc<Writer>> {
+    pub fn new(
+        training: &Training,
+        rank: Rank,
+        autograd: &Arc<Autograd>,
+        owned: Arc<StateServer>,
+    ) -> Result<Arc<Writer>> {
         let to = training.checkpoint.as_ref().and_then(|checkpoints| checkpoints.to.as_ref());
         if let (Some(to), Task::Train) = (to, &training.task) {
             // Before training, not when the first is due.
@@ -61,6 +70,8 @@ impl Writer {
             offered: Mutex::default(),
             versions: Mutex::default(),
             left: Mutex::default(),
+            entrusted: Mutex::default(),
+            owned,
             held: Mutex::default(),
         }))
     }
@@ -88,6 +99,15 @@ impl Writer {
             std::future::ready(released)
         });
         let writer = self.clone();
+        methods.serve(move |incoming, Entrust { entrusted: Json(entrusted) }| {
+            let is_first = writer.training.train.trainers.ranks.first() == Some(&incoming.from);
+            let taken = match is_first && writer.training.sole_owner() == Some(writer.rank) {
+                true => Ok(*lock(&writer.entrusted) = entrusted),
+                false => Err(CallError::failed("nothing is entrusted to this rank, or not by that one")),
+            };
+            std::future::ready(taken)
+        });
+        let writer = self.clone();
         methods.serve(move |incoming, Load { place }| {
             let writer = writer.clone();
             async move {
@@ -112,8 +132,23 @@ impl Writer {
     /// # Errors
     /// It cannot be written.
     pub fn save_left(&self, lost: Rank) -> Result<Option<u64>> {
-        let Some(left) = lock(&self.left).take() else { return Ok(None) };
-        left.save(&self.training, self.rank, lost)
+        if self.training.saves_after(lost) != Some(self.rank) {
+            return Ok(None);
+        }
+        let left = match lock(&self.entrusted).take() {
+            Some(entrusted) => entrusted.left(&self.training, self.owned_now()?),
+            None => lock(&self.left).take(),
+        };
+        left.map_or(Ok(None), |left| left.save(&self.training, self.rank))
+    }
+
+    /// What this rank owns, whether others can be called or not.
+    fn owned_now(&self) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
+        let owned = self.training.modules.iter().filter(|spec| saves(spec, self.rank));
+        let now = |spec: &ModuleSpec| {
+            Ok((spec.clone(), self.owned.here(&self.autograd, self.rank, &spec.name, RowChoice::Used)?))
+        };
+        owned.map(now).collect()
     }
 
     fn hold(&self, step: u64, rows: SavedRows) -> Result<()> {

@@ -21,6 +21,7 @@ mod parameter_server;
 mod pipeline;
 mod placements;
 mod replicas;
+mod restarted;
 mod seen_once;
 mod shipped_jobs;
 mod standstill;

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use tch::{Kind, Tensor};
 
-use super::checkpoints::finished;
+use super::checkpoints::{finished, last_step};
 use crate::program::*;
 use crate::support::eventually;
 
@@ -185,6 +185,29 @@ fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
         let rows = Tensor::read_safetensors(folder.path().join("RUN/model.safetensors")).unwrap();
         let rows = Vec::<f32>::try_from(rows[0].1.view([-1])).unwrap();
         // Half the way each: twice would be three quarters of it.
+        assert!(rows.iter().all(|row| (row - 0.5).abs() < 1e-6), "{way:?}: {rows:?}");
+    }
+}
+
+/// What the server saves of itself when a trainer is lost: no checkpoint was due before.
+#[test]
+fn what_a_server_saves_by_itself_has_each_step_once() {
+    let ways: [&[&str]; 3] =
+        [&[ASYNC], &["train.consistency=sequential"], &["train.consistency=ssp", "train.staleness=2"]];
+    for (round, way) in ways.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        write_job(folder.path());
+        let more =
+            ["train.batch_size=1", "optimizer.lr=0.25", "checkpoint.every_steps=100000", "log.every=1"];
+        let settings = [way, &more].concat();
+        let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "1"]));
+        wait_for_metrics(folder.path(), |metrics| last_step(metrics) > 100);
+        kill(ranks_of(&launcher)[1 + round % 2], Signal::SIGKILL).unwrap();
+        let output = wait(launcher);
+        assert_code(&output, 0);
+        assert!(stderr(&output).contains("what was left is saved"), "{way:?}: {}", stderr(&output));
+        let rows = Tensor::read_safetensors(folder.path().join("RUN/model.safetensors")).unwrap();
+        let rows = Vec::<f32>::try_from(rows[0].1.view([-1])).unwrap();
         assert!(rows.iter().all(|row| (row - 0.5).abs() < 1e-6), "{way:?}: {rows:?}");
     }
 }

@@ -1,0 +1,151 @@
+//! How attempts follow one another, and what becomes of checkpoints where there is no room for them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nix::sys::signal::{Signal, kill};
+
+use super::checkpoints::{begin, finished, last_step, trained};
+use crate::program::*;
+use crate::support::eventually;
+
+const ROUNDS: [&str; 4] =
+    ["train.consistency=bsp", "train.steps=300", "checkpoint.every_steps=10", "log.every=1"];
+
+/// The last one is not begun again; the line to go on with has as many restarts as there were.
+#[test]
+fn restarts_that_are_used_up_leave_the_line_to_go_on_with() {
+    let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    trained(whole.path(), &ROUNDS);
+    let launcher = start(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "RUN", "--restarts", "1"]));
+    for step in [20, 60] {
+        wait_for_metrics(folder.path(), |metrics| last_step(metrics) >= step);
+        kill(ranks_of(&launcher)[2], Signal::SIGKILL).unwrap();
+    }
+    let output = wait(launcher);
+    assert_code(&output, 3);
+    let said = stderr(&output);
+    assert_eq!(said.matches("a rank was lost: attempt 2 of 2 begins").count(), 1, "{said}");
+    assert!(!said.contains("attempt 3"), "{said}");
+    let line = said.rsplit_once("to go on from it: ").unwrap().1.lines().next().unwrap();
+    assert!(line.ends_with("--restarts 1 --resume RUN"), "{line}");
+    assert_code(&finish(Command::new("sh").args(["-c", line]).current_dir(folder.path())), 0);
+    assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
+}
+
+/// With the line that each of them has begun with.
+#[test]
+fn ranks_that_are_started_one_by_one_go_on_together() {
+    let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let settings = [&ROUNDS[..], &["cluster.world_size=2"]].concat();
+    trained(whole.path(), &settings);
+    fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
+    let attempt = || {
+        let port = free_port().to_string();
+        ["0", "1"].map(|rank| {
+            let mut command = pstrain(folder.path());
+            command.args(["run", "job.toml", "--rank", rank, "--master-port", &port]);
+            command.args(["--run-dir", "RUN", "--resume", "auto"]);
+            start(command.args(settings.iter().flat_map(|setting| ["--set", setting])))
+        })
+    };
+    let [server, mut trainer] = attempt();
+    eventually("a checkpoint", || finished(folder.path()).len() > 1);
+    trainer.kill().unwrap();
+    wait(trainer);
+    assert_code(&wait(server), 3);
+    assert!(!model(folder.path()).exists());
+    let [server, trainer] = attempt().map(wait);
+    assert_code(&server, 0);
+    assert_code(&trainer, 0);
+    assert!(stderr(&server).contains("going on from step"), "{}", stderr(&server));
+    assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
+}
+
+/// The server has all of the model, and the first trainer has told it the rest: nothing is lost but the step under way.
+#[test]
+fn what_a_server_has_is_saved_when_a_trainer_is_lost() {
+    let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let settings =
+        ["train.consistency=bsp", "train.steps=300", "checkpoint.every_seconds=600", "log.every=1"];
+    // With a validation in between, which the server is told of.
+    let settings = [&settings[..], &["eval.every_steps=50", "eval.best=accuracy"]].concat();
+    trained(whole.path(), &settings);
+    for (round, &rank) in [1, 3].iter().enumerate() {
+        let run = format!("RUN{round}");
+        let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", &run]));
+        let metrics = folder.path().join(&run).join("metrics.jsonl");
+        eventually("some steps", || last_step(&fs::read_to_string(&metrics).unwrap_or_default()) >= 70);
+        kill(ranks_of(&launcher)[rank], Signal::SIGKILL).unwrap();
+        let output = wait(launcher);
+        assert_code(&output, 3);
+        let said = stderr(&output);
+        let (_, step) = said.split_once("what was left is saved: a checkpoint of step ").expect(&said);
+        let step: u64 = step.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(step >= 70, "{said}");
+        let more = ["--run-dir", &run, "--resume", "auto"];
+        let output = finish(&mut begin(folder.path(), &settings, &more));
+        assert_code(&output, 0);
+        assert!(stderr(&output).contains(&format!("going on from step {step}")), "{}", stderr(&output));
+        let model = folder.path().join(&run).join("model.safetensors");
+        assert_eq!(fs::read(crate::program::model(whole.path())).unwrap(), fs::read(model).unwrap());
+    }
+}
+
+/// Where the server itself is the one, there is nothing.
+#[test]
+fn nothing_is_left_of_a_server_that_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings =
+        ["train.steps=100000", "train.epochs=100000", "checkpoint.every_seconds=600", "log.every=1"];
+    let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
+    wait_for_metrics(folder.path(), |metrics| last_step(metrics) >= 20);
+    kill(ranks_of(&launcher)[0], Signal::SIGKILL).unwrap();
+    let output = wait(launcher);
+    assert_code(&output, 3);
+    assert!(stderr(&output).contains("no checkpoint was saved"), "{}", stderr(&output));
+}
+
+/// What the built-in job says with checkpoints in `disk`, mounted so; None: the system lets nobody mount one.
+fn with_disk(folder: &Path, options: &str, settings: &[&str]) -> Option<Output> {
+    let alone = ["--user", "--mount", "--map-root-user"];
+    fs::create_dir(folder.join("disk")).unwrap();
+    let mount = format!("mount -t tmpfs -o {options} none disk");
+    let tried = Command::new("unshare").args(alone).args(["sh", "-c", &mount]).current_dir(folder).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        eprintln!("not tried: this system lets nobody mount a disk of their own");
+        return None;
+    }
+    let settings = [&ROUNDS[..], &["checkpoint.to=disk"], settings].concat();
+    let job = begin(folder, &settings, &["--run-dir", "RUN"]);
+    let mut command = clean("unshare", folder);
+    command.args(alone).args(["sh", "-c", &format!("{mount} && exec \"$@\""), "sh"]);
+    Some(finish(command.arg(job.get_program()).args(job.get_args())))
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    // Room for one, and not for the next one beside it.
+    let output = with_disk(folder.path(), "size=560k", &["checkpoint.most_failures=1000"]);
+    let Some(output) = output else { return };
+    assert_code(&output, 1);
+    let said = stderr(&output);
+    assert!(said.contains("training goes on, and the checkpoint of step "), "{said}");
+    assert!(said.contains("No space left on device"), "{said}");
+    assert!(!said.contains("the checkpoint of step 10 could"), "{said}");
+    let warnings = summary(folder.path())["warnings"].to_string();
+    assert!(warnings.contains("could not be saved"), "{warnings}");
+    assert!(model(folder.path()).exists());
+}
+
+#[test]
+fn a_disk_that_nobody_may_write_to_ends_the_job_after_some_failures() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(output) = with_disk(folder.path(), "ro", &["checkpoint.most_failures=2"]) else { return };
+    assert_code(&output, 1);
+    let said = stderr(&output);
+    assert!(said.contains("checkpoint.most_failures = 2 one after another: "), "{said}");
+    assert!(said.contains("Read-only file system"), "{said}");
+}
