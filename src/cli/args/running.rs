@@ -46,7 +46,7 @@ pub struct OutputArgs {
     /// of --run-dir), or in the bucket that the job saves to, if there is one
     #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
     pub resume: Option<String>,
-    /// Serve a page of the run while it goes on, at this address [default: 127.0.0.1 and a free port]
+    /// Have rank 0 serve a page of the run while it goes on, at this address [default: 127.0.0.1 and a free port]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = HERE)]
     pub dashboard: Option<SocketAddr>,
     /// Print the summary as JSON on stdout, with the run folder and the whole job

@@ -13,6 +13,9 @@ const JOB_FOLDER: &str = "/job";
 const JOB_FILE: &str = "job.toml";
 const WORK_FOLDER: &str = "/work";
 
+/// May write to the volume, whatever the image's user is: that of the Containerfile has it anyway.
+const VOLUME_GROUP: u32 = 1000;
+
 /// What the pods have in common, whichever object makes them.
 pub struct Pods<'a> {
     pub args: &'a KubernetesArgs,
@@ -73,6 +76,8 @@ impl Pods<'_> {
             "automountServiceAccountToken": false,
             // A service called `pstrain` would give variables that look like keys of a job.
             "enableServiceLinks": false,
+            // A volume is root's, and the image's user another one.
+            "securityContext": { "fsGroup": VOLUME_GROUP, "fsGroupChangePolicy": "OnRootMismatch" },
             "containers": [self.container(host)],
             "volumes": [
                 { "name": "job", "configMap": { "name": self.name } },

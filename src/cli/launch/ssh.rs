@@ -136,7 +136,7 @@ impl World<'_> {
             "#!/bin/sh\n{}\
              # With --submit pstrain runs them itself, merges their output, and ends all when one fails.\n\n\
              # A secret that the ranks share. It goes to them by ssh's input: other users see command lines.\n\
-             PSTRAIN_TOKEN=${{PSTRAIN_TOKEN:-$({} token)}}\n",
+             PSTRAIN_TOKEN=${{PSTRAIN_TOKEN:-$({} token)}}\nranks=\n",
             head(self.planned, "Written by `pstrain launch ssh`: a command for each rank."),
             words::line([self.planned.program_here()])
         );
@@ -144,12 +144,12 @@ impl World<'_> {
             let ssh = [self.args.ssh.clone()].into_iter().chain(self.ssh(one, false));
             let _ = write!(
                 script,
-                "\nprintf '%s\\n' \"PSTRAIN_TOKEN=$PSTRAIN_TOKEN\" {} '' |\n  {} &\n",
+                "\nprintf '%s\\n' \"PSTRAIN_TOKEN=$PSTRAIN_TOKEN\" {} '' |\n  {} &\nranks=\"$ranks $!\"\n",
                 words::line(self.variables(one)),
                 words::line(ssh)
             );
         }
-        script.push_str("\nwait\n");
+        script.push_str("\ncode=0\nfor rank in $ranks; do wait \"$rank\" || code=$?; done\nexit \"$code\"\n");
         script
     }
 
