@@ -17,7 +17,7 @@
 pub mod flights;
 mod going_on;
 mod in_use;
-mod lock;
+pub(crate) mod lock;
 mod names;
 #[cfg(test)]
 mod tests;

@@ -55,7 +55,10 @@ pub fn look(folder: &Path, world_size: usize) -> Looked {
             Some(at) => match (&states[at], State::of(of)) {
                 (State::Gone, _) | (_, State::Gone) => Process::Gone,
                 (State::Stopped, _) => Process::Stopped,
-                (State::Is(_), State::Is(state)) if !has_answered(at) => Process::Silent { state },
+                // One that computes meanwhile has not come to it, on a busy machine.
+                (State::Is(_, before), State::Is(state, now)) if !has_answered(at) && now == *before => {
+                    Process::Silent { state }
+                }
                 _ => Process::Runs,
             },
         };
@@ -80,8 +83,8 @@ fn processes(folder: &Path, world_size: usize) -> Vec<RankProcess> {
 }
 
 enum State {
-    /// As proc(5) has it.
-    Is(char),
+    /// As proc(5) has it, with the processor time that it has taken so far, in ticks.
+    Is(char, u64),
     /// It would write its record when it goes on, for nobody.
     Stopped,
     Gone,
@@ -95,7 +98,8 @@ impl State {
         match fields.first().and_then(|state| state.chars().next()) {
             Some('T' | 't') if is_the_same => State::Stopped,
             Some(state) if is_the_same && !matches!(state, 'Z' | 'X') && awaits_usr1(process.pid) => {
-                State::Is(state)
+                let ticks = |field: usize| fields.get(field)?.parse::<u64>().ok();
+                State::Is(state, [11, 12].into_iter().filter_map(ticks).sum())
             }
             _ => State::Gone,
         }
@@ -103,7 +107,7 @@ impl State {
 
     /// To write its record.
     fn is_asked(&self) -> bool {
-        matches!(self, State::Is(_))
+        matches!(self, State::Is(..))
     }
 }
 

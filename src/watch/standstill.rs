@@ -39,7 +39,8 @@ pub enum Process {
     Runs,
     /// By a signal or a debugger: state T or t.
     Stopped,
-    /// It runs, and has not written its record when it was asked; with the state that the system shows, such as D.
+    /// It is there and has not written its record when it was asked, nor done anything else; with the state that the system shows,
+    /// such as D.
     Silent {
         state: char,
     },

@@ -1,6 +1,6 @@
 //! The screen of a made-up run, as a terminal of a given size shows it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use ratatui::Terminal;
@@ -14,6 +14,7 @@ use super::picture::Picture;
 use super::plain::snapshot;
 use super::screen::Screen;
 use super::source::Source;
+use crate::runner::run_folder::lock;
 
 const PAINT: Paint = Paint { color: false, unicode: true };
 
@@ -80,8 +81,7 @@ fn picture(world_size: u32, ended: bool) -> Picture {
     let folder = tempfile::tempdir().unwrap();
     made_up(folder.path(), world_size, ended);
     // As a process has that trains in it.
-    let lock = File::open(folder.path()).unwrap();
-    lock.try_lock().unwrap();
+    let _lock = (!ended).then(|| lock::lock(folder.path()).unwrap());
     let picture = Source::open(Some(folder.path()), None).unwrap().picture().unwrap();
     Picture { from: "runs/digits_ps-20260901-120000".into(), ..picture }
 }
