@@ -386,7 +386,7 @@ fn mistakes_with_metrics_of_ones_own_are_told() {
     insta::assert_snapshot!(with("[{ plugin = \"own.wasm\", mode = \"max\" }]", &["eval.every_epochs=1", "eval.best=owner"]), @r#"
     error: job `x.toml`: `eval.best` goes by `owner`, and whether less or more of it is better is not known
       from: option --set eval.best=owner
-      hint: write mode = "min" or "max" beside metric
+      hint: did you mean "own"?
     "#);
 }
 
