@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
 
 use super::args::RestartArgs;
 use super::exit::Failure;
@@ -22,6 +22,10 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failur
     let pause = pause(attempt);
     let all = attempt + restarts;
     eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
+    // What ends a job ends it here, too.
+    let mut stops = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));
+    let _ = stops.thread_unblock();
     thread::sleep(pause);
     // What this process has kept from its signals it would keep from the next one's.
     let _ = SigSet::all().thread_unblock();

@@ -6,7 +6,7 @@
 use std::io;
 use std::thread;
 
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::mpsc;
 
 use crate::runner::interrupts::hangup_is_ignored;
@@ -19,8 +19,8 @@ pub(super) fn only_user_1() -> SigSet {
     SigSet::from(Signal::SIGUSR1)
 }
 
-/// SIGCHLD, SIGUSR1, and what ends the job: SIGINT, SIGTERM and, but under `nohup`, SIGHUP. When nobody receives them any more,
-/// these do again what they usually do.
+/// SIGCHLD, SIGUSR1, and what ends the job: SIGINT, SIGTERM and, but under `nohup`, SIGHUP. They do nothing when nobody receives
+/// them any more: the ranks have ended, and this process tells of it.
 ///
 /// # Errors
 /// When the system refuses to block them or gives no thread.
@@ -34,11 +34,7 @@ pub(super) fn handled() -> io::Result<mpsc::Receiver<Signal>> {
     let (give, signals) = mpsc::channel(QUEUED);
     let wait = move || {
         while let Ok(signal) = waiting.wait() {
-            let is_heard = give.blocking_send(signal).is_ok();
-            if !is_heard && !matches!(signal, Signal::SIGCHLD | Signal::SIGUSR1) {
-                let _ = waiting.thread_unblock();
-                let _ = raise(signal);
-            }
+            let _ = give.blocking_send(signal);
         }
     };
     thread::Builder::new().name("signals".into()).spawn(wait)?;

@@ -1,10 +1,13 @@
 //! How attempts follow one another, and what becomes of checkpoints where there is no room for them.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::checkpoints::{begin, finished, last_step, trained};
 use crate::program::*;
@@ -32,6 +35,29 @@ fn restarts_that_are_used_up_leave_the_line_to_go_on_with() {
     assert!(line.ends_with("--restarts 1 --resume RUN"), "{line}");
     assert_code(&finish(Command::new("sh").args(["-c", line]).current_dir(folder.path())), 0);
     assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
+}
+
+/// Between two attempts there is nobody but the launcher.
+#[test]
+fn a_signal_ends_the_pause_before_the_next_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let endless =
+        ["train.steps=100000", "train.epochs=100000", "log.every=1", "checkpoint.every_seconds=600"];
+    let mut launcher = start(&mut begin(folder.path(), &endless, &["--run-dir", "RUN", "--restarts", "9"]));
+    let mut said = BufReader::new(launcher.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // Each pause is twice as long as the one before.
+    for attempt in 2..=3 {
+        let began = std::time::SystemTime::now();
+        eventually("a step", || {
+            let metrics = folder.path().join("RUN/metrics.jsonl");
+            metrics.metadata().and_then(|of| of.modified()).is_ok_and(|changed| changed > began)
+        });
+        kill(*ranks_of(&launcher).last().unwrap(), Signal::SIGKILL).unwrap();
+        said.find(|line| line.contains(&format!("attempt {attempt} of 10 begins")))
+            .expect("the next attempt");
+    }
+    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(launcher.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
 }
 
 /// With the line that each of them has begun with.
