@@ -101,11 +101,10 @@ impl Writer {
         let writer = self.clone();
         methods.serve(move |incoming, Entrust { entrusted: Json(entrusted) }| {
             let is_first = writer.training.train.trainers.ranks.first() == Some(&incoming.from);
-            let taken = match is_first && writer.training.sole_owner() == Some(writer.rank) {
-                true => Ok(*lock(&writer.entrusted) = entrusted),
-                false => Err(CallError::failed("nothing is entrusted to this rank, or not by that one")),
-            };
-            std::future::ready(taken)
+            let may = is_first && writer.training.sole_owner() == Some(writer.rank);
+            let refused = || CallError::failed("nothing is entrusted to this rank, or not by that one");
+            let taken = may.then(|| *lock(&writer.entrusted) = entrusted);
+            std::future::ready(taken.ok_or_else(refused))
         });
         let writer = self.clone();
         methods.serve(move |incoming, Load { place }| {
