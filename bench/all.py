@@ -36,7 +36,6 @@ BENCHMARKS = {
     "files": Benchmark("data.py", "--kinds images,csv,text,criteo,npy,parquet", "--kinds text,npy", False),
     "stream": Benchmark("stream.py", quick="--megabytes 20 --steps 200", data=False),
     "models": Benchmark("models.py", quick="--scale 0.1", data=False),
-    "judging": Benchmark("judging.py", quick="--scale 0.05"),
     "checkpoints": Benchmark("checkpoints.py", "--steps 250", "--steps 20"),
     "memory": Benchmark("resources.py memory", quick="--steps 50"),
     "growth": Benchmark("resources.py growth", quick="--steps 2000"),

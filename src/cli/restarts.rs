@@ -21,11 +21,11 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failur
     let next = attempt + 1;
     let pause = pause(attempt);
     let all = attempt + restarts;
-    eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
-    // What ends a job ends it here, too.
+    // From here on what ends a job ends it here, too.
     let mut stops = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));
     let _ = stops.thread_unblock();
+    eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
     thread::sleep(pause);
     // What this process has kept from its signals it would keep from the next one's.
     let _ = SigSet::all().thread_unblock();

@@ -239,10 +239,8 @@ impl Trainer<'_> {
                 let state = || self.state(stepper, course, validations);
                 turns.as_ref().map(|turns| turns.away(state())).transpose()?;
                 remains.is_judged();
-                self.entrust(remains, (stepper, course, validations))?;
                 verdict = self.validate(host, stepper, course, validations)?;
                 remains.is_between();
-                self.entrust(remains, (stepper, course, validations))?;
                 turns.as_ref().map(Turns::back).transpose()?;
                 if let Some(turns) = &mut turns {
                     saves |= turns.validated(batch.step + 1, validations.judged())?;
@@ -284,7 +282,7 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it; while it is `judged`, nothing.
+    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it.
     fn entrust(
         &self,
         remains: &Remains,

@@ -182,7 +182,7 @@ impl<'a> TrainingRank<'a> {
         started: Instant,
     ) -> Result<Option<Summary>> {
         let role = &self.job.role_of(self.rank).name;
-        if let Some(Kept { recorder, .. }) = &self.kept {
+        if let (Some(Kept { recorder, .. }), Task::Train) = (&self.kept, &self.training.task) {
             recorder.check_groups(self.training)?;
         }
         self.modules.join_replicas(mesh, groups)?;

@@ -321,7 +321,7 @@ impl Training {
     }
 
     /// The rank that has all that steps change, by itself: all of the model, and nothing that a forward changes before its step is
-    /// taken. None: several have parts of it, or each trainer has something.
+    /// taken, nor what validations between steps find. None: several have parts of it, or each trainer has something.
     pub fn sole_owner(&self) -> Option<Rank> {
         let owner = self.modules.first()?.place.ranks.first()?;
         let of_owner = |module: &ModuleSpec| {
@@ -329,7 +329,8 @@ impl Training {
             there && module.place.ranks == [*owner] && !module.has_buffers()
         };
         let by_owner = self.train.consistency.is_ordered() && self.loss_scaling.is_none();
-        let sole = self.modules.iter().all(of_owner) && by_owner && self.train.driver.is_none();
+        let by_owner = by_owner && self.eval.every == Every::End && self.train.driver.is_none();
+        let sole = self.modules.iter().all(of_owner) && by_owner;
         sole.then_some(*owner)
     }
 

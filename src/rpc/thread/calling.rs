@@ -29,11 +29,15 @@ use crate::rpc::wire::peer_capnp::{peer, reply};
 use crate::topology::Rank;
 
 impl Net {
-    /// Those to one rank with one deadline go in one message, as many as it takes: they are answered together.
+    /// Those to one rank go in one message, as many as it takes: they are answered together, and so not those that somebody does not
+    /// want to wait for as long as for any call.
     pub(super) fn start_calls(self: Rc<Net>, calls: Vec<Call>) {
         let mut by_rank: Vec<Vec<Call>> = Vec::new();
         for call in calls {
-            let is_alike = |other: &Call| other.to == call.to && other.within == call.within;
+            let waits = |call: &Call| call.within >= self.shared.rpc_timeout;
+            let is_alike = |other: &Call| {
+                other.to == call.to && (other.within == call.within || waits(other) && waits(&call))
+            };
             let is_remote = call.to != self.rank();
             let with = by_rank
                 .iter_mut()
@@ -48,15 +52,17 @@ impl Net {
 
     fn start_batch(self: Rc<Net>, calls: Vec<Call>) {
         let (mut numbers, mut requests) = (Vec::with_capacity(calls.len()), Vec::with_capacity(calls.len()));
-        let Some((to, within)) = calls.first().map(|first| (first.to, first.within)) else { return };
+        let Some((to, mut within)) = calls.first().map(|first| (first.to, first.within)) else { return };
         let now = Instant::now();
-        for Call { to, method, message, within: _, reply, permit } in calls {
+        for Call { to, method, message, within: its, reply, permit } in calls {
+            within = within.max(its);
             if let Some(number) = self.wait_for(to, method.into(), reply, Some(permit), now) {
                 numbers.push(number);
                 requests.push((method, message));
             }
         }
         spawn_local(async move {
+            // They are answered together, so the longest deadline counts.
             let deadline = now + within;
             match within_deadline(deadline, within, self.exchange(to, requests)).await {
                 Ok(answers) => {

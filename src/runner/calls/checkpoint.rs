@@ -76,8 +76,7 @@ body! {
 }
 
 call! {
-    /// To the rank that has all of the model, from the first trainer: what a checkpoint has beside it, until it says something else.
-    /// None: from what there is now nobody could go on.
+    /// To the rank that has all of the model, from the first trainer: what a checkpoint has beside it. None: none is to be saved.
     pub(in crate::runner) struct Entrust = "checkpoint.entrust" -> () {
         entrusted: Json<Option<Entrusted>>,
     }

@@ -134,7 +134,8 @@ impl Writer {
         if self.training.saves_after(lost) != Some(self.rank) {
             return Ok(None);
         }
-        let left = match lock(&self.entrusted).take() {
+        let entrusted = lock(&self.entrusted).take();
+        let left = match entrusted {
             Some(entrusted) => entrusted.left(&self.training, self.owned_now()?),
             None => lock(&self.left).take(),
         };

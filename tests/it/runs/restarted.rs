@@ -95,8 +95,6 @@ fn what_a_server_has_is_saved_when_a_trainer_is_lost() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let settings =
         ["train.consistency=bsp", "train.steps=300", "checkpoint.every_seconds=600", "log.every=1"];
-    // With a validation in between, which the server is told of.
-    let settings = [&settings[..], &["eval.every_steps=50", "eval.best=accuracy"]].concat();
     trained(whole.path(), &settings);
     for (round, &rank) in [1, 3].iter().enumerate() {
         let run = format!("RUN{round}");
