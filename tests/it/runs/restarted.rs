@@ -22,7 +22,8 @@ fn restarts_that_are_used_up_leave_the_line_to_go_on_with() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     trained(whole.path(), &ROUNDS);
     let launcher = start(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "RUN", "--restarts", "1"]));
-    for step in [20, 60] {
+    // Far apart: the first attempt takes some more before it ends.
+    for step in [20, 150] {
         wait_for_metrics(folder.path(), |metrics| last_step(metrics) >= step);
         kill(ranks_of(&launcher)[2], Signal::SIGKILL).unwrap();
     }
