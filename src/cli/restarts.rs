@@ -6,12 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::SigSet;
 
 use super::args::RestartArgs;
 use super::exit::Failure;
 use super::going_on;
 use crate::human::seconds;
+use crate::runner::interrupts::stops;
 
 /// Begins the command again, in the run folder of the attempt that has failed. The process is the same, and nothing else of it
 /// is: a fork has to come before threads and tensors. `has_saved`: the run has checkpoints of its own; before that it goes on
@@ -22,9 +23,7 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failur
     let pause = pause(attempt);
     let all = attempt + restarts;
     // From here on what ends a job ends it here, too.
-    let mut stops = SigSet::empty();
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));
-    let _ = stops.thread_unblock();
+    let _ = stops().thread_unblock();
     eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
     thread::sleep(pause);
     // What this process has kept from its signals it would keep from the next one's.

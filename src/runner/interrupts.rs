@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,12 @@ impl Requests {
             Some(_) => Request::Kill,
         }
     }
+}
+
+/// What ends a job: SIGINT, SIGTERM and, but under `nohup`, SIGHUP.
+pub fn stops() -> SigSet {
+    let hangup = (!hangup_is_ignored()).then_some(Signal::SIGHUP);
+    [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup).collect()
 }
 
 /// Whether the process was started by `nohup`.

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{Signal, raise};
 
 use super::calls::checkpoint::{Stop, Stopped};
 use super::flight::SharedWriter;
-use super::interrupts::{Request, Requests, hangup_is_ignored};
+use super::interrupts::{Request, Requests, stops};
 use super::run_recorder::COORDINATOR;
 use crate::rpc::Mesh;
 
@@ -56,12 +56,9 @@ impl Signals {
     /// # Errors
     /// When the system refuses to block the signals or gives no thread.
     pub fn watch() -> Result<Signals> {
-        let mut waiting = SigSet::empty();
-        // A blocked signal is delivered even where `nohup` ignores it.
-        let hangup = (!hangup_is_ignored()).then_some(Signal::SIGHUP);
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hangup) {
-            waiting.add(signal);
-        }
+        // Not what `nohup` ignores: blocked, it would be delivered.
+        let mut waiting = stops();
+        waiting.add(Signal::SIGUSR1);
         waiting.thread_block().context("cannot block signals")?;
         let signals = Signals { joined: Arc::default(), interrupted: Arc::default(), flight: Arc::default() };
         let (joined, interrupted) = (signals.joined.clone(), signals.interrupted.clone());

@@ -9,7 +9,7 @@ use std::thread;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::mpsc;
 
-use crate::runner::interrupts::hangup_is_ignored;
+use crate::runner::interrupts::stops;
 
 /// Those that were not taken yet; more wait where they come from.
 const QUEUED: usize = 8;
@@ -19,17 +19,15 @@ pub(super) fn only_user_1() -> SigSet {
     SigSet::from(Signal::SIGUSR1)
 }
 
-/// SIGCHLD, SIGUSR1, and what ends the job: SIGINT, SIGTERM and, but under `nohup`, SIGHUP. They do nothing when nobody receives
-/// them any more: the ranks have ended, and this process tells of it.
+/// SIGCHLD, SIGUSR1, and what [ends the job](stops). They do nothing when nobody receives them any more: the ranks have ended, and
+/// this process tells of it.
 ///
 /// # Errors
 /// When the system refuses to block them or gives no thread.
 pub(super) fn handled() -> io::Result<mpsc::Receiver<Signal>> {
-    let mut waiting = SigSet::empty();
-    let hangup = (!hangup_is_ignored()).then_some(Signal::SIGHUP);
-    let stops = [Signal::SIGINT, Signal::SIGTERM].into_iter().chain(hangup);
+    let mut waiting = stops();
     // SIGUSR1 has waited since the fork.
-    stops.chain([Signal::SIGCHLD, Signal::SIGUSR1]).for_each(|signal| waiting.add(signal));
+    waiting.extend([Signal::SIGCHLD, Signal::SIGUSR1]);
     waiting.thread_block()?;
     let (give, signals) = mpsc::channel(QUEUED);
     let wait = move || {
