@@ -132,10 +132,7 @@ pub fn in_world(
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
     let local = match launch::fork_ranks(names.clone(), Some(socket))? {
         Forked::Parent(supervisor) => {
-            // A rank needs this long to find another one lost, and a little more to end in order, with what it saves.
-            let saving = job.saves_after_loss().unwrap_or_default();
-            let grace = job.cluster.lost_after + Duration::from_secs(3) + saving;
-            let code = supervise(supervisor, names, (grace, job.saves_within()), look)?;
+            let code = supervise(supervisor, names, patience(job), look)?;
             if code != DONE && keeps_folder {
                 eprintln!("{}", recorded_in(&kept_in.folder));
                 going_on::say(code, job, kept_in.folder.path());
@@ -171,6 +168,13 @@ fn say_what_is_trained(name: &str) {
     if Path::new(STARTER_FILE).exists() {
         eprintln!("  hint: `pstrain spawn {STARTER_FILE}` trains the {STARTER_FILE} in this folder");
     }
+}
+
+/// How long the ranks of a job have to end when one has failed, and how much longer when they save what they have come to.
+pub fn patience(job: &Job) -> (Duration, Option<Duration>) {
+    // A rank needs this long to find another one lost, and a little more to end in order, with what it saves.
+    let saving = job.saves_after_loss().unwrap_or_default();
+    (job.cluster.lost_after + Duration::from_secs(3) + saving, job.saves_within())
 }
 
 /// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed; `saves`: so much longer

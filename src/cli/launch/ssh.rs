@@ -170,8 +170,6 @@ impl World<'_> {
             RankCommand { rank: one.rank, name: name.clone(), command, input }
         });
         let supervisor = start_commands(commands.collect())?;
-        let saving = job.saves_after_loss().unwrap_or_default();
-        let grace = job.cluster.lost_after + std::time::Duration::from_secs(3) + saving;
-        spawn::supervise(supervisor, names, (grace, job.saves_within()), look)
+        spawn::supervise(supervisor, names, spawn::patience(job), look)
     }
 }
