@@ -47,11 +47,6 @@ impl Remains {
         self.now = Now::Between;
     }
 
-    /// Where what there is now would be saved.
-    pub fn destination(&self) -> Option<&Destination> {
-        self.destination.as_ref().filter(|_| !matches!(self.now, Now::Judged))
-    }
-
     /// Undoes what a step has done that was not taken to its end. Gives where to save what is here then.
     ///
     /// # Errors

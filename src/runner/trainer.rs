@@ -8,7 +8,9 @@ use anyhow::{Context as _, Result};
 
 use super::calls::checkpoint::{Ask, Entrust, FromAndTo, Restore};
 use super::calls::validation::{Found, Verdict};
-use super::checkpoint::{Announced, Checkpoint, Entrusted, Left, Resumed, TrainerState, Turns, Writer};
+use super::checkpoint::{
+    Announced, Checkpoint, Destination, Entrusted, Left, Resumed, TrainerState, Turns, Writer,
+};
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
@@ -157,6 +159,7 @@ impl Trainer<'_> {
         if let Some(resumed) = &resumed {
             verdict = self.go_on_from(resumed, &mut stepper, &mut course, &mut validations)?;
         }
+        let destination = self.entrust(destination, (&stepper, &course, &validations))?;
         let mut remains = Remains::new(destination);
         let progress = (&mut stepper, &mut course, &mut validations);
         let taken = self.take_steps((&host, &schedule), batches, progress, verdict, &mut remains);
@@ -207,7 +210,6 @@ impl Trainer<'_> {
         });
         let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
-        self.entrust(remains, (stepper, course, validations))?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
             at_step(batch.step + 1);
             next = batches.next().transpose()?;
@@ -282,20 +284,22 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it.
+    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it. Gives where a trainer of replicas
+    /// would save.
     fn entrust(
         &self,
-        remains: &Remains,
+        destination: Option<Destination>,
         (stepper, course, validations): (&Stepper, &Course, &Validations<'_>),
-    ) -> Result<()> {
-        let tells = self.position() == 0 && self.job.checkpoint.is_some();
-        let Some(owner) = self.job.sole_owner().filter(|_| tells) else { return Ok(()) };
-        let entrusted = remains.destination().map(|destination| Entrusted {
-            destination: destination.clone(),
-            state: self.state(stepper, course, validations),
-            steps: course.steps,
-        });
-        Ok(self.mesh.request(owner, Entrust { entrusted: Json(entrusted) }).wait()?)
+    ) -> Result<Option<Destination>> {
+        let (Some(owner), Some(destination)) = (self.job.sole_owner(), &destination) else {
+            return Ok(destination);
+        };
+        if self.position() == 0 {
+            let (destination, steps) = (destination.clone(), course.steps);
+            let entrusted = Entrusted { destination, state: self.state(stepper, course, validations), steps };
+            self.mesh.request(owner, Entrust { entrusted: Json(entrusted) }).wait()?;
+        }
+        Ok(None)
     }
 
     /// What a checkpoint has of this trainer.

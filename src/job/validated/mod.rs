@@ -150,8 +150,7 @@ impl Job {
 
     /// The same, when it has lost a rank: where those that are left can.
     pub fn saves_after_loss(&self) -> Option<Duration> {
-        let can = |training: &Training| training.is_all_replicas() || training.sole_owner().is_some();
-        self.saves_within().filter(|_| self.training().is_some_and(can))
+        self.saves_within().filter(|_| self.training().is_some_and(Training::saves_after_loss))
     }
 
     pub fn training_mut(&mut self) -> Option<&mut Training> {

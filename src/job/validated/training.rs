@@ -334,6 +334,11 @@ impl Training {
         sole.then_some(*owner)
     }
 
+    /// Whether there is a rank that can save all of the model by itself.
+    pub fn saves_after_loss(&self) -> bool {
+        self.is_all_replicas() || self.sole_owner().is_some()
+    }
+
     /// Which rank has all of the model when `lost` is there no more, and saves it.
     pub fn saves_after(&self, lost: Rank) -> Option<Rank> {
         match self.is_all_replicas() {

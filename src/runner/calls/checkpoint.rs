@@ -76,9 +76,9 @@ body! {
 }
 
 call! {
-    /// To the rank that has all of the model, from the first trainer: what a checkpoint has beside it. None: none is to be saved.
+    /// To the rank that has all of the model, from the first trainer: what a checkpoint has beside it.
     pub(in crate::runner) struct Entrust = "checkpoint.entrust" -> () {
-        entrusted: Json<Option<Entrusted>>,
+        entrusted: Json<Entrusted>,
     }
 }
 

@@ -418,8 +418,7 @@ impl Coordinator {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
         let resumed = self.resumed.as_ref().map(resumed).transpose()?;
-        let can = self.training.is_all_replicas() || self.training.sole_owner().is_some();
-        let saves = self.checkpoints.is_some() && can;
+        let saves = self.checkpoints.is_some() && self.training.saves_after_loss();
         let destination = saves.then(|| self.destination()).transpose()?;
         Ok(FromAndTo { resumed: Json(resumed), destination: Json(destination) })
     }

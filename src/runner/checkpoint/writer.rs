@@ -103,7 +103,7 @@ impl Writer {
             let is_first = writer.training.train.trainers.ranks.first() == Some(&incoming.from);
             let may = is_first && writer.training.sole_owner() == Some(writer.rank);
             let refused = || CallError::failed("nothing is entrusted to this rank, or not by that one");
-            let taken = may.then(|| *lock(&writer.entrusted) = entrusted);
+            let taken = may.then(|| *lock(&writer.entrusted) = Some(entrusted));
             std::future::ready(taken.ok_or_else(refused))
         });
         let writer = self.clone();
