@@ -6,12 +6,11 @@
 Ratios are the medians of each round's, whose runs came one after the other. The memory is the most that the server has had, sampled ten
 times a second, with Adam on a model of one wide layer: what is updated while a checkpoint is written is all that it has.
 """
-import json
 import tempfile
 from pathlib import Path
 
 from report import table
-from side_by_side import ROOT, arguments, each_round, median, output, parse, share, spawn_command
+from side_by_side import ROOT, arguments, each_round, median, parse, share, spawn, spawn_command
 from watch import watch
 
 JOBS = [("ConvNet on a server, three trainers, `bsp`", ROOT / "jobs/mnist_ps.toml", 4, ["train.consistency=bsp"]),
@@ -20,12 +19,6 @@ SETTINGS = {"none": [], "every 10 s": ["checkpoint.every_seconds=10"], "every st
 WIDE = 16_384
 PARAMETERS = (28 * 28 + 1) * WIDE + (WIDE + 1) * 10
 MIB = 1 << 20
-
-
-def trained(job, world_size, values):
-    with tempfile.TemporaryDirectory() as folder:
-        output(*spawn_command(job, world_size, folder, values))
-        return json.loads((Path(folder) / "summary.json").read_text())["steps_per_s"]
 
 
 def most_resident(job, values):
@@ -39,7 +32,7 @@ def rates(args):
     rows = []
     for name, job, world_size, values in JOBS:
         values = [*values, f"data.root={args.data}", "train.epochs=1000", f"train.steps={args.steps}"]
-        measured = each_round({which: lambda more=more: trained(job, world_size, [*values, *more])
+        measured = each_round({which: lambda more=more: spawn(job, world_size, [*values, *more])["steps_per_s"]
                                for which, more in SETTINGS.items()}, args.rounds)
         shares = [f"{share(measured, which, of='none'):.3f}" for which in SETTINGS if which != "none"]
         rows.append([name, *map(median, measured.values()), *shares])
