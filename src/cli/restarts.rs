@@ -9,21 +9,27 @@ use std::time::Duration;
 use nix::sys::signal::SigSet;
 
 use super::args::RestartArgs;
-use super::exit::Failure;
+use super::exit::{Failure, LOST};
 use super::going_on;
 use crate::human::seconds;
 use crate::runner::interrupts::stops;
+use crate::runner::launch;
 
 /// Begins the command again, in the run folder of the attempt that has failed. The process is the same, and nothing else of it
 /// is: a fork has to come before threads and tensors. `has_saved`: the run has checkpoints of its own; before that it goes on
 /// from what it was told to. Returns only what keeps it from beginning.
-pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failure {
+pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: impl FnOnce() -> bool) -> Failure {
     let RestartArgs { restarts, attempt } = *args;
     let next = attempt + 1;
     let pause = pause(attempt);
     let all = attempt + restarts;
     // From here on what ends a job ends it here, too.
     let _ = stops().thread_unblock();
+    if launch::was_stopped() {
+        let message = "a rank was lost, and the job was stopped: it does not begin again".into();
+        return Failure { code: LOST, message: Some(message) };
+    }
+    let goes_on_from_elsewhere = going_on::resumes() && !has_saved();
     eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
     thread::sleep(pause);
     // What this process has kept from its signals it would keep from the next one's.
@@ -33,7 +39,7 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: bool) -> Failur
         Err(error) => return anyhow::anyhow!("this program is not to be found any more: {error}").into(),
     };
     let mut command = Command::new(program);
-    match going_on::resumes() && !has_saved {
+    match goes_on_from_elsewhere {
         true => command.args(going_on::arguments_with_resume()),
         false => command.args(going_on::arguments()).args(["--resume", "auto"]),
     };

@@ -50,8 +50,8 @@ pub fn spawn(args: SpawnArgs, look: logs::Wanted, started: Instant) -> Result<u8
     if !may_begin_again {
         return Ok(code);
     }
-    let training = resolved.job.training();
-    let has_saved = training.is_some_and(|training| has_saved(&checkpoint::within(training, folder.path())));
+    let within = resolved.job.training().map(|training| checkpoint::within(training, folder.path()));
+    let has_saved = || within.as_ref().is_some_and(has_saved);
     Err(restarts::begin_again(&args.restarts, folder.path(), has_saved))
 }
 

@@ -232,12 +232,21 @@ impl Watched {
             return BESIDE.into();
         }
         // Those with options have them in their names: `top_5`, `f1_macro`.
-        let is_of = |entry: &&MetricEntry| {
-            let rest = name.strip_prefix(entry.name.trim_end_matches("_k"));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        let written = |entry: &MetricEntry| {
+            let options = name.strip_prefix(entry.name.trim_end_matches("_k"))?;
+            let kind = entry.name;
+            match options.strip_prefix('_') {
+                Some(k) if kind == "top_k" && k.parse::<u32>().is_ok() => {
+                    Some(format!("{{ type = \"top_k\", k = {k} }}"))
+                }
+                Some(average) if entry.keys.iter().any(|key| key.name() == "average") => {
+                    Some(format!("{{ type = \"{kind}\", average = \"{average}\" }}"))
+                }
+                _ => (name == kind).then(|| format!("\"{kind}\"")),
+            }
         };
-        if let Some(entry) = ENTRIES.iter().find(is_of) {
-            return format!("validations do not measure it: write metrics = [\"{}\"] in [eval]", entry.name);
+        if let Some(metric) = ENTRIES.iter().find_map(written) {
+            return format!("validations do not measure it: write metrics = [{metric}] in [eval]");
         }
         let known = ["loss", "accuracy", "mae"].into_iter().chain(metrics.iter().map(MetricSpec::name));
         match did_you_mean(name, known) {

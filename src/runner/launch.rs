@@ -34,6 +34,7 @@ mod verdict;
 use children::{Child, Children, ParentPipes};
 pub use commands::{RankCommand, start_commands};
 use signals::only_user_1;
+pub use signals::was_stopped;
 pub use supervise::Supervisor;
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 

@@ -83,10 +83,12 @@ impl RunRecorder {
     /// # Errors
     /// A parameter group has nothing.
     pub fn check_groups(&self, training: &Training) -> Result<()> {
-        match job::beside_scripts(training, &self.scripts).into_iter().next() {
-            Some(wrong) => Err(BadJob(anyhow!("{wrong}")).into()),
-            None => Ok(()),
+        let wrong = job::beside_scripts(training, &self.scripts);
+        if wrong.is_empty() {
+            return Ok(());
         }
+        let all: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        Err(BadJob(anyhow!("{}", all.join("\n"))).into())
     }
 
     pub fn register(self: &Arc<Self>, methods: &mut Methods) {

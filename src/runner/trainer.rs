@@ -1,16 +1,16 @@
 //! A rank that trains: opens the data, gets its modules, runs the steps, and tells what became of them.
 
+mod kept;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
-use super::calls::checkpoint::{Ask, Entrust, FromAndTo, Restore};
+use super::calls::checkpoint::{Ask, FromAndTo};
 use super::calls::validation::{Found, Verdict};
-use super::checkpoint::{
-    Announced, Checkpoint, Destination, Entrusted, Left, Resumed, TrainerState, Turns, Writer,
-};
+use super::checkpoint::{Announced, Turns, Writer};
 use super::course::Course;
 use super::driver::{References, TrainRequests};
 use super::inputs::BadJob;
@@ -30,8 +30,8 @@ use super::validation::{
 };
 use crate::autograd::Autograd;
 use crate::human::{counted, seconds};
-use crate::job::{ModuleSpec, Place, PluginRef, Task, Training};
-use crate::parallel::{GradientSync, Groups, ModuleHandle, StateSnapshot, WAIT_FOR_TRAINERS};
+use crate::job::{PluginRef, Task, Training};
+use crate::parallel::{GradientSync, Groups, ModuleHandle};
 use crate::plugin::{DatasetState, Host, PluginError};
 use crate::profile::at_step;
 use crate::rpc::{Json, Mesh};
@@ -208,6 +208,10 @@ impl Trainer<'_> {
             let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
             anyhow::Ok((batch, samples))
         });
+        if validations.is_awaited() {
+            let progress = (&mut *stepper, &mut *course, &mut *validations);
+            (verdict, _) = self.validate_between(host, progress, turns.as_mut(), remains)?;
+        }
         let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
         while let Some((batch, samples)) = next.filter(|_| !verdict.stop) {
@@ -237,17 +241,9 @@ impl Trainer<'_> {
                 course.end_epoch(batch.step)?;
             }
             if validates {
-                stepper.optimizer.flush()?;
-                let state = || self.state(stepper, course, validations);
-                turns.as_ref().map(|turns| turns.away(state())).transpose()?;
-                remains.is_judged();
-                verdict = self.validate(host, stepper, course, validations)?;
-                remains.is_between();
-                turns.as_ref().map(Turns::back).transpose()?;
-                if let Some(turns) = &mut turns {
-                    saves |= turns.validated(batch.step + 1, validations.judged())?;
-                }
-                course.throughput.resume(Instant::now());
+                let progress = (&mut *stepper, &mut *course, &mut *validations);
+                let (decided, is_best) = self.validate_between(host, progress, turns.as_mut(), remains)?;
+                (verdict, saves) = (decided, saves | is_best);
             }
             if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {
                 self.mesh.doing("saving a checkpoint");
@@ -261,105 +257,28 @@ impl Trainer<'_> {
         Ok(verdict)
     }
 
-    /// Another rank may be lost: what this trainer has is left to be saved, where that is the whole model.
-    fn leave(
-        &self,
-        remains: Remains,
-        stepper: &mut Stepper,
-        course: &Course,
-        validations: &Validations<'_>,
-    ) -> Result<()> {
-        let Some(destination) =
-            remains.restore(stepper)?.filter(|_| (1..course.steps).contains(&course.step))
-        else {
-            return Ok(());
-        };
-        // The step that has failed is counted already.
-        stepper.optimizer.go_on_from(course.step, None);
-        let (state, states) = (self.state(stepper, course, validations), self.own_states(stepper)?);
-        // They average their gradients: all have taken the same steps.
-        let trainers = self.job.train.trainers.ranks.iter();
-        let trainers = trainers.map(|&rank| TrainerState { rank, ..state.clone() }).collect();
-        self.writer.leave(Left { destination, trainers, states });
-        Ok(())
-    }
-
-    /// Tells the rank that holds all of the model, if one does, what a checkpoint has beside it. Gives where a trainer of replicas
-    /// would save.
-    fn entrust(
-        &self,
-        destination: Option<Destination>,
-        (stepper, course, validations): (&Stepper, &Course, &Validations<'_>),
-    ) -> Result<Option<Destination>> {
-        let (Some(owner), Some(destination)) = (self.job.sole_owner(), &destination) else {
-            return Ok(destination);
-        };
-        if self.position() == 0 {
-            let (destination, steps) = (destination.clone(), course.steps);
-            let entrusted = Entrusted { destination, state: self.state(stepper, course, validations), steps };
-            self.mesh.request(owner, Entrust { entrusted: Json(entrusted) }).wait()?;
-        }
-        Ok(None)
-    }
-
-    /// What a checkpoint has of this trainer.
-    fn state(&self, stepper: &Stepper, course: &Course, validations: &Validations<'_>) -> TrainerState {
-        TrainerState {
-            rank: self.mesh.rank(),
-            steps: course.step,
-            dealt: course.dealt.clone(),
-            loss_scale: stepper.optimizer.loss_scale_state(),
-            judged: validations.judged().to_vec(),
-            best: validations.best().cloned(),
-        }
-    }
-
-    /// The first trainer's modules become a part of the checkpoint that comes.
-    fn offer(&self, stepper: &mut Stepper) -> Result<()> {
-        self.writer.offer(if self.position() == 0 { self.own_states(stepper)? } else { Vec::new() });
-        Ok(())
-    }
-
-    /// What trainers have of the model, the first of them for all.
-    fn own_states(&self, stepper: &mut Stepper) -> Result<Vec<(ModuleSpec, StateSnapshot)>> {
-        let mut states = Vec::new();
-        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            let state = match module {
-                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => continue,
-                ModuleHandle::Replica(_) => stepper.optimizer.snapshot(&spec.name)?,
-                ModuleHandle::Pulled(pulled) => pulled.snapshot()?,
-            };
-            states.push((spec.clone(), state));
-        }
-        Ok(states)
-    }
-
-    /// Goes on from a checkpoint, when all trainers have come here.
-    fn go_on_from(
+    /// Behind a step that is not the last. Gives what was decided, and whether a checkpoint is to be made of what was judged.
+    fn validate_between(
         &mut self,
-        resumed: &Resumed,
-        stepper: &mut Stepper,
-        course: &mut Course,
-        validations: &mut Validations<'_>,
-    ) -> Result<Verdict> {
-        self.doing("going on from a checkpoint");
-        self.mesh.request_within(COORDINATOR, Restore {}, WAIT_FOR_TRAINERS).wait()?;
-        let checkpoint = Checkpoint::open(&Place::parse(&resumed.place)?)?;
-        let trainers = checkpoint.successors(self.job)?;
-        let state = |spec: &ModuleSpec| checkpoint.module(spec.written_name(), &trainers);
-        for (spec, module) in self.job.modules.iter().zip(&stepper.modules) {
-            match module {
-                ModuleHandle::Remote(_) | ModuleHandle::Sharded(_) => {}
-                ModuleHandle::Replica(_) => stepper.optimizer.restore(&spec.name, &state(spec)?)?,
-                ModuleHandle::Pulled(pulled) => pulled.restore(&state(spec)?)?,
-            }
+        host: &Host,
+        (stepper, course, validations): (&mut Stepper, &mut Course, &mut Validations<'_>),
+        mut turns: Option<&mut Turns<'_>>,
+        remains: &mut Remains,
+    ) -> Result<(Verdict, bool)> {
+        stepper.optimizer.flush()?;
+        if let Some(turns) = &turns {
+            turns.validates(self.state(stepper, course, validations))?;
         }
-        stepper.optimizer.refresh()?;
-        let first = resumed.trainers.first().context("the checkpoint is of no trainer")?;
-        let own = resumed.trainers.get(self.position() as usize).unwrap_or(first);
-        stepper.optimizer.go_on_from(course.step, own.loss_scale);
-        self.autograd.go_on_from(course.step);
-        validations.go_on_from(&first.judged, first.best.clone())
+        remains.is_judged();
+        let verdict = self.validate(host, stepper, course, validations)?;
+        remains.is_between();
+        let mut is_best = false;
+        if let Some(turns) = &mut turns {
+            turns.back()?;
+            is_best = turns.validated(course.step, validations.judged())?;
+        }
+        course.throughput.resume(Instant::now());
+        Ok((verdict, is_best))
     }
 
     fn conclude(&mut self, trained: Trained) -> Result<Worked> {

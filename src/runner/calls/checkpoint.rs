@@ -113,7 +113,7 @@ call! {
 body! {
     pub(in crate::runner) struct FromAndTo {
         resumed: Json<Option<Resumed>>,
-        /// Where trainers save that are left of replicas.
+        /// Where a rank saves by itself that has the whole model when another is lost (CP-4); none: no rank does.
         destination: Json<Option<Destination>>,
     }
 }

@@ -348,7 +348,11 @@ impl Coordinator {
     /// What the next checkpoint builds on, if it does.
     fn base(&self, checkpoints: &Checkpoints) -> Option<Base> {
         let (base, built) = lock(&self.state).base.clone()?;
-        (built + 1 < checkpoints.full_every).then_some(base)
+        // Should somebody have removed it, no other checkpoint comes behind the last one; nor does anybody wait to go on.
+        let is_last = lock(&self.state).stops;
+        let is_there = || store::open(&self.within)?.steps().map(|there| there.contains(&base.step));
+        let may = built + 1 < checkpoints.full_every && (!is_last || is_there().unwrap_or(false));
+        may.then_some(base)
     }
 
     /// Waits for all, also where one has failed.
@@ -411,7 +415,7 @@ impl Coordinator {
 
     fn resumed_from(&self) -> Result<FromAndTo> {
         if self.checkpoints.is_some() && self.training.task == Task::Train {
-            // All ranks are here: an earlier attempt has ended, and what its replicas have saved when they lost a rank is there.
+            // All ranks are here: an earlier attempt has ended, and what those that were left of it have saved is there.
             self.known.tidy_and_look(&self.within);
         }
         let resumed = |place: &Place| {

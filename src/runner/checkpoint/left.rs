@@ -16,7 +16,7 @@ use crate::job::{ModuleSpec, Place, Training};
 use crate::parallel::StateSnapshot;
 use crate::topology::Rank;
 
-/// Where the coordinator keeps checkpoints, and what each of them has of the job. Any trainer may come to need it.
+/// Where the coordinator keeps checkpoints, and what each of them has of the job. Whoever may save what is left needs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Destination {
     /// What the checkpoints are in, as text.
@@ -100,6 +100,7 @@ impl Left {
         let Destination { within, job, job_text, world_size } = &self.destination;
         let store = store::open(&Place::parse(within)?)?;
         let step = self.trainers.first().context("there are no trainers")?.steps;
+        // One of the same step is as new, but where trainers are apart: others may have taken more since.
         if store.steps()?.contains(&step) {
             return Ok(());
         }

@@ -22,6 +22,9 @@ pub struct TrainerState {
     /// The first trainer's: what the validations have found, one after the other, from which follows what they decide.
     pub judged: Vec<Figures>,
     pub best: Option<EvalRecord>,
+    /// It waited for the others in a validation, which the first trainer had not come to.
+    #[serde(default)]
+    pub awaits_validation: bool,
 }
 
 /// What a run goes on from, as each trainer hears of it.
@@ -42,6 +45,14 @@ impl Resumed {
         let steps: Vec<u64> = self.trainers.iter().map(|trainer| trainer.steps).collect();
         let Some(first) = self.trainers.first() else { return Ok(schedule) };
         schedule.going_on(&first.dealt, &steps)
+    }
+
+    /// Does the `trainer`-th of so many, counted from 0, go on in a validation? None does where all go on behind the first one's step,
+    /// who was in none.
+    pub fn awaits_validation(&self, trainer: usize, trainers: usize, even_steps: bool) -> bool {
+        let steps: Vec<u64> = self.trainers.iter().map(|trainer| trainer.steps).collect();
+        let own = self.trainers.get(trainer).filter(|own| !own.dealt.starts(&steps, trainers, even_steps).1);
+        own.is_some_and(|own| own.awaits_validation)
     }
 }
 

@@ -222,11 +222,15 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// This trainer takes no step for a while: nobody waits for it.
+    /// This trainer takes no step until the others have come to a validation: nobody waits for it.
     ///
     /// # Errors
     /// When the coordinator is lost.
-    pub fn away(&self, state: TrainerState) -> Result<()> {
+    pub fn validates(&self, state: TrainerState) -> Result<()> {
+        self.away(TrainerState { awaits_validation: true, ..state })
+    }
+
+    fn away(&self, state: TrainerState) -> Result<()> {
         if self.is_first || self.stand_still == StandStill::Rounds {
             return Ok(());
         }

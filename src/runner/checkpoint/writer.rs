@@ -95,8 +95,12 @@ impl Writer {
         });
         let writer = self.clone();
         methods.serve(move |incoming, Release {}| {
-            let released = of_coordinator(incoming.from).map(|()| drop(lock(&writer.held).take()));
-            std::future::ready(released)
+            let writer = writer.clone();
+            async move {
+                of_coordinator(incoming.from)?;
+                // It may be much.
+                on_thread("release", move || Ok(drop(lock(&writer.held).take()))).await
+            }
         });
         let writer = self.clone();
         methods.serve(move |incoming, Entrust { entrusted: Json(entrusted) }| {

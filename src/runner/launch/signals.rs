@@ -4,6 +4,7 @@
 //! may take away what the parent would have heard by.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -14,24 +15,36 @@ use crate::runner::interrupts::stops;
 /// Those that were not taken yet; more wait where they come from.
 const QUEUED: usize = 8;
 
+/// One that [ends the job](stops) has come, be it when nobody received it any more.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether somebody has asked this process to end the job.
+pub fn was_stopped() -> bool {
+    STOPPED.load(Ordering::SeqCst)
+}
+
 /// SIGUSR1, which ranks write their flight records for.
 pub(super) fn only_user_1() -> SigSet {
     SigSet::from(Signal::SIGUSR1)
 }
 
-/// SIGCHLD, SIGUSR1, and what [ends the job](stops). They do nothing when nobody receives them any more: the ranks have ended, and
-/// this process tells of it.
+/// SIGCHLD, SIGUSR1, and what [ends the job](stops), which is [remembered](was_stopped) when nobody receives it any more: the ranks
+/// have ended, and this process tells of it.
 ///
 /// # Errors
 /// When the system refuses to block them or gives no thread.
 pub(super) fn handled() -> io::Result<mpsc::Receiver<Signal>> {
-    let mut waiting = stops();
+    let stops = stops();
+    let mut waiting = stops;
     // SIGUSR1 has waited since the fork.
     waiting.extend([Signal::SIGCHLD, Signal::SIGUSR1]);
     waiting.thread_block()?;
     let (give, signals) = mpsc::channel(QUEUED);
     let wait = move || {
         while let Ok(signal) = waiting.wait() {
+            if stops.contains(signal) {
+                STOPPED.store(true, Ordering::SeqCst);
+            }
             let _ = give.blocking_send(signal);
         }
     };

@@ -58,8 +58,8 @@ pub struct Schedule {
     every: u64,
     steps_per_epoch: u64,
     total_steps: u64,
-    /// Those before it were taken earlier.
-    first_step: u64,
+    /// Steps that each trainer's predecessor has taken.
+    starts: Vec<u64>,
 }
 
 /// An epoch of which others have taken samples.
@@ -141,7 +141,7 @@ impl Schedule {
             return Err(ScheduleError::NoFullBatch { part: smallest, batch_size: spec.batch_size });
         }
         let steps_per_epoch = taken[spec.trainer as usize].div_ceil(spec.batch_size);
-        let (origin, begun) = (Origin::default(), Vec::new());
+        let (origin, begun, starts) = (Origin::default(), Vec::new(), vec![0; taken.len()]);
         let mut schedule = Schedule {
             spec,
             taken,
@@ -151,7 +151,7 @@ impl Schedule {
             every: 1,
             steps_per_epoch,
             total_steps: 0,
-            first_step: 0,
+            starts,
         };
         schedule.total_steps = schedule.total_of(schedule.own());
         Ok(schedule)
@@ -277,8 +277,8 @@ impl Schedule {
         }
     }
 
-    /// How often each trainer comes to the end of a period before its last step: this one, and of all trainers the one that does
-    /// most often.
+    /// How often each trainer still comes to the end of a period before its last step: this one, and of all trainers the one that
+    /// does most often.
     pub fn occasions(&self, period: Period) -> (u64, u64) {
         let all = (0..self.taken.len()).map(|trainer| self.occasions_of(period, trainer));
         let own = self.occasions_of(period, self.own());
@@ -287,16 +287,22 @@ impl Schedule {
 
     fn occasions_of(&self, period: Period, trainer: usize) -> u64 {
         let Some(last) = self.total_of(trainer).checked_sub(1) else { return 0 };
+        let start = self.starts[trainer].min(last);
+        self.ends_until(period, trainer, last) - self.ends_until(period, trainer, start)
+    }
+
+    /// Ends of a period that a trainer has seen behind so many of its steps, which are fewer than all.
+    fn ends_until(&self, period: Period, trainer: usize, steps: u64) -> u64 {
         match period {
-            Period::Steps(every) => last / every,
+            Period::Steps(every) => steps / every,
             Period::Epochs(every) => {
-                let (last, _) = self.place(trainer, last);
+                let (now, _) = self.place(trainer, steps);
                 // Of an epoch that others have left it nothing of it does not see the end.
-                let epochs = (self.origin.epoch..last).take(self.begun.len());
+                let epochs = (self.origin.epoch..now).take(self.begun.len());
                 let unseen = epochs.filter(|&epoch| {
                     (u64::from(epoch) + 1).is_multiple_of(every) && self.steps_in(epoch, trainer) == 0
                 });
-                u64::from(last) / every - unseen.count() as u64
+                u64::from(now) / every - unseen.count() as u64
             }
         }
     }
@@ -308,7 +314,7 @@ impl Schedule {
 
     /// How many steps were taken earlier.
     pub fn first_step(&self) -> u64 {
-        self.first_step
+        self.starts[self.own()].min(self.total_steps)
     }
 
     /// Steps of the whole run.
@@ -363,7 +369,7 @@ impl Schedule {
     /// reached.
     pub fn batches(&self) -> impl Iterator<Item = Planned> + '_ {
         let mut current: Option<(u32, EpochOrder)> = None;
-        (self.first_step..self.total_steps).map(move |step| {
+        (self.first_step()..self.total_steps).map(move |step| {
             let epoch = self.epoch_of(step);
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,

@@ -69,6 +69,8 @@ pub struct Validations<'a> {
     every: Option<(Period, Schedule)>,
     /// So many more have trainers with more steps before the end.
     others: u64,
+    /// This trainer goes on from where it waited for one.
+    awaits: bool,
 }
 
 impl<'a> Validations<'a> {
@@ -109,6 +111,7 @@ impl<'a> Validations<'a> {
             best: None,
             every: every.map(|every| (every, schedule.clone())),
             others: most - own,
+            awaits: false,
         })
     }
 
@@ -116,15 +119,33 @@ impl<'a> Validations<'a> {
     pub fn at_once(job: &Training, mesh: &'a Mesh, meetings: &'a Meetings) -> Validations<'a> {
         let first = job.train.trainers.ranks[0];
         let rules = Rules::default();
-        Validations { mesh, first, meetings, number: 0, rules, best: None, every: None, others: 0 }
+        Validations {
+            mesh,
+            first,
+            meetings,
+            number: 0,
+            rules,
+            best: None,
+            every: None,
+            others: 0,
+            awaits: false,
+        }
     }
 
-    /// Goes on behind validations that found these, and of which this was the best; gives what the last of them decided.
+    /// Goes on behind validations that found these, and of which this was the best; gives what the last of them decided. `awaits`:
+    /// this trainer waited for the next one.
     ///
     /// # Errors
     /// As of a validation.
-    pub fn go_on_from(&mut self, judged: &[Figures], best: Option<EvalRecord>) -> Result<Verdict> {
+    pub fn go_on_from(
+        &mut self,
+        judged: &[Figures],
+        best: Option<EvalRecord>,
+        awaits: bool,
+    ) -> Result<Verdict> {
         (self.number, self.best) = (judged.len() as u64, best);
+        // Trainers with more steps have it before them.
+        (self.awaits, self.others) = (awaits, self.others.saturating_sub(u64::from(awaits)));
         let mut verdict = Verdict::GO_ON;
         for figures in judged {
             (_, verdict) = self.rules.judge(&figures.result())?;
@@ -148,6 +169,11 @@ impl<'a> Validations<'a> {
             steps < schedule.total_steps() && schedule.is_end(*period, steps)
         };
         self.every.as_ref().is_some_and(due)
+    }
+
+    /// Is there one before the next step?
+    pub fn is_awaited(&mut self) -> bool {
+        std::mem::take(&mut self.awaits)
     }
 
     /// Once for each validation in which this trainer takes part though it has ended.

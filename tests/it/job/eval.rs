@@ -28,12 +28,12 @@ fn mistakes_in_what_validations_decide_are_told() {
     insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=f1_macro"]), @r#"
     error: job `x.toml`: `eval.best` goes by `f1_macro`, and whether less or more of it is better is not known
       from: option --set eval.best=f1_macro
-      hint: validations do not measure it: write metrics = ["f1"] in [eval]
+      hint: validations do not measure it: write metrics = [{ type = "f1", average = "macro" }] in [eval]
     "#);
     insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=top_5"]), @r#"
     error: job `x.toml`: `eval.best` goes by `top_5`, and whether less or more of it is better is not known
       from: option --set eval.best=top_5
-      hint: validations do not measure it: write metrics = ["top_k"] in [eval]
+      hint: validations do not measure it: write metrics = [{ type = "top_k", k = 5 }] in [eval]
     "#);
     insta::assert_snapshot!(with(&["eval.every_steps=10", "eval.best=acuracy"]), @r#"
     error: job `x.toml`: `eval.best` goes by `acuracy`, and whether less or more of it is better is not known

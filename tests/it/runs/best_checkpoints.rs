@@ -1,13 +1,15 @@
-//! Checkpoints of the best validations, which are kept longer than others.
+//! Checkpoints and validations: those of the best ones are kept longer than others, and one may be made while a trainer waits.
 
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::checkpoints::{begin, checkpoints, trained};
+use super::checkpoints::{begin, checkpoints, last_step, trained};
 use crate::program::*;
-use crate::support::runs_by_default;
+use crate::support::{eventually, runs_by_default};
 
 /// The best validations by `metric`, as the run recorded them but for the last, which comes behind all steps.
 fn best_validations(folder: &Path, metric: &str, most: bool) -> Vec<u64> {
@@ -100,4 +102,41 @@ fn a_run_that_goes_on_keeps_the_best_of_all() {
     assert_eq!(names(folder.path()), ["step-0000000020", "step-0000000180"]);
     assert_eq!(names(folder.path()), names(whole.path()));
     assert_eq!(fs::read(model(whole.path())).unwrap(), fs::read(model(folder.path())).unwrap());
+}
+
+/// Where trainers go at their own pace one may be in a validation that the first has not come to when a checkpoint is made. A run
+/// that goes on has it there again, and all of them come to as many.
+#[test]
+fn a_trainer_that_waited_in_a_validation_goes_on_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [
+        "train.consistency=async",
+        "cluster.world_size=3",
+        "train.epochs=100000",
+        "train.steps=1600",
+        "eval.every_steps=1000",
+        "log.every=1",
+        "checkpoint.every_seconds=600",
+        "cluster.lost_after_ms=60000",
+    ];
+    let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
+    wait_for_metrics(folder.path(), |metrics| last_step(metrics) > 0);
+    let first = ranks_of(&launcher)[1];
+    kill(first, Signal::SIGSTOP).unwrap();
+    eventually("the other trainer's validation", || {
+        stdout(&finish(pstrain(folder.path()).args(["doctor", "RUN"]))).contains("validating")
+    });
+    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    kill(first, Signal::SIGCONT).unwrap();
+    assert_code(&wait(launcher), 143);
+    let last = checkpoints(folder.path()).pop().unwrap();
+    let states: Value = serde_json::from_slice(&fs::read(last.join("state.json")).unwrap()).unwrap();
+    let of = |key: &str| [&states[0][key], &states[1][key]];
+    assert!(states[0]["steps"].as_u64().unwrap() < 1000, "{states}");
+    assert_eq!(states[1]["steps"], 1000, "{states}");
+    assert_eq!(of("awaits_validation"), [false, true], "{states}");
+    assert_code(&finish(&mut begin(folder.path(), &settings, &["--resume", "RUN"])), 0);
+    // Behind step 1000, and at the end.
+    let steps = records(folder.path(), "eval").iter().map(|of| of["step"].as_u64()).collect::<Vec<_>>();
+    assert_eq!(steps, [Some(1000), Some(1600)]);
 }

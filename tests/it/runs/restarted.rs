@@ -61,6 +61,27 @@ fn a_signal_ends_the_pause_before_the_next_attempt() {
     assert_eq!(launcher.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
 }
 
+/// What somebody has asked for while the other ranks were ending is not forgotten when they have.
+#[test]
+fn a_job_that_is_stopped_when_it_has_lost_a_rank_does_not_begin_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let endless = ["train.steps=100000", "train.epochs=100000", "log.every=1", "cluster.lost_after_ms=2000"];
+    let mut launcher = start(&mut begin(folder.path(), &endless, &["--run-dir", "RUN", "--restarts", "9"]));
+    let mut said = BufReader::new(launcher.stderr.take().unwrap()).lines().map(Result::unwrap);
+    wait_for_metrics(folder.path(), |metrics| last_step(metrics) > 0);
+    let ranks = ranks_of(&launcher);
+    // It does not end before it goes on.
+    kill(ranks[1], Signal::SIGSTOP).unwrap();
+    kill(ranks[3], Signal::SIGKILL).unwrap();
+    said.find(|line| line.contains("(rank 3) was killed")).expect("the lost rank");
+    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    said.find(|line| line.contains("interrupted: the ranks are ending")).expect("what becomes of them");
+    kill(ranks[1], Signal::SIGCONT).unwrap();
+    let said = said.collect::<Vec<_>>().join("\n");
+    assert_eq!(launcher.wait().unwrap().code(), Some(3), "{said}");
+    assert!(said.contains("a rank was lost, and the job was stopped: it does not begin again"), "{said}");
+}
+
 /// With the line that each of them has begun with.
 #[test]
 fn ranks_that_are_started_one_by_one_go_on_together() {

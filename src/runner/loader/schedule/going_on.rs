@@ -23,9 +23,7 @@ impl Schedule {
             (Partition::Whole, true) => Origin::default(),
             (Partition::Fractions(_), true) => return Err(ScheduleError::Fractions),
         };
-        let schedule = self.from(origin)?;
-        let first_step = starts[schedule.own()].min(schedule.total_steps);
-        Ok(Schedule { first_step, ..schedule })
+        Ok(Schedule { starts, ..self.from(origin)? })
     }
 
     /// What earlier trainers have taken of the epochs that are not over for all of them.
