@@ -25,13 +25,20 @@ pub fn begin_again(args: &RestartArgs, folder: &Path, has_saved: impl FnOnce() -
     let all = attempt + restarts;
     // From here on what ends a job ends it here, too.
     let _ = stops().thread_unblock();
-    if launch::was_stopped() {
+    let stopped = || {
         let message = "a rank was lost, and the job was stopped: it does not begin again".into();
-        return Failure { code: LOST, message: Some(message) };
+        launch::was_stopped().then_some(Failure { code: LOST, message: Some(message) })
+    };
+    if let Some(stopped) = stopped() {
+        return stopped;
     }
     let goes_on_from_elsewhere = going_on::resumes() && !has_saved();
     eprintln!("a rank was lost: attempt {next} of {all} begins in {}", seconds(pause.as_secs_f64()));
     thread::sleep(pause);
+    // It was on its way when this was asked before.
+    if let Some(stopped) = stopped() {
+        return stopped;
+    }
     // What this process has kept from its signals it would keep from the next one's.
     let _ = SigSet::all().thread_unblock();
     let program = match std::env::current_exe() {

@@ -42,6 +42,7 @@ use crate::config::{AnyKey, Integer, Key, Number, Table, did_you_mean, integer, 
 use crate::layers::Signal;
 use error::Fault;
 use layout::Unfit;
+use per_class::{AVERAGE, Average};
 
 /// A metric as a job writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -233,14 +234,14 @@ impl Watched {
         }
         // Those with options have them in their names: `top_5`, `f1_macro`.
         let written = |entry: &MetricEntry| {
-            let options = name.strip_prefix(entry.name.trim_end_matches("_k"))?;
             let kind = entry.name;
-            match options.strip_prefix('_') {
-                Some(k) if kind == "top_k" && k.parse::<u32>().is_ok() => {
-                    Some(format!("{{ type = \"top_k\", k = {k} }}"))
-                }
-                Some(average) if entry.keys.iter().any(|key| key.name() == "average") => {
-                    Some(format!("{{ type = \"{kind}\", average = \"{average}\" }}"))
+            let k = name.strip_prefix("top_").filter(|_| kind == "top_k").and_then(|k| k.parse::<u32>().ok());
+            let averaged = entry.keys.iter().any(|key| key.name() == AVERAGE.name());
+            let average = Average::NAMED.iter().find(|(_, average)| averaged && average.of(kind) == name);
+            match (k, average) {
+                (Some(k @ 1..), _) => Some(format!("{{ type = \"{kind}\", k = {k} }}")),
+                (_, Some((word, Average::Macro | Average::Micro))) => {
+                    Some(format!("{{ type = \"{kind}\", average = \"{word}\" }}"))
                 }
                 _ => (name == kind).then(|| format!("\"{kind}\"")),
             }

@@ -9,13 +9,10 @@ use super::layout::{Layout, Takes, Unfit};
 use super::{Accumulate, Signal, Value, state};
 use crate::config::{Key, Words, key, words};
 
-pub(super) const AVERAGE: Key<Words<Average>> = key("average", words(&AVERAGES)).default("binary").doc(
+pub(super) const AVERAGE: Key<Words<Average>> = key("average", words(&Average::NAMED)).default("binary").doc(
     "`binary`: of class 1, where targets are 0 and 1. `macro`: the mean over the classes that targets or predictions have. \
      `micro`: of the counts of all classes together.",
 );
-const AVERAGES: [(&str, Average); 3] =
-    [("binary", Average::Binary), ("macro", Average::Macro), ("micro", Average::Micro)];
-
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Average {
@@ -45,6 +42,9 @@ pub(super) struct PerClass {
 }
 
 impl Average {
+    pub(super) const NAMED: [(&str, Average); 3] =
+        [("binary", Average::Binary), ("macro", Average::Macro), ("micro", Average::Micro)];
+
     /// What a metric is called with it.
     pub(super) fn of(self, metric: &str) -> String {
         match self {

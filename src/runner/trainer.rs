@@ -208,7 +208,7 @@ impl Trainer<'_> {
             let samples = StepSamples::new(&batch.data, self.job.micro_batch_size(), mean_over_trainers)?;
             anyhow::Ok((batch, samples))
         });
-        if validations.is_awaited() {
+        if !verdict.stop && validations.take_awaited() {
             let progress = (&mut *stepper, &mut *course, &mut *validations);
             (verdict, _) = self.validate_between(host, progress, turns.as_mut(), remains)?;
         }

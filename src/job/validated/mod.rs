@@ -150,7 +150,7 @@ impl Job {
 
     /// The same, when it has lost a rank: where those that are left can.
     pub fn saves_after_loss(&self) -> Option<Duration> {
-        self.saves_within().filter(|_| self.training().is_some_and(Training::saves_after_loss))
+        self.saves_within().filter(|_| self.training().is_some_and(Training::can_save_after_loss))
     }
 
     pub fn training_mut(&mut self) -> Option<&mut Training> {

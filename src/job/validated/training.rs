@@ -335,7 +335,7 @@ impl Training {
     }
 
     /// Whether there is a rank that can save all of the model by itself.
-    pub fn saves_after_loss(&self) -> bool {
+    pub fn can_save_after_loss(&self) -> bool {
         self.is_all_replicas() || self.sole_owner().is_some()
     }
 

@@ -281,7 +281,7 @@ impl Coordinator {
         let trainers = &self.training.train.trainers.ranks;
         let known = |rank: &Rank| match (*rank == first, now.away.get(rank), waits) {
             (true, ..) => Some(state.clone()),
-            (false, Some(away), _) => Some(away.clone()),
+            (false, Some(away), _) => Some(away.clone().beside(state)),
             // In rounds all have taken the same steps, and have found the same.
             (false, None, false) => Some(TrainerState { rank: *rank, ..state.clone() }),
             (false, None, true) => None,
@@ -422,7 +422,7 @@ impl Coordinator {
             anyhow::Ok(Resumed { place: text(place)?, trainers: Checkpoint::open(place)?.trainers()? })
         };
         let resumed = self.resumed.as_ref().map(resumed).transpose()?;
-        let saves = self.checkpoints.is_some() && self.training.saves_after_loss();
+        let saves = self.checkpoints.is_some() && self.training.can_save_after_loss();
         let destination = saves.then(|| self.destination()).transpose()?;
         Ok(FromAndTo { resumed: Json(resumed), destination: Json(destination) })
     }

@@ -19,12 +19,21 @@ pub struct TrainerState {
     pub dealt: Dealt,
     /// What losses are multiplied by, with `precision.autocast = "fp16"`: its bits, and how many steps were applied with it.
     pub loss_scale: Option<(u32, u64)>,
-    /// The first trainer's: what the validations have found, one after the other, from which follows what they decide.
+    /// What the validations have found, one after the other, from which follows what they decide.
     pub judged: Vec<Figures>,
     pub best: Option<EvalRecord>,
-    /// It waited for the others in a validation, which the first trainer had not come to.
+    /// It waits for the others in a validation, which the first trainer has not come to.
     #[serde(default)]
     pub awaits_validation: bool,
+}
+
+impl TrainerState {
+    /// What is known of another trainer when the first one stands still: it may have been told what a validation has found, and not
+    /// be back from it yet.
+    pub fn beside(self, first: &TrainerState) -> TrainerState {
+        let is_over = first.judged.len() > self.judged.len();
+        TrainerState { awaits_validation: self.awaits_validation && !is_over, ..self }
+    }
 }
 
 /// What a run goes on from, as each trainer hears of it.
@@ -47,12 +56,12 @@ impl Resumed {
         schedule.going_on(&first.dealt, &steps)
     }
 
-    /// Does the `trainer`-th of so many, counted from 0, go on in a validation? None does where all go on behind the first one's step,
-    /// who was in none.
-    pub fn awaits_validation(&self, trainer: usize, trainers: usize, even_steps: bool) -> bool {
+    /// Which of so many trainers go on in a validation: none where all go on behind the first one's step, who was in none.
+    pub fn awaiting(&self, trainers: usize, even_steps: bool) -> Vec<bool> {
         let steps: Vec<u64> = self.trainers.iter().map(|trainer| trainer.steps).collect();
-        let own = self.trainers.get(trainer).filter(|own| !own.dealt.starts(&steps, trainers, even_steps).1);
-        own.is_some_and(|own| own.awaits_validation)
+        let goes_on = |first: &TrainerState| !first.dealt.starts(&steps, trainers, even_steps).1;
+        let awaits = self.trainers.iter().map(|trainer| trainer.awaits_validation);
+        if self.trainers.first().is_some_and(goes_on) { awaits.collect() } else { Vec::new() }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::runner::interrupts::stops;
 /// Those that were not taken yet; more wait where they come from.
 const QUEUED: usize = 8;
 
-/// One that [ends the job](stops) has come, be it when nobody received it any more.
+/// A signal that [ends the job](stops) has come, as signals do: to the process.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Whether somebody has asked this process to end the job.
@@ -28,8 +28,8 @@ pub(super) fn only_user_1() -> SigSet {
     SigSet::from(Signal::SIGUSR1)
 }
 
-/// SIGCHLD, SIGUSR1, and what [ends the job](stops), which is [remembered](was_stopped) when nobody receives it any more: the ranks
-/// have ended, and this process tells of it.
+/// SIGCHLD, SIGUSR1, and what [ends the job](stops), which is [remembered](was_stopped), also when nobody receives it any more:
+/// the ranks have ended, and this process tells of it.
 ///
 /// # Errors
 /// When the system refuses to block them or gives no thread.

@@ -16,11 +16,13 @@
 //!   had not taken, in the order in which these would have come to them.
 
 mod going_on;
+mod periods;
 
 use super::dealt::{Dealt, Left, Origin};
 use super::epoch_order::{EpochOrder, OwnSamples};
 use super::order::Order;
 use crate::job::{Partition, Training};
+pub use periods::{Occasions, Period};
 
 /// What decides a trainer's batches.
 #[derive(Clone, Debug)]
@@ -68,13 +70,6 @@ struct Begun {
     left: Left,
     /// What each trainer takes of them.
     taken: Vec<u64>,
-}
-
-/// A number of steps or of epochs, at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Period {
-    Steps(u64),
-    Epochs(u64),
 }
 
 /// One batch, before it is fetched.
@@ -212,7 +207,8 @@ impl Schedule {
         Dealt { samples, even_steps, origin: self.origin.clone() }
     }
 
-    fn own(&self) -> usize {
+    /// This trainer's place among the trainers, from 0.
+    pub fn own(&self) -> usize {
         self.spec.trainer as usize
     }
 
@@ -263,48 +259,6 @@ impl Schedule {
         let (size, all) = (self.spec.batch_size, self.taken[self.own()]);
         let batches = (0..self.steps_per_epoch.min(self.total_steps)).map(|step| self.batch_of(step));
         batches.map(|batch| all.saturating_sub(batch * size).min(size)).sum()
-    }
-
-    /// Does a period of this trainer end behind so many of its steps?
-    pub fn is_end(&self, period: Period, steps: u64) -> bool {
-        match period {
-            Period::Steps(every) => steps.is_multiple_of(every),
-            Period::Epochs(every) => {
-                let Some(last) = steps.checked_sub(1) else { return false };
-                let (epoch, step) = self.place(self.own(), last);
-                step + 1 == self.steps_in(epoch, self.own()) && (u64::from(epoch) + 1).is_multiple_of(every)
-            }
-        }
-    }
-
-    /// How often each trainer still comes to the end of a period before its last step: this one, and of all trainers the one that
-    /// does most often.
-    pub fn occasions(&self, period: Period) -> (u64, u64) {
-        let all = (0..self.taken.len()).map(|trainer| self.occasions_of(period, trainer));
-        let own = self.occasions_of(period, self.own());
-        (own, all.max().unwrap_or(own))
-    }
-
-    fn occasions_of(&self, period: Period, trainer: usize) -> u64 {
-        let Some(last) = self.total_of(trainer).checked_sub(1) else { return 0 };
-        let start = self.starts[trainer].min(last);
-        self.ends_until(period, trainer, last) - self.ends_until(period, trainer, start)
-    }
-
-    /// Ends of a period that a trainer has seen behind so many of its steps, which are fewer than all.
-    fn ends_until(&self, period: Period, trainer: usize, steps: u64) -> u64 {
-        match period {
-            Period::Steps(every) => steps / every,
-            Period::Epochs(every) => {
-                let (now, _) = self.place(trainer, steps);
-                // Of an epoch that others have left it nothing of it does not see the end.
-                let epochs = (self.origin.epoch..now).take(self.begun.len());
-                let unseen = epochs.filter(|&epoch| {
-                    (u64::from(epoch) + 1).is_multiple_of(every) && self.steps_in(epoch, trainer) == 0
-                });
-                u64::from(now) / every - unseen.count() as u64
-            }
-        }
     }
 
     /// Steps of a full epoch.

@@ -120,9 +120,7 @@ impl Trainer<'_> {
         let own = resumed.trainers.get(self.position() as usize).unwrap_or(first);
         stepper.optimizer.go_on_from(course.step, own.loss_scale);
         self.autograd.go_on_from(course.step);
-        let (own, trainers) = (self.position() as usize, self.job.train.trainers.ranks.len());
-        let awaits = resumed.awaits_validation(own, trainers, self.job.rounds());
-        let awaits = awaits && validations.is_due(course.step);
-        validations.go_on_from(&first.judged, first.best.clone(), awaits)
+        let awaiting = resumed.awaiting(self.job.train.trainers.ranks.len(), self.job.rounds());
+        validations.go_on_from(&first.judged, first.best.clone(), &awaiting)
     }
 }

@@ -23,7 +23,7 @@ use tch::{Tensor, no_grad};
 use super::calls::validation::{Buffers, Found, Judge, Judged, Ready, Verdict};
 use super::checkpoint::Figures;
 use super::inputs::BadJob;
-use super::loader::{Period, Schedule};
+use super::loader::{Occasions, Period, Schedule};
 use super::metrics::Unimproved;
 use super::records::{EvalRecord, EvalResult};
 use crate::job::{Apart, Every, Training};
@@ -71,6 +71,8 @@ pub struct Validations<'a> {
     others: u64,
     /// This trainer goes on from where it waited for one.
     awaits: bool,
+    /// Trainers wait for those that fall behind.
+    keeps_together: bool,
 }
 
 impl<'a> Validations<'a> {
@@ -101,7 +103,7 @@ impl<'a> Validations<'a> {
                 job.train.consistency
             )));
         }
-        let (own, most) = every.map_or((0, 0), |every| schedule.occasions(every));
+        let every = every.map(|every| (every, schedule.clone()));
         Ok(Validations {
             mesh,
             first: job.train.trainers.ranks[0],
@@ -109,9 +111,13 @@ impl<'a> Validations<'a> {
             number: 0,
             rules: Rules::new(job),
             best: None,
-            every: every.map(|every| (every, schedule.clone())),
-            others: most - own,
+            others: every.as_ref().map_or(0, |(period, schedule)| {
+                let Occasions { own, most, .. } = schedule.occasions(*period, &[]);
+                most - own
+            }),
+            every,
             awaits: false,
+            keeps_together,
         })
     }
 
@@ -129,23 +135,37 @@ impl<'a> Validations<'a> {
             every: None,
             others: 0,
             awaits: false,
+            keeps_together: false,
         }
     }
 
-    /// Goes on behind validations that found these, and of which this was the best; gives what the last of them decided. `awaits`:
-    /// this trainer waited for the next one.
+    /// Goes on behind validations that found these, and of which this was the best; gives what the last of them decided. `awaiting`:
+    /// which trainers waited for the next one.
     ///
     /// # Errors
-    /// As of a validation.
+    /// As of a validation; as of [`Validations::new`], where the job validates more or less often than it did.
     pub fn go_on_from(
         &mut self,
         judged: &[Figures],
         best: Option<EvalRecord>,
-        awaits: bool,
+        awaiting: &[bool],
     ) -> Result<Verdict> {
         (self.number, self.best) = (judged.len() as u64, best);
-        // Trainers with more steps have it before them.
-        (self.awaits, self.others) = (awaits, self.others.saturating_sub(u64::from(awaits)));
+        if let Some((period, schedule)) = &self.every {
+            let occasions = schedule.occasions(*period, awaiting);
+            if self.keeps_together && !occasions.are_level {
+                return Err(BadJob(anyhow!(
+                    "`eval`: some trainers go on before a validation and some behind it, and the first of them would wait \
+                     in it for the others, which wait for them\n  \
+                     hint: validate as often as the job of the checkpoint does"
+                ))
+                .into());
+            }
+            self.others = occasions.most - occasions.own;
+            // Where it is none any more there is nothing to wait for.
+            let awaits = awaiting.get(schedule.own()).is_some_and(|awaits| *awaits);
+            self.awaits = awaits && self.is_due(schedule.first_step());
+        }
         let mut verdict = Verdict::GO_ON;
         for figures in judged {
             (_, verdict) = self.rules.judge(&figures.result())?;
@@ -171,8 +191,8 @@ impl<'a> Validations<'a> {
         self.every.as_ref().is_some_and(due)
     }
 
-    /// Is there one before the next step?
-    pub fn is_awaited(&mut self) -> bool {
+    /// Is there one before the next step? Once.
+    pub fn take_awaited(&mut self) -> bool {
         std::mem::take(&mut self.awaits)
     }
 

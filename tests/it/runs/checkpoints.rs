@@ -461,7 +461,7 @@ fn of_two_runs_that_save_in_one_place_one_says_so() {
 fn a_run_that_is_stopped_is_saved_and_goes_on() {
     let long = |consistency: &str| {
         let consistency = format!("train.consistency={consistency}");
-        [consistency, "train.steps=1000".into(), "checkpoint.every_seconds=600".into(), "log.every=10".into()]
+        [consistency, "train.steps=400".into(), "checkpoint.every_seconds=600".into(), "log.every=10".into()]
     };
     let stopped = |folder: &Path, settings: &[&str], signal: Signal, code: i32| {
         let launcher = start(&mut begin(folder, settings, &["--run-dir", "RUN"]));

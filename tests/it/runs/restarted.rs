@@ -11,10 +11,10 @@ use nix::unistd::Pid;
 
 use super::checkpoints::{begin, finished, last_step, trained};
 use crate::program::*;
-use crate::support::eventually;
+use crate::support::{eventually, times};
 
 const ROUNDS: [&str; 4] =
-    ["train.consistency=bsp", "train.steps=300", "checkpoint.every_steps=10", "log.every=1"];
+    ["train.consistency=bsp", "train.steps=200", "checkpoint.every_steps=10", "log.every=1"];
 
 /// The last one is not begun again; the line to go on with has as many restarts as there were.
 #[test]
@@ -23,7 +23,7 @@ fn restarts_that_are_used_up_leave_the_line_to_go_on_with() {
     trained(whole.path(), &ROUNDS);
     let launcher = start(&mut begin(folder.path(), &ROUNDS, &["--run-dir", "RUN", "--restarts", "1"]));
     // Far apart: the first attempt takes some more before it ends.
-    for step in [20, 150] {
+    for step in [20, 110] {
         wait_for_metrics(folder.path(), |metrics| last_step(metrics) >= step);
         kill(ranks_of(&launcher)[2], Signal::SIGKILL).unwrap();
     }
@@ -116,20 +116,20 @@ fn ranks_that_are_started_one_by_one_go_on_together() {
 fn what_a_server_has_is_saved_when_a_trainer_is_lost() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let settings =
-        ["train.consistency=bsp", "train.steps=300", "checkpoint.every_seconds=600", "log.every=1"];
+        ["train.consistency=bsp", "train.steps=150", "checkpoint.every_seconds=600", "log.every=1"];
     trained(whole.path(), &settings);
-    for (round, &rank) in [1, 3].iter().enumerate() {
+    for (round, &rank) in [1, 3][..times(1, 2)].iter().enumerate() {
         let run = format!("RUN{round}");
         let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", &run]));
         let metrics = folder.path().join(&run).join("metrics.jsonl");
-        eventually("some steps", || last_step(&fs::read_to_string(&metrics).unwrap_or_default()) >= 70);
+        eventually("some steps", || last_step(&fs::read_to_string(&metrics).unwrap_or_default()) >= 40);
         kill(ranks_of(&launcher)[rank], Signal::SIGKILL).unwrap();
         let output = wait(launcher);
         assert_code(&output, 3);
         let said = stderr(&output);
         let (_, step) = said.split_once("what was left is saved: a checkpoint of step ").expect(&said);
         let step: u64 = step.split_whitespace().next().unwrap().parse().unwrap();
-        assert!(step >= 70, "{said}");
+        assert!(step >= 40, "{said}");
         let more = ["--run-dir", &run, "--resume", "auto"];
         let output = finish(&mut begin(folder.path(), &settings, &more));
         assert_code(&output, 0);

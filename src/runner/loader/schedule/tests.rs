@@ -229,7 +229,7 @@ fn trainers_that_are_more_continue_the_batches_of_one_process() {
     let ends = |period| (1..=9).filter(|&steps| after[0].is_end(period, steps)).collect::<Vec<u64>>();
     assert_eq!(ends(Period::Epochs(1)), [5, 9]);
     assert_eq!(ends(Period::Epochs(2)), [9]);
-    assert_eq!(after[0].occasions(Period::Epochs(1)), (1, 1));
+    assert_eq!(after[0].occasions(Period::Epochs(1), &[]).own, 1);
 }
 
 #[test]
@@ -292,16 +292,33 @@ proptest! {
 
     /// What each trainer comes to, and what the others come to, add up whatever has gone before.
     #[test]
-    fn trainers_come_to_as_many_ends_of_epochs_as_they_count(
-        samples in 8u64..100, batch_size in 1u64..9, steps in prop::collection::vec(0u64..30, 3), every in 1u64..3,
+    fn trainers_come_to_as_many_ends_of_periods_as_they_count(
+        samples in 8u64..100, batch_size in 1u64..9, steps in prop::collection::vec(0u64..30, 3), every in 1u64..4,
+        by_epochs: bool, awaiting in prop::collection::vec(any::<bool>(), 3),
     ) {
-        let before = world(&ScheduleSpec { epochs: 4, ..spec(samples, 3, batch_size) });
+        let spec = |trainers| ScheduleSpec { epochs: 4, ..spec(samples, trainers, batch_size) };
+        let before = world(&spec(3));
         let taken: Vec<u64> = before.iter().zip(steps).map(|(one, steps)| steps.min(one.total_steps())).collect();
-        for one in behind(&before, &taken, &ScheduleSpec { epochs: 4, ..spec(samples, 5, batch_size) }).unwrap() {
-            let period = Period::Epochs(every);
-            let from = one.first_step() + 1;
-            let due = (from..one.total_steps()).filter(|&steps| one.is_end(period, steps)).count() as u64;
-            prop_assert_eq!(one.occasions(period).0, due);
+        let period = if by_epochs { Period::Epochs(every) } else { Period::Steps(every) };
+        let ends = |one: &Schedule, from: u64, to: u64| {
+            (from.max(1)..to).filter(|&steps| one.is_end(period, steps)).count() as u64
+        };
+        let ahead = |one: &Schedule, awaits: bool| {
+            ends(one, one.first_step() + u64::from(!awaits), one.total_steps())
+        };
+        for one in behind(&before, &taken, &spec(5)).unwrap() {
+            prop_assert_eq!(one.occasions(period, &[]).own, ahead(&one, false));
+        }
+        // As many go on where they were: those that await something, also with the end that they are at.
+        let after = behind(&before, &taken, &spec(3)).unwrap();
+        let each: Vec<u64> = after.iter().zip(&awaiting).map(|(one, &awaits)| ahead(one, awaits)).collect();
+        let passed = after.iter().zip(&awaiting).filter(|(one, _)| one.first_step() < one.total_steps());
+        let passed: BTreeSet<u64> =
+            passed.map(|(one, &awaits)| ends(one, 1, one.first_step() + u64::from(!awaits))).collect();
+        for (one, &own) in after.iter().zip(&each) {
+            let most = *each.iter().max().unwrap();
+            let expected = Occasions { own, most, are_level: passed.len() < 2 };
+            prop_assert_eq!(one.occasions(period, &awaiting), expected);
         }
     }
 }
