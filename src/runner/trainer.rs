@@ -210,7 +210,11 @@ impl Trainer<'_> {
         });
         if !verdict.stop && validations.take_awaited() {
             let progress = (&mut *stepper, &mut *course, &mut *validations);
-            (verdict, _) = self.validate_between(host, progress, turns.as_mut(), remains)?;
+            let is_best;
+            (verdict, is_best) = self.validate_between(host, progress, turns.as_mut(), remains)?;
+            if let Some(turns) = turns.as_mut().filter(|_| is_best && !verdict.stop) {
+                self.save(turns, (stepper, course, validations))?;
+            }
         }
         let lr = self.job.common_optimization().spec.lr();
         let mut next = batches.next().transpose()?;
@@ -246,9 +250,7 @@ impl Trainer<'_> {
                 (verdict, saves) = (decided, saves | is_best);
             }
             if let Some(turns) = turns.as_mut().filter(|_| saves && !verdict.stop) {
-                self.mesh.doing("saving a checkpoint");
-                self.offer(stepper)?;
-                turns.stand_still(self.state(stepper, course, validations))?;
+                self.save(turns, (stepper, course, validations))?;
             }
         }
         if let Some(turns) = &turns {
@@ -269,7 +271,7 @@ impl Trainer<'_> {
         if let Some(turns) = &turns {
             turns.validates(self.state(stepper, course, validations))?;
         }
-        remains.is_judged();
+        remains.validation_begins(stepper, validations.judged().len(), self.job.ema.is_some())?;
         let verdict = self.validate(host, stepper, course, validations)?;
         remains.is_between();
         let mut is_best = false;

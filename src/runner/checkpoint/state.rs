@@ -22,7 +22,7 @@ pub struct TrainerState {
     /// What the validations have found, one after the other, from which follows what they decide.
     pub judged: Vec<Figures>,
     pub best: Option<EvalRecord>,
-    /// It waits for the others in a validation, which the first trainer has not come to.
+    /// It is in a validation, in which the others have not all been, or that a lost rank has kept from its end.
     #[serde(default)]
     pub awaits_validation: bool,
 }
@@ -56,12 +56,15 @@ impl Resumed {
         schedule.going_on(&first.dealt, &steps)
     }
 
-    /// Which of so many trainers go on in a validation: none where all go on behind the first one's step, who was in none.
+    /// Which of so many trainers go on in a validation.
     pub fn awaiting(&self, trainers: usize, even_steps: bool) -> Vec<bool> {
+        let Some(first) = self.trainers.first() else { return Vec::new() };
         let steps: Vec<u64> = self.trainers.iter().map(|trainer| trainer.steps).collect();
-        let goes_on = |first: &TrainerState| !first.dealt.starts(&steps, trainers, even_steps).1;
-        let awaits = self.trainers.iter().map(|trainer| trainer.awaits_validation);
-        if self.trainers.first().is_some_and(goes_on) { awaits.collect() } else { Vec::new() }
+        match first.dealt.starts(&steps, trainers, even_steps) {
+            (_, false) => self.trainers.iter().map(|trainer| trainer.awaits_validation).collect(),
+            // All go on where it was.
+            (_, true) => vec![first.awaits_validation; trainers],
+        }
     }
 }
 

@@ -99,7 +99,11 @@ impl Writer {
             async move {
                 of_coordinator(incoming.from)?;
                 // It may be much.
-                on_thread("release", move || Ok(drop(lock(&writer.held).take()))).await
+                on_thread("release", move || {
+                    drop(lock(&writer.held).take());
+                    Ok(())
+                })
+                .await
             }
         });
         let writer = self.clone();

@@ -8,7 +8,7 @@ use crate::parallel::{ModuleHandle, StateSnapshot, WAIT_FOR_TRAINERS};
 use crate::rpc::Json;
 use crate::runner::calls::checkpoint::{Entrust, Restore};
 use crate::runner::calls::validation::Verdict;
-use crate::runner::checkpoint::{Checkpoint, Destination, Entrusted, Left, Resumed, TrainerState};
+use crate::runner::checkpoint::{Checkpoint, Destination, Entrusted, Left, Resumed, TrainerState, Turns};
 use crate::runner::course::Course;
 use crate::runner::remains::Remains;
 use crate::runner::run_recorder::COORDINATOR;
@@ -24,6 +24,7 @@ impl Trainer<'_> {
         course: &Course,
         validations: &Validations<'_>,
     ) -> Result<()> {
+        let awaits_validation = remains.awaits_validation(validations.judged().len());
         let Some(destination) =
             remains.restore(stepper)?.filter(|_| (1..course.steps).contains(&course.step))
         else {
@@ -34,7 +35,8 @@ impl Trainer<'_> {
         let (state, states) = (self.state(stepper, course, validations), self.own_states(stepper)?);
         // They average their gradients: all have taken the same steps.
         let trainers = self.job.train.trainers.ranks.iter();
-        let trainers = trainers.map(|&rank| TrainerState { rank, ..state.clone() }).collect();
+        let trainers =
+            trainers.map(|&rank| TrainerState { rank, awaits_validation, ..state.clone() }).collect();
         self.writer.leave(Left { destination, trainers, states });
         Ok(())
     }
@@ -75,8 +77,19 @@ impl Trainer<'_> {
         }
     }
 
+    /// Stands still for a checkpoint that is due.
+    pub(super) fn save(
+        &self,
+        turns: &mut Turns<'_>,
+        (stepper, course, validations): (&mut Stepper, &Course, &Validations<'_>),
+    ) -> Result<()> {
+        self.mesh.doing("saving a checkpoint");
+        self.offer(stepper)?;
+        turns.stand_still(self.state(stepper, course, validations))
+    }
+
     /// The first trainer's modules become a part of the checkpoint that comes.
-    pub(super) fn offer(&self, stepper: &mut Stepper) -> Result<()> {
+    fn offer(&self, stepper: &mut Stepper) -> Result<()> {
         self.writer.offer(if self.position() == 0 { self.own_states(stepper)? } else { Vec::new() });
         Ok(())
     }

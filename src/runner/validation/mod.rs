@@ -162,9 +162,10 @@ impl<'a> Validations<'a> {
                 .into());
             }
             self.others = occasions.most - occasions.own;
-            // Where it is none any more there is nothing to wait for.
             let awaits = awaiting.get(schedule.own()).is_some_and(|awaits| *awaits);
-            self.awaits = awaits && self.is_due(schedule.first_step());
+            // Where it is none any more nobody else comes to it.
+            let others_come = self.is_due(schedule.first_step()) || awaiting.iter().all(|awaits| *awaits);
+            self.awaits = awaits && others_come;
         }
         let mut verdict = Verdict::GO_ON;
         for figures in judged {

@@ -68,7 +68,10 @@ impl Shipped {
         fs::write(folder.join("job.toml"), job).unwrap();
         if self.settings == STARTED {
             let started = tempfile::tempdir().unwrap();
-            assert_code(&finish(&mut spawn(started.path(), None, &["train.steps=5"])), 0);
+            assert_code(
+                &finish(&mut spawn(started.path(), None, &["train.steps=5", "train.consistency=bsp"])),
+                0,
+            );
             fs::copy(model(started.path()), folder.join("start.safetensors")).unwrap();
         }
     }
