@@ -17,6 +17,7 @@
 
 mod batch;
 mod error;
+mod hint;
 mod layout;
 mod mean;
 mod name;
@@ -38,11 +39,10 @@ pub use watch::{METRIC, MODE, Mode, OF_AVERAGE, Watched, watched, watched_or_nam
 use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad};
 
-use crate::config::{AnyKey, Integer, Key, Number, Table, did_you_mean, integer, key, number};
+use crate::config::{AnyKey, Integer, Key, Number, Table, integer, key, number};
 use crate::layers::Signal;
 use error::Fault;
 use layout::Unfit;
-use per_class::{AVERAGE, Average};
 
 /// A metric as a job writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,37 +223,6 @@ impl Watched {
     pub fn mode_among(&self, metrics: &[MetricSpec]) -> Option<Mode> {
         let own = metrics.iter().find(|metric| metric.tells(self.figure())).and_then(MetricSpec::better);
         self.mode.or(own).or_else(|| self.usual())
-    }
-
-    /// What to write where that is not known.
-    pub fn hint_among(&self, metrics: &[MetricSpec]) -> String {
-        const BESIDE: &str = "write mode = \"min\" or \"max\" beside metric";
-        let name = self.figure();
-        if metrics.iter().any(|metric| metric.tells(name)) {
-            return BESIDE.into();
-        }
-        // Those with options have them in their names: `top_5`, `f1_macro`.
-        let written = |entry: &MetricEntry| {
-            let kind = entry.name;
-            let k = name.strip_prefix("top_").filter(|_| kind == "top_k").and_then(|k| k.parse::<u32>().ok());
-            let averaged = entry.keys.iter().any(|key| key.name() == AVERAGE.name());
-            let average = Average::NAMED.iter().find(|(_, average)| averaged && average.of(kind) == name);
-            match (k, average) {
-                (Some(k @ 1..), _) => Some(format!("{{ type = \"{kind}\", k = {k} }}")),
-                (_, Some((word, Average::Macro | Average::Micro))) => {
-                    Some(format!("{{ type = \"{kind}\", average = \"{word}\" }}"))
-                }
-                _ => (name == kind).then(|| format!("\"{kind}\"")),
-            }
-        };
-        if let Some(metric) = ENTRIES.iter().find_map(written) {
-            return format!("validations do not measure it: write metrics = [{metric}] in [eval]");
-        }
-        let known = ["loss", "accuracy", "mae"].into_iter().chain(metrics.iter().map(MetricSpec::name));
-        match did_you_mean(name, known) {
-            Some(name) => format!("did you mean \"{name}\"?"),
-            None => BESIDE.into(),
-        }
     }
 }
 
