@@ -13,6 +13,7 @@ pub(super) const AVERAGE: Key<Words<Average>> = key("average", words(&Average::N
     "`binary`: of class 1, where targets are 0 and 1. `macro`: the mean over the classes that targets or predictions have. \
      `micro`: of the counts of all classes together.",
 );
+
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Average {

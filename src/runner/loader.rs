@@ -13,4 +13,4 @@ mod schedule;
 pub use dealt::Dealt;
 pub use epoch_order::EpochOrder;
 pub use prefetch::{Batch, LoadError, Prefetcher};
-pub use schedule::{Occasions, Period, Planned, Schedule, ScheduleError, ScheduleSpec};
+pub use schedule::{Period, Planned, Schedule, ScheduleError, ScheduleSpec};

@@ -11,8 +11,8 @@
 //!   that is between two; else the others wait where it is made known to them.
 //! - `CP-3` What follows a resumed cut in rounds is what would have followed it, to the bit; but moving averages of rows of a
 //!   table, which a cut brings up to date.
-//! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step that failed had changed by
-//!   then, running statistics, is what it was before. A rank that holds all of the model leaves what it has, if its modules have the
+//! - `CP-4` A trainer of replicas that cannot go on leaves what it had between two steps: what the step or the validation that
+//!   failed had changed by then, running statistics, is what it was before. A rank that holds all of the model leaves what it has, if its modules have the
 //!   same steps.
 //! - `CP-5` In one place are the checkpoints of one run: one that begins anew is refused where others lie, and one that finds those
 //!   of another, begun at the same time, saves none (but what `CP-4` leaves).

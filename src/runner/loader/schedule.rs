@@ -22,7 +22,7 @@ use super::dealt::{Dealt, Left, Origin};
 use super::epoch_order::{EpochOrder, OwnSamples};
 use super::order::Order;
 use crate::job::{Partition, Training};
-pub use periods::{Occasions, Period};
+pub use periods::Period;
 
 /// What decides a trainer's batches.
 #[derive(Clone, Debug)]

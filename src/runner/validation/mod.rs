@@ -23,7 +23,7 @@ use tch::{Tensor, no_grad};
 use super::calls::validation::{Buffers, Found, Judge, Judged, Ready, Verdict};
 use super::checkpoint::Figures;
 use super::inputs::BadJob;
-use super::loader::{Occasions, Period, Schedule};
+use super::loader::{Period, Schedule};
 use super::metrics::Unimproved;
 use super::records::{EvalRecord, EvalResult};
 use crate::job::{Apart, Every, Training};
@@ -111,10 +111,9 @@ impl<'a> Validations<'a> {
             number: 0,
             rules: Rules::new(job),
             best: None,
-            others: every.as_ref().map_or(0, |(period, schedule)| {
-                let Occasions { own, most, .. } = schedule.occasions(*period, &[]);
-                most - own
-            }),
+            others: every
+                .as_ref()
+                .map_or(0, |(period, schedule)| schedule.occasions(*period, &[]).of_others()),
             every,
             awaits: false,
             keeps_together,
@@ -161,7 +160,7 @@ impl<'a> Validations<'a> {
                 ))
                 .into());
             }
-            self.others = occasions.most - occasions.own;
+            self.others = occasions.of_others();
             let awaits = awaiting.get(schedule.own()).is_some_and(|awaits| *awaits);
             // Where it is none any more nobody else comes to it.
             let others_come = self.is_due(schedule.first_step()) || awaiting.iter().all(|awaits| *awaits);

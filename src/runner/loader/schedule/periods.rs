@@ -20,6 +20,13 @@ pub struct Occasions {
     pub are_level: bool,
 }
 
+impl Occasions {
+    /// That others have before them when this trainer has seen its own.
+    pub fn of_others(&self) -> u64 {
+        self.most - self.own
+    }
+}
+
 impl Schedule {
     /// Does a period of this trainer end behind so many of its steps?
     pub fn is_end(&self, period: Period, steps: u64) -> bool {

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::periods::Occasions;
 use super::*;
 
 fn spec(samples: u64, trainers: u32, batch_size: u64) -> ScheduleSpec {
