@@ -209,6 +209,8 @@ fn reducer_options(options: &Replicas, names: &[String], on_cpu: bool) -> Reduce
         find_unused_parameters: options.find_unused_parameters,
         gradient_as_bucket_view: options.gradient_as_bucket_view,
         broadcast_buffers: options.broadcast_buffers,
+        // A run that goes on from a checkpoint adds up as the one that never stopped.
+        rebuild_buckets: false,
         hook,
         names: names.to_vec(),
         ..ReducerOptions::default()

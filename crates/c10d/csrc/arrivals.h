@@ -50,6 +50,11 @@ class OpenReducer : public c10d::Reducer {
     rpc_context_.context_ptr.store(context.get());
     rpc_context_.context_ptr_holder = context;
   }
+  // The buckets stay as they are: it does as if it had filled them anew already.
+  void keep_buckets() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    has_rebuilt_bucket_ = true;
+  }
   Node* accumulator(size_t parameter) const {
     return grad_accumulators_[parameter].get();
   }

@@ -15,6 +15,7 @@ struct ReducerConfig {
   bool gradient_as_bucket_view;
   bool static_graph;
   bool broadcast_buffers;
+  bool rebuild_buckets;
 };
 
 // Checks that all ranks have the same parameters, gives all those of rank 0, and hooks into their autograd.

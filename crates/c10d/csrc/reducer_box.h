@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -82,17 +83,32 @@ struct ReducerBox {
     replicas::share(group, states);
   }
 
-  void build(std::vector<at::Tensor> parameters) {
-    same_start(parameters);
+  std::vector<size_t> limits() const {
+    return {static_cast<size_t>(config.first_bucket_bytes), static_cast<size_t>(config.bucket_bytes)};
+  }
+
+  // As PyTorch's, until they are filled anew.
+  std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& parameters) const {
+    // The first backward tells in which order gradients come; until then one bucket holds them all.
     const bool once = config.static_graph || !config.find_unused_parameters;
-    std::vector<size_t> limits{static_cast<size_t>(config.first_bucket_bytes), static_cast<size_t>(config.bucket_bytes)};
-    if (once) {
-      // The first backward tells in which order gradients come; until then one bucket holds them all.
-      limits = {std::numeric_limits<int64_t>::max()};
-    }
-    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits));
+    const std::vector<size_t> all{static_cast<size_t>(std::numeric_limits<int64_t>::max())};
+    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, once ? all : limits()));
     // The last layers' gradients come first.
     std::reverse(buckets.begin(), buckets.end());
+    return buckets;
+  }
+
+  // As if gradients had come from the last parameter to the first.
+  std::vector<std::vector<size_t>> last_first(const std::vector<at::Tensor>& parameters) const {
+    const std::vector<at::Tensor> reversed(parameters.rbegin(), parameters.rend());
+    std::vector<int64_t> indices(parameters.size());
+    std::iota(indices.rbegin(), indices.rend(), 0);
+    return std::get<0>(c10d::compute_bucket_assignment_by_size(reversed, limits(), {}, indices));
+  }
+
+  void build(std::vector<at::Tensor> parameters) {
+    same_start(parameters);
+    auto buckets = config.rebuild_buckets ? first_buckets(parameters) : last_first(parameters);
     std::unordered_map<size_t, std::string> named;
     for (size_t i = 0; i < names.size(); ++i) {
       named[i] = names[i];
@@ -110,6 +126,9 @@ struct ReducerBox {
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         std::vector<int64_t>());
+    if (!config.rebuild_buckets) {
+      reducer->keep_buckets();
+    }
     logger = std::make_shared<c10d::Logger>(reducer);
     reducer->set_logger(logger);
     logger->set_construction_data_and_log("", {}, -1, config.broadcast_buffers, /*has_sync_bn=*/false, config.static_graph);

@@ -273,7 +273,7 @@ fn replicas_save_what_is_left_when_a_rank_is_killed() {
     // How they average, what else they have, and whom they lose. Running statistics are the first one's, as long as there is that.
     // One is mostly in validations, where others are in steps.
     let cases = [
-        ("all_reduce", "eval.every_steps=1", 2),
+        ("ddp", "eval.every_steps=1", 2),
         ("ddp", NORMALISED, 2),
         ("all_reduce", "optimizer.momentum=0.9", 0),
         ("ring", "ema={decay=0.9}", 1),

@@ -25,6 +25,7 @@ pub struct ReducerConfig {
     pub gradient_as_bucket_view: bool,
     pub static_graph: bool,
     pub broadcast_buffers: bool,
+    pub rebuild_buckets: bool,
 }
 
 pub type Take = unsafe extern "C" fn(

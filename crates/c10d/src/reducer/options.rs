@@ -23,6 +23,11 @@ pub struct ReducerOptions {
     pub static_graph: bool,
     /// Gives all ranks the buffers of rank 0, at the start and before every forward that synchronises.
     pub broadcast_buffers: bool,
+    /// Fills the buckets anew behind the first backward, in the order in which gradients came in it; until then one bucket
+    /// has them all. Without it, the buckets have the last parameters' gradients first, from the first backward on: which
+    /// numbers meet in a sum of three or more ranks, and so its last bits, are then the same in each step, also in a
+    /// process that goes on with another's. Leave it on where a rank is PyTorch's.
+    pub rebuild_buckets: bool,
     /// How a bucket becomes its average.
     pub hook: Hook,
     /// What the parameters are called in messages, in their order; may be empty.
@@ -39,6 +44,7 @@ impl Default for ReducerOptions {
             gradient_as_bucket_view: false,
             static_graph: false,
             broadcast_buffers: true,
+            rebuild_buckets: true,
             hook: Hook::None,
             names: Vec::new(),
         }

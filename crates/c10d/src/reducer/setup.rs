@@ -49,6 +49,7 @@ pub fn config(options: &ReducerOptions) -> Result<ffi::ReducerConfig> {
         gradient_as_bucket_view: options.gradient_as_bucket_view,
         static_graph: options.static_graph,
         broadcast_buffers: options.broadcast_buffers,
+        rebuild_buckets: options.rebuild_buckets,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Replicas that follow one process with the whole batch.
 
+use std::ops::Range;
+
 use super::ranks;
 use crate::small_model::*;
 use c10d::ProcessGroup;
@@ -207,6 +209,54 @@ fn the_first_backward_orders_the_buckets() {
         assert_eq!(before, [numbers as u64 * 4]);
         assert!(after.len() > 2, "{after:?}");
         assert_eq!(after.iter().sum::<u64>(), before[0]);
+    }
+}
+
+fn kept_buckets() -> ReducerOptions {
+    ReducerOptions { rebuild_buckets: false, ..small_buckets() }
+}
+
+#[test]
+fn kept_buckets_have_the_last_parameters_first_from_the_start() {
+    let results = ranks(4, |group| {
+        let model = Mlp::new(1);
+        let mut kept = reducer(&model, &group, kept_buckets());
+        let before = kept.bucket_bytes().unwrap();
+        kept.before_forward().unwrap();
+        kept.backward(&model.loss(&Batch::whole(0, 4))).unwrap();
+        kept.before_forward().unwrap();
+        (before, kept.bucket_bytes().unwrap(), train(&group, kept_buckets(), 20, 16))
+    });
+    for (before, after, trained) in results {
+        // From the end [3], [3, 24], a bucket full at 209 bytes; [24], [24, 24], full at 524; [24], [24, 6].
+        assert_eq!(before, [(3 + 72) * 4, (24 + 576) * 4, (24 + 144) * 4]);
+        assert_eq!(before, after);
+        assert_close(&trained, &reference(20, 16), ROUNDING);
+    }
+}
+
+/// The last bits of a sum of three depend on where a number lies in its bucket.
+#[test]
+fn with_kept_buckets_a_reducer_goes_on_to_the_same_bits_as_another() {
+    let trained = ranks(3, |group| {
+        let steps = |model: &Mlp, steps: Range<i64>| {
+            let mut reducer = reducer(model, &group, kept_buckets());
+            for step in steps {
+                let batch = Batch::whole(step, 6).part(group.rank(), 3);
+                reducer.zero_grad().unwrap();
+                reducer.before_forward().unwrap();
+                reducer.backward(&model.loss(&batch)).unwrap();
+                model.step();
+            }
+        };
+        let [whole, gone_on] = [Mlp::new(1), Mlp::new(1)];
+        steps(&whole, 0..6);
+        steps(&gone_on, 0..3);
+        steps(&gone_on, 3..6);
+        [whole, gone_on].map(|model| copies(&model.parameters))
+    });
+    for [whole, gone_on] in trained {
+        assert_close(&whole, &gone_on, 0.0);
     }
 }
 
