@@ -20,20 +20,6 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// The one of `owners` ranks that has row `id`, which is not negative and, if cut by rows, in the table.
-    pub fn owner(self, id: i64, rows: i64, owners: usize) -> usize {
-        match self {
-            Cut::Rows => {
-                let (short, longer) = share(rows, owners);
-                // The first `longer` ranks have a row more than the others.
-                let in_longer = longer * (short + 1);
-                let owner = if id < in_longer { id / (short + 1) } else { longer + (id - in_longer) / short };
-                owner as usize
-            }
-            Cut::Hash => (mix(id as u64) % owners as u64) as usize,
-        }
-    }
-
     /// The rows that the `nth` of `owners` ranks holds at most.
     pub fn rows_of(self, nth: usize, rows: i64, owners: usize) -> u64 {
         match self {
@@ -63,16 +49,17 @@ impl RowLife {
     pub const MOST: i64 = 1 << 24;
 }
 
-/// The ids that the `nth` of `owners` ranks has of a table cut by rows.
-pub fn range(nth: usize, rows: i64, owners: usize) -> Range<i64> {
-    let (short, longer) = share(rows, owners);
-    let start = |nth: i64| nth * short + nth.min(longer);
-    start(nth as i64)..start(nth as i64 + 1)
+/// The one of `owners` ranks that has row `id` of a table cut by hash.
+pub fn hashed_owner(id: i64, owners: usize) -> usize {
+    (mix(id as u64) % owners as u64) as usize
 }
 
-/// The rows that each rank has at least, and how many ranks have one more.
-fn share(rows: i64, owners: usize) -> (i64, i64) {
-    (rows / owners as i64, rows % owners as i64)
+/// The ids that the `nth` of `owners` ranks has of a table cut by rows.
+pub fn range(nth: usize, rows: i64, owners: usize) -> Range<i64> {
+    // The first `longer` ranks have a row more than the others.
+    let (short, longer) = (rows / owners as i64, rows % owners as i64);
+    let start = |nth: i64| nth * short + nth.min(longer);
+    start(nth as i64)..start(nth as i64 + 1)
 }
 
 impl ModuleSpec {
@@ -107,8 +94,6 @@ pub fn mix(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -124,17 +109,9 @@ mod tests {
     fn hashed_ids_spread_evenly() {
         let mut counts = [0; 3];
         for id in 0..30_000 {
-            counts[Cut::Hash.owner(id, 1, 3)] += 1;
+            counts[hashed_owner(id, 3)] += 1;
         }
         // Five standard deviations of a fair deal (81.6 each) around its mean.
         assert!(counts.iter().all(|count| (9_592..10_408).contains(count)), "{counts:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn the_owner_of_a_row_is_the_rank_whose_range_has_it(rows in 1i64..1 << 40, owners in 1usize..100, part in 0.0f64..1.0) {
-            let id = ((rows as f64 * part) as i64).min(rows - 1);
-            prop_assert!(range(Cut::Rows.owner(id, rows, owners), rows, owners).contains(&id));
-        }
     }
 }

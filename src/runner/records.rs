@@ -115,7 +115,7 @@ pub struct RankRecord {
     pub resident_bytes: u64,
     /// 100 is one core.
     pub cpu_pct: f64,
-    /// The use of its first device; where it computes on one, and the driver tells.
+    /// The use of its GPUs, where it computes on some, and the driver tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuUse>,
     /// Seconds of all threads since the previous record, by what they went into. What is inside of another activity is not the
@@ -132,10 +132,11 @@ impl RankRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuUse {
-    /// 0 to 100, of the whole device.
+    /// 0 to 100, whoever keeps them busy: the mean of its devices.
     pub busy_pct: f64,
-    /// In use by this process.
-    pub bytes: u64,
+    /// In use by this process, on all of them. None: the driver knows the process by another number, as it does in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// A line that a rank has logged.

@@ -197,7 +197,7 @@ impl<'a> TrainingRank<'a> {
         if self.training.log.profile {
             profile::start();
         }
-        let telling = |every| Telling::start(mesh, role, self.devices[0], every);
+        let telling = |every| Telling::start(mesh, role, &self.devices, every);
         let telling = self.training.log.usage_every.map(telling).transpose()?;
         // A trainer compares when it has opened its data, and waits for it.
         let compared = match trains {

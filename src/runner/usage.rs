@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use super::calls::record::Record;
-use super::gpu::Gpu;
+use super::gpu::Gpus;
 use super::messages;
 use super::records::{MessageRecord, MetricsLine, RankRecord};
 use super::run_recorder::COORDINATOR;
@@ -30,9 +30,9 @@ impl Telling {
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub fn start(mesh: &Mesh, role: &str, device: tch::Device, every: Duration) -> Result<Telling> {
+    pub fn start(mesh: &Mesh, role: &str, devices: &[tch::Device], every: Duration) -> Result<Telling> {
         let (end, ended) = mpsc::channel();
-        let mut teller = Teller::new(mesh.clone(), role.into(), device);
+        let mut teller = Teller::new(mesh.clone(), role.into(), devices);
         let tell = move || {
             let mut moved = 0;
             loop {
@@ -65,7 +65,7 @@ impl Telling {
 struct Teller {
     mesh: Mesh,
     role: String,
-    gpu: Option<Gpu>,
+    gpus: Option<Gpus>,
     begun: Instant,
     /// The previous record.
     before: Used,
@@ -89,8 +89,8 @@ impl Used {
 }
 
 impl Teller {
-    fn new(mesh: Mesh, role: String, device: tch::Device) -> Teller {
-        Teller { mesh, role, gpu: Gpu::of(device), begun: Instant::now(), before: Used::now() }
+    fn new(mesh: Mesh, role: String, devices: &[tch::Device]) -> Teller {
+        Teller { mesh, role, gpus: Gpus::of(devices), begun: Instant::now(), before: Used::now() }
     }
 
     fn tell(&mut self) -> Result<(), CallError> {
@@ -121,7 +121,7 @@ impl Teller {
             time_s: now.at.saturating_duration_since(self.begun).as_secs_f64(),
             resident_bytes: resident_bytes(),
             cpu_pct: if passed > 0.0 { 100.0 * (now.cpu_s - before.cpu_s) / passed } else { 0.0 },
-            gpu: self.gpu.as_ref().and_then(Gpu::used),
+            gpu: self.gpus.as_ref().and_then(Gpus::used),
             passed_s: passed,
             seconds: spent.filter(|(_, seconds)| *seconds > 0.0).collect(),
         }

@@ -255,7 +255,7 @@ impl RankUse {
             ("memory", Some(record.resident_bytes as f64)),
             ("processor", Some(record.cpu_pct)),
             ("gpu", record.gpu.map(|GpuUse { busy_pct, .. }| busy_pct)),
-            ("gpu_memory", record.gpu.map(|GpuUse { bytes, .. }| bytes as f64)),
+            ("gpu_memory", record.gpu.and_then(|GpuUse { bytes, .. }| bytes).map(|bytes| bytes as f64)),
         ];
         for (name, value) in figures {
             if let Some(value) = value {

@@ -1,5 +1,7 @@
 //! What the steps of trainers bring to an owner's rows.
 
+use c10d::vectors::Numbers;
+
 use super::Place;
 use crate::parallel::StepTerms;
 
@@ -43,5 +45,5 @@ pub(super) struct Gradients {
     pub ids: Vec<i64>,
     pub of: LookedUp,
     /// Row after row.
-    pub numbers: Vec<f32>,
+    pub numbers: Numbers,
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use c10d::vectors::NO_ROW;
 
-use crate::job::shards::Cut;
+use crate::job::shards::{Cut, hashed_owner, range};
 use crate::layers::{EMPTY_PLACE, TableSpec};
 
 /// The rows of a batch, each once, numbered by owner and, of one owner, by id.
@@ -36,12 +36,23 @@ impl LookupPlan {
                 continue;
             }
             check(id, table, cut)?;
-            asked.push(Asked { id: id as u64, owner: cut.owner(id, table.rows, owners) as u32, place });
+            let owner = match cut {
+                // Found when the ids ascend.
+                Cut::Rows => 0,
+                Cut::Hash => hashed_owner(id, owners) as u32,
+            };
+            asked.push(Asked { id: id as u64, owner, place });
         }
+        let ends: Vec<i64> = (0..owners).map(|nth| range(nth, table.rows, owners).end).collect();
         let mut of = vec![Vec::new(); owners];
         let mut numbered = vec![NO_ROW; ids.len()];
         for (number, same) in (0..).zip(by_owner_and_id(asked).chunk_by(|one, next| one.id == next.id)) {
-            of[same[0].owner as usize].push(same[0].id as i64);
+            let id = same[0].id as i64;
+            let owner = match cut {
+                Cut::Rows => ends.partition_point(|&end| end <= id),
+                Cut::Hash => same[0].owner as usize,
+            };
+            of[owner].push(id);
             for asked in same {
                 numbered[asked.place as usize] = number;
             }
@@ -136,8 +147,11 @@ mod tests {
             let ids: Vec<i64> =
                 (0..5000).map(|nth| mix(nth % 4000) as i64 & i64::MAX).map(|id| id % most).collect();
             let plan = LookupPlan::new(&ids, &table, cut, 5, false).unwrap();
-            let mut expected: Vec<(usize, i64)> =
-                ids.iter().map(|&id| (cut.owner(id, table.rows, 5), id)).collect();
+            let owner = |id: i64| match cut {
+                Cut::Rows => (0..5).find(|&nth| range(nth, 70_000, 5).contains(&id)).unwrap(),
+                Cut::Hash => hashed_owner(id, 5),
+            };
+            let mut expected: Vec<(usize, i64)> = ids.iter().map(|&id| (owner(id), id)).collect();
             expected.sort_unstable();
             expected.dedup();
             let found =

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use c10d::vectors::numbers_of;
+use c10d::vectors::Numbers;
 use tch::{Kind, Tensor};
 
 use super::contribution::{Contribution, Gradients, LookedUp};
@@ -297,7 +297,7 @@ impl Shard {
         for look_up in look_ups.iter_mut().filter(|look_up| look_up.module == self.module) {
             oldest = oldest.min(look_up.version);
             if let Some(gradient) = gradients.remove(&look_up.watched_name) {
-                let numbers = numbers_of(&gradient)?;
+                let numbers = Numbers::of(gradient)?;
                 of_rows.push(Gradients { ids: look_up.ids.clone(), of: look_up.of.clone(), numbers });
             }
         }

@@ -37,7 +37,7 @@ pub(super) use restoring::Restored;
 pub use server::StateServer;
 pub use snapshot::StateSnapshot;
 
-use crate::job::shards::Cut;
+use crate::job::shards::hashed_owner;
 use crate::topology::Rank;
 
 /// The most in one piece: little beside what a rank has, and much beside what a call costs.
@@ -143,7 +143,7 @@ impl RowShare {
         match self {
             RowShare::Range { from, to } => (from..to).contains(&id),
             RowShare::Hash { nth, of, first } => {
-                id >= 0 && Cut::Hash.owner(first + id, 0, of as usize) == nth as usize
+                id >= 0 && hashed_owner(first + id, of as usize) == nth as usize
             }
         }
     }

@@ -111,13 +111,11 @@ impl Page {
         self.counter("cpu_seconds", "Seconds of processors that a rank has used", &labels, used.cpu_s);
         if let Some(gpu) = used.last.gpu {
             let busy = gpu.busy_pct / 100.0;
-            self.gauge("gpu_utilization_ratio", "How busy a rank's device is, 0 to 1", &labels, busy);
-            self.gauge(
-                "gpu_memory_bytes",
-                "Memory of its device that a rank uses",
-                &labels,
-                gpu.bytes as f64,
-            );
+            self.gauge("gpu_utilization_ratio", "How busy a rank's devices are, 0 to 1", &labels, busy);
+            if let Some(bytes) = gpu.bytes {
+                let help = "Memory of its devices that a rank uses";
+                self.gauge("gpu_memory_bytes", help, &labels, bytes as f64);
+            }
         }
         for (activity, seconds) in &used.seconds {
             let labels = [labels[0], labels[1], ("activity", activity.name())];

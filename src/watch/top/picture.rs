@@ -232,7 +232,7 @@ fn used_row(used: &RankUse, phase: Phase, trains: bool) -> UsedRow {
         memory: last.resident_bytes,
         processor_pct: last.cpu_pct,
         gpu_pct: last.gpu.map(|gpu| gpu.busy_pct),
-        gpu_memory: last.gpu.map(|gpu| gpu.bytes),
+        gpu_memory: last.gpu.and_then(|gpu| gpu.bytes),
         shares,
     }
 }

@@ -60,9 +60,8 @@ impl Table {
     fn mean_of_row(&self, trainers: usize, parts: &[(f32, &Gradients)], of_row: &[Entry], mean: &mut [f32]) {
         mean.fill(0.0);
         for entry in of_row {
-            let (weight, part) = parts[entry.part as usize];
-            let start = entry.row as usize * self.dim;
-            for (sum, gradient) in mean.iter_mut().zip(&part.numbers[start..start + self.dim]) {
+            let (weight, gradient) = part_of_row(parts, entry, self.dim);
+            for (sum, gradient) in mean.iter_mut().zip(gradient) {
                 *sum += weight * gradient;
             }
         }
@@ -76,6 +75,12 @@ impl Table {
         let id = self.initial.padding?;
         self.places.check(&[id]).ok().and_then(|()| self.places.place(id, self.now()))
     }
+}
+
+/// One gradient of a row, and its weight.
+fn part_of_row<'a>(parts: &[(f32, &'a Gradients)], entry: &Entry, dim: usize) -> (f32, &'a [f32]) {
+    let (weight, part) = parts[entry.part as usize];
+    (weight, &part.numbers[entry.row as usize * dim..][..dim])
 }
 
 impl Updated for Table {
@@ -121,6 +126,7 @@ impl Updated for Table {
         // The trainers of a round are at the same step.
         let mut step = optimizer.begin(given.first().map_or(1.0, |given| given.terms.lr_factor));
         let mut sum = vec![0.0; self.dim];
+        let is_plain = factor == 1.0 && given.len() == 1 && parts.iter().all(|(weight, _)| *weight == 1.0);
         let mut ahead = written.iter().skip(AHEAD);
         for of_row in written.chunk_by(|one, next| one.place == next.place) {
             let place = of_row[0].place;
@@ -130,12 +136,19 @@ impl Updated for Table {
             if padding == Some(place) {
                 continue;
             }
-            self.mean_of_row(given.len(), &parts, of_row, &mut sum);
-            if factor != 1.0 {
-                sum.iter_mut().for_each(|sum| *sum *= factor as f32);
-            }
             let range = self.range(place);
-            step.row(range.start, &mut self.numbers[range], &sum);
+            let gradient = match of_row {
+                // Nothing to add up, nor to multiply by.
+                [only] if is_plain => part_of_row(&parts, only, self.dim).1,
+                _ => {
+                    self.mean_of_row(given.len(), &parts, of_row, &mut sum);
+                    if factor != 1.0 {
+                        sum.iter_mut().for_each(|sum| *sum *= factor as f32);
+                    }
+                    &sum
+                }
+            };
+            step.row(range.start, &mut self.numbers[range], gradient);
             self.mark(place);
         }
         self.optimizer = Some(optimizer);

@@ -151,7 +151,7 @@ impl Mlflow {
             ("resident_memory_megabytes", Some(record.resident_bytes as f64 / 1e6)),
             ("cpu_utilization_percentage", Some(record.cpu_pct)),
             ("gpu_utilization_percentage", gpu.map(|gpu| gpu.busy_pct)),
-            ("gpu_memory_usage_megabytes", gpu.map(|gpu| gpu.bytes as f64 / 1e6)),
+            ("gpu_memory_usage_megabytes", gpu.and_then(|gpu| gpu.bytes).map(|bytes| bytes as f64 / 1e6)),
         ];
         let seconds = (at - self.clock.begun).max(0.0) as u64;
         for (name, value) in figures {

@@ -86,7 +86,9 @@ impl Points {
         gauge("pstrain.cpu.utilization", "1", record.cpu_pct / 100.0);
         if let Some(gpu) = record.gpu {
             gauge("pstrain.gpu.utilization", "1", gpu.busy_pct / 100.0);
-            gauge("pstrain.gpu.memory.usage", "By", gpu.bytes as f64);
+            if let Some(bytes) = gpu.bytes {
+                gauge("pstrain.gpu.memory.usage", "By", bytes as f64);
+            }
         }
         self.add("pstrain.cpu.time".into(), "s", true, cpu_s, at, &attributes);
         for (activity, seconds) in seconds {

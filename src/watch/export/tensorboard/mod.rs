@@ -98,7 +98,7 @@ impl TensorBoard {
         ];
         if let Some(gpu) = record.gpu {
             figures.push(("resources/gpu_pct".to_owned(), gpu.busy_pct));
-            figures.push(("resources/gpu_memory_bytes".to_owned(), gpu.bytes as f64));
+            figures.extend(gpu.bytes.map(|bytes| ("resources/gpu_memory_bytes".to_owned(), bytes as f64)));
         }
         if record.passed_s > 0.0 {
             let share = |(activity, seconds): (&Activity, &f64)| {
