@@ -13,6 +13,20 @@ use crate::parallel::updates::Updated;
 /// So many rows ahead of the one that is updated the memory is asked for.
 const AHEAD: usize = 8;
 
+/// The gradients of one look-up.
+struct Part<'a> {
+    weight: f32,
+    of: &'a LookedUp,
+    /// Row after row.
+    numbers: &'a [f32],
+}
+
+impl Part<'_> {
+    fn row(&self, entry: &Entry, dim: usize) -> &[f32] {
+        &self.numbers[entry.row as usize * dim..][..dim]
+    }
+}
+
 impl Table {
     /// Has the rows that an update's steps ask for often enough.
     fn admit(&mut self, given: &[Contribution]) -> Result<()> {
@@ -25,12 +39,12 @@ impl Table {
     }
 
     /// All gradients of rows that there are, those of a row together and in the order of the parts (SH-3).
-    fn by_row(&self, parts: &[(f32, &Gradients)]) -> Vec<Entry> {
+    fn by_row(&self, parts: &[Part<'_>]) -> Vec<Entry> {
         let now = self.now();
-        let mut entries = Vec::with_capacity(parts.iter().map(|(_, gradients)| gradients.of.len()).sum());
-        for (part, (_, gradients)) in (0..).zip(parts) {
+        let mut entries = Vec::with_capacity(parts.iter().map(|part| part.of.len()).sum());
+        for (part, &Part { of, .. }) in (0..).zip(parts) {
             let entry = |(row, place): (u32, Place)| Entry { place, part, row };
-            match &gradients.of {
+            match of {
                 LookedUp::Places(places) => entries.extend((0..).zip(places.iter().copied()).map(entry)),
                 LookedUp::Ids(ids) => {
                     let rows = (0..).zip(ids);
@@ -45,24 +59,28 @@ impl Table {
     }
 
     /// What several trainers have brought, each look-up with its weight, and the gradients by row.
-    fn parts<'a>(&self, given: &'a [Contribution]) -> (Vec<(f32, &'a Gradients)>, Vec<Entry>) {
+    fn parts<'a>(&self, given: &'a [Contribution]) -> (Vec<Part<'a>>, Vec<Entry>) {
         let weights = weights(given.iter().map(|given| given.terms.weight));
-        let parts: Vec<(f32, &Gradients)> = given
-            .iter()
-            .zip(&weights)
-            .flat_map(|(given, weight)| given.looked_up.iter().map(move |part| (*weight as f32, part)))
-            .collect();
+        let of_one = |(given, &weight): (&'a Contribution, &f64)| {
+            let part = move |Gradients { of, numbers, .. }: &'a Gradients| Part {
+                weight: weight as f32,
+                of,
+                numbers,
+            };
+            given.looked_up.iter().map(part)
+        };
+        let parts: Vec<Part> = given.iter().zip(&weights).flat_map(of_one).collect();
         let written = self.by_row(&parts);
         (parts, written)
     }
 
     /// The mean over so many trainers of the gradients of a row.
-    fn mean_of_row(&self, trainers: usize, parts: &[(f32, &Gradients)], of_row: &[Entry], mean: &mut [f32]) {
+    fn mean_of_row(&self, trainers: usize, parts: &[Part], of_row: &[Entry], mean: &mut [f32]) {
         mean.fill(0.0);
         for entry in of_row {
-            let (weight, gradient) = part_of_row(parts, entry, self.dim);
-            for (sum, gradient) in mean.iter_mut().zip(gradient) {
-                *sum += weight * gradient;
+            let part = &parts[entry.part as usize];
+            for (sum, gradient) in mean.iter_mut().zip(part.row(entry, self.dim)) {
+                *sum += part.weight * gradient;
             }
         }
         if trainers > 1 {
@@ -75,12 +93,6 @@ impl Table {
         let id = self.initial.padding?;
         self.places.check(&[id]).ok().and_then(|()| self.places.place(id, self.now()))
     }
-}
-
-/// One gradient of a row, and its weight.
-fn part_of_row<'a>(parts: &[(f32, &'a Gradients)], entry: &Entry, dim: usize) -> (f32, &'a [f32]) {
-    let (weight, part) = parts[entry.part as usize];
-    (weight, &part.numbers[entry.row as usize * dim..][..dim])
 }
 
 impl Updated for Table {
@@ -126,7 +138,7 @@ impl Updated for Table {
         // The trainers of a round are at the same step.
         let mut step = optimizer.begin(given.first().map_or(1.0, |given| given.terms.lr_factor));
         let mut sum = vec![0.0; self.dim];
-        let is_plain = factor == 1.0 && given.len() == 1 && parts.iter().all(|(weight, _)| *weight == 1.0);
+        let is_plain = factor == 1.0 && given.len() == 1 && parts.iter().all(|part| part.weight == 1.0);
         let mut ahead = written.iter().skip(AHEAD);
         for of_row in written.chunk_by(|one, next| one.place == next.place) {
             let place = of_row[0].place;
@@ -139,7 +151,7 @@ impl Updated for Table {
             let range = self.range(place);
             let gradient = match of_row {
                 // Nothing to add up, nor to multiply by.
-                [only] if is_plain => part_of_row(&parts, only, self.dim).1,
+                [only] if is_plain => parts[only.part as usize].row(only, self.dim),
                 _ => {
                     self.mean_of_row(given.len(), &parts, of_row, &mut sum);
                     if factor != 1.0 {
