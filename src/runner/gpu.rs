@@ -33,23 +33,23 @@ impl Gpus {
         let busy_pct = f64::from(device.utilization_rates()?.gpu);
         let here = std::process::id();
         let processes = device.running_compute_processes()?;
-        let bytes = processes.iter().find(|process| process.pid == here).and_then(|process| {
-            match process.used_gpu_memory {
-                UsedGpuMemory::Used(bytes) => Some(bytes),
-                UsedGpuMemory::Unavailable => None,
-            }
+        let of_process = processes.iter().filter(|process| process.pid == here);
+        let bytes = of_process.filter_map(|process| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
         });
-        Ok(GpuUse { busy_pct, bytes })
+        Ok(GpuUse { busy_pct, bytes: bytes.reduce(|sum, bytes| sum + bytes) })
     }
 }
 
-/// None: there is nothing to tell of.
+/// A device without the process has none of its memory, if another one has some. None: there is nothing to tell of.
 fn together(devices: &[GpuUse]) -> Option<GpuUse> {
     if devices.is_empty() {
         return None;
     }
     let busy_pct = devices.iter().map(|device| device.busy_pct).sum::<f64>() / devices.len() as f64;
-    Some(GpuUse { busy_pct, bytes: devices.iter().map(|device| device.bytes).sum() })
+    let bytes = devices.iter().filter_map(|device| device.bytes);
+    Some(GpuUse { busy_pct, bytes: bytes.reduce(|sum, bytes| sum + bytes) })
 }
 
 /// The library's numbers of the GPUs among `devices`, of which CUDA has those that are `named`, by default all. None: there is
@@ -84,7 +84,8 @@ mod tests {
     fn several_devices_are_told_as_one() {
         let one = |busy_pct, bytes| GpuUse { busy_pct, bytes };
         assert_eq!(together(&[one(40.0, Some(3)), one(80.0, Some(5))]), Some(one(60.0, Some(8))));
-        assert_eq!(together(&[one(40.0, Some(3)), one(80.0, None)]), Some(one(60.0, None)));
+        assert_eq!(together(&[one(40.0, Some(3)), one(80.0, None)]), Some(one(60.0, Some(3))));
+        assert_eq!(together(&[one(40.0, None), one(80.0, None)]), Some(one(60.0, None)));
         assert_eq!(together(&[]), None);
     }
 }

@@ -50,7 +50,7 @@ class OpenReducer : public c10d::Reducer {
     rpc_context_.context_ptr.store(context.get());
     rpc_context_.context_ptr_holder = context;
   }
-  // The buckets stay as they are: it does as if it had filled them anew already.
+  // The buckets stay as they are: c10d takes them for those that it has rebuilt (`should_rebuild_buckets`).
   void keep_buckets() {
     std::lock_guard<std::mutex> lock(mutex_);
     has_rebuilt_bucket_ = true;

@@ -103,7 +103,10 @@ struct ReducerBox {
     const std::vector<at::Tensor> reversed(parameters.rbegin(), parameters.rend());
     std::vector<int64_t> indices(parameters.size());
     std::iota(indices.rbegin(), indices.rend(), 0);
-    return std::get<0>(c10d::compute_bucket_assignment_by_size(reversed, limits(), {}, indices));
+    auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(reversed, limits(), {}, indices));
+    // Those that are not full come by dtype and device, in the order of a hash, which other ranks may have otherwise.
+    std::sort(buckets.begin(), buckets.end(), [](const auto& one, const auto& other) { return one.back() > other.back(); });
+    return buckets;
   }
 
   void build(std::vector<at::Tensor> parameters) {

@@ -37,12 +37,13 @@ impl LookupPlan {
             }
             check(id, table, cut)?;
             let owner = match cut {
-                // Found when the ids ascend.
+                // Ids that ascend come to one owner after the other: there is nothing to sort by.
                 Cut::Rows => 0,
                 Cut::Hash => hashed_owner(id, owners) as u32,
             };
             asked.push(Asked { id: id as u64, owner, place });
         }
+        // Of a table cut by rows.
         let ends: Vec<i64> = (0..owners).map(|nth| range(nth, table.rows, owners).end).collect();
         let mut of = vec![Vec::new(); owners];
         let mut numbered = vec![NO_ROW; ids.len()];
@@ -116,6 +117,8 @@ fn check(id: i64, table: &TableSpec, cut: Cut) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::job::shards::mix;
 
@@ -126,6 +129,17 @@ mod tests {
         let plan = LookupPlan::new(&[7, 2, 7, -1, 9, 2, 0], &TABLE, Cut::Rows, 2, true).unwrap();
         assert_eq!(plan.of, [vec![0, 2], vec![7, 9]]);
         assert_eq!(plan.numbered, [2, 1, 2, NO_ROW, 3, 1, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_row_is_asked_of_the_rank_whose_range_has_it(rows in 1i64..40, owners in 1usize..9) {
+            let table = TableSpec { rows, dim: 4, padding: None };
+            let ids: Vec<i64> = (0..rows).rev().collect();
+            let plan = LookupPlan::new(&ids, &table, Cut::Rows, owners, false).unwrap();
+            let ranges: Vec<Vec<i64>> = (0..owners).map(|nth| range(nth, rows, owners).collect()).collect();
+            prop_assert_eq!(plan.of, ranges);
+        }
     }
 
     #[test]

@@ -129,6 +129,7 @@ fn a_rank_that_never_comes_is_named() {
     let came = wait(came);
     assert_code(&came, 3);
     assert!(stderr(&came).contains("refused rank 1"), "{}", stderr(&came));
+    assert!(stderr(&came).contains("waiting for "), "{}", stderr(&came));
 }
 
 #[test]

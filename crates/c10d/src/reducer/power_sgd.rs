@@ -14,8 +14,8 @@ pub struct PowerSgdOptions {
     /// Columns of the two factors: a gradient of n x m is sent as (n + m) x rank numbers. 1 to 4 is usual.
     pub rank: u32,
     /// Backwards that all-reduce as they are, before compression starts. Gradients change the most at the beginning;
-    /// PyTorch suggests a tenth of all steps. With error feedback or warm start at least 2, because the buckets are
-    /// made anew after the first.
+    /// PyTorch suggests a tenth of all steps. With error feedback or warm start at least 2, because the buckets may
+    /// be made anew after the first.
     pub start_iter: u64,
     /// A gradient is compressed only if that makes it smaller than by this factor; else, as those of one dimension,
     /// it is all-reduced as it is.

@@ -138,7 +138,8 @@ impl Updated for Table {
         // The trainers of a round are at the same step.
         let mut step = optimizer.begin(given.first().map_or(1.0, |given| given.terms.lr_factor));
         let mut sum = vec![0.0; self.dim];
-        let is_plain = factor == 1.0 && given.len() == 1 && parts.iter().all(|part| part.weight == 1.0);
+        // One trainer's weight is 1.
+        let is_plain = factor == 1.0 && given.len() == 1;
         let mut ahead = written.iter().skip(AHEAD);
         for of_row in written.chunk_by(|one, next| one.place == next.place) {
             let place = of_row[0].place;
@@ -150,7 +151,7 @@ impl Updated for Table {
             }
             let range = self.range(place);
             let gradient = match of_row {
-                // Nothing to add up, nor to multiply by.
+                // It is the mean.
                 [only] if is_plain => parts[only.part as usize].row(only, self.dim),
                 _ => {
                     self.mean_of_row(given.len(), &parts, of_row, &mut sum);

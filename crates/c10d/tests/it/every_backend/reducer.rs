@@ -235,6 +235,19 @@ fn kept_buckets_have_the_last_parameters_first_from_the_start() {
     }
 }
 
+#[test]
+fn kept_buckets_of_several_dtypes_come_in_the_order_in_which_they_are_ready() {
+    let orders = ranks(2, |group| {
+        let kinds = [Kind::Float, Kind::Double, Kind::Float, Kind::Double];
+        let parameter = |kind| Tensor::ones([10], (kind, Device::Cpu)).set_requires_grad(true);
+        let parameters = kinds.map(parameter);
+        let options = ReducerOptions { rebuild_buckets: false, ..ReducerOptions::default() };
+        Reducer::new(&parameters, &[], &group, options).unwrap().bucket_bytes().unwrap()
+    });
+    // The floats' waits for the first parameter, the last to come.
+    assert_eq!(orders, [[160, 80], [160, 80]]);
+}
+
 /// The last bits of a sum of three depend on where a number lies in its bucket.
 #[test]
 fn with_kept_buckets_a_reducer_goes_on_to_the_same_bits_as_another() {
