@@ -26,8 +26,8 @@ pub struct ReducerOptions {
     /// Fills the buckets anew behind the first backward, in the order in which gradients came in it; until then one bucket
     /// has them all. Without it, the buckets have the last parameters' gradients first, from the first backward on: which
     /// numbers meet in a sum of three or more ranks, and so its last bits, are then the same in each step, also in a
-    /// process that goes on with another's. Leave it on where a rank is PyTorch's, which
-    /// would have other buckets.
+    /// process that goes on with another's. Leave it on where a rank is PyTorch's, which would
+    /// have other buckets.
     pub rebuild_buckets: bool,
     /// How a bucket becomes its average.
     pub hook: Hook,

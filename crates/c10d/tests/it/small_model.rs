@@ -1,5 +1,6 @@
 //! A small model whose numbers need no random generator.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use c10d::reducer::{Reducer, ReducerOptions};
@@ -126,13 +127,18 @@ pub fn small_buckets() -> ReducerOptions {
 pub fn train(group: &ProcessGroup, options: ReducerOptions, steps: i64, rows: i64) -> Vec<Tensor> {
     // Each starts elsewhere: the reducer gives all the start of rank 0.
     let model = Mlp::new(1 + 50 * i64::from(group.rank()));
-    let mut reducer = reducer(&model, group, options);
-    for step in 0..steps {
+    train_on(&model, group, options, 0..steps, rows);
+    copies(&model.parameters)
+}
+
+/// Some of these steps, by a reducer of their own.
+pub fn train_on(model: &Mlp, group: &ProcessGroup, options: ReducerOptions, steps: Range<i64>, rows: i64) {
+    let mut reducer = reducer(model, group, options);
+    for step in steps {
         let batch = Batch::whole(step, rows).part(group.rank(), group.size());
         reducer.zero_grad().unwrap();
         reducer.before_forward().unwrap();
         reducer.backward(&model.loss(&batch)).unwrap();
         model.step();
     }
-    copies(&model.parameters)
 }

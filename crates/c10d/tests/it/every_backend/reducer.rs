@@ -1,7 +1,5 @@
 //! Replicas that follow one process with the whole batch.
 
-use std::ops::Range;
-
 use super::ranks;
 use crate::small_model::*;
 use c10d::ProcessGroup;
@@ -252,16 +250,7 @@ fn kept_buckets_of_several_dtypes_come_in_the_order_in_which_they_are_ready() {
 #[test]
 fn with_kept_buckets_a_reducer_goes_on_to_the_same_bits_as_another() {
     let trained = ranks(3, |group| {
-        let steps = |model: &Mlp, steps: Range<i64>| {
-            let mut reducer = reducer(model, &group, kept_buckets());
-            for step in steps {
-                let batch = Batch::whole(step, 6).part(group.rank(), 3);
-                reducer.zero_grad().unwrap();
-                reducer.before_forward().unwrap();
-                reducer.backward(&model.loss(&batch)).unwrap();
-                model.step();
-            }
-        };
+        let steps = |model: &Mlp, steps| train_on(model, &group, kept_buckets(), steps, 6);
         let [whole, gone_on] = [Mlp::new(1), Mlp::new(1)];
         steps(&whole, 0..6);
         steps(&gone_on, 0..3);
