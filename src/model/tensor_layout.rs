@@ -31,7 +31,7 @@ pub(super) struct TensorSpan {
 }
 
 /// The bytes of one write.
-const BUFFER_BYTES: usize = 8 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
 
 impl Region {
     pub fn of(name: &str, tensor: &Tensor) -> Region {

@@ -40,8 +40,9 @@ pub use snapshot::StateSnapshot;
 use crate::job::shards::hashed_owner;
 use crate::topology::Rank;
 
-/// The most in one piece: little beside what a rank has, and much beside what a call costs.
-pub const PIECE_BYTES: u64 = 8 << 20;
+/// The most in one piece: little beside what a rank has, so that a checkpoint takes no more than the copy that it is of; and much
+/// beside what a call costs.
+pub const PIECE_BYTES: u64 = 2 << 20;
 
 /// What a part of a state is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -78,7 +78,7 @@ impl Restored {
 }
 
 /// The most in one message: rows are not cut.
-const MOST_BYTES: u64 = 4 * PIECE_BYTES;
+const MOST_BYTES: u64 = 16 * PIECE_BYTES;
 
 /// What has come of a state so far.
 pub(super) struct Restoring {

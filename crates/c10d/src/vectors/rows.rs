@@ -86,7 +86,7 @@ pub fn sums_of_rows(
     check(parts, |part| part.dim() == 2 && part.size()[1] == dim && dim > 0)?;
     let counts: Vec<i64> = parts.iter().map(|part| part.size()[0]).collect();
     let (rows, sums) = (counts.iter().sum::<i64>(), shape.iter().product::<i64>());
-    let fits = length > 0 && sums * length as i64 == numbers.len() as i64 && rows <= NO_ROW.into();
+    let fits = dim > 0 && length > 0 && sums * length as i64 == numbers.len() as i64 && rows <= NO_ROW.into();
     if !fits || numbers.iter().any(|&number| number != NO_ROW && i64::from(number) >= rows) {
         let count = numbers.len();
         let message = format!("{count} numbers of {rows} rows do not make {shape:?} sums of {length} each");
@@ -210,6 +210,7 @@ mod tests {
         }
         let doubles = [parts[0].to_kind(Kind::Double)];
         assert!(sums_of_rows(&doubles, &Arc::from([0u32]), 1, &[1]).is_err());
+        assert!(sums_of_rows(&[], &Arc::from([NO_ROW]), 1, &[1]).is_err());
     }
 
     #[test]
