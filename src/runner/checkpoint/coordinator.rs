@@ -15,7 +15,7 @@ use super::others::Known;
 use super::state::{Resumed, TrainerState};
 use super::store;
 use super::writer::{SavedRows, loads, lock, on_thread, saves};
-use super::writing::{Writing, remove_old};
+use super::writing::{Writing, alone, remove_old};
 use crate::autograd::Autograd;
 use crate::human::counted;
 use crate::job::{Checkpoints, Job, ModuleSpec, Place, Placement, Task, Training};
@@ -313,6 +313,7 @@ impl Coordinator {
             goes_on();
         }
         let store = store::open(&self.within)?;
+        let _alone = alone();
         let there = store.steps()?;
         self.known.refuse_others(&there, &self.within)?;
         if let Some(base) = base.as_ref().filter(|base| !there.contains(&base.step)) {

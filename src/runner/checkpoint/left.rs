@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::part::Part;
 use super::state::TrainerState;
 use super::store;
-use super::writing::Writing;
+use super::writing::{Writing, alone};
 use crate::job::{ModuleSpec, Place, Training};
 use crate::parallel::StateSnapshot;
 use crate::topology::Rank;
@@ -99,6 +99,7 @@ impl Left {
     fn write(&self, training: &Training, own: Rank) -> Result<()> {
         let Destination { within, job, job_text, world_size } = &self.destination;
         let store = store::open(&Place::parse(within)?)?;
+        let _alone = alone();
         let step = self.trainers.first().context("there are no trainers")?.steps;
         // One of the same step is as new, but where trainers are apart: others may have taken more since.
         if store.steps()?.contains(&step) {

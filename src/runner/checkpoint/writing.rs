@@ -1,6 +1,7 @@
 //! A checkpoint that is being written, and which older ones it replaces.
 
 use std::io::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -10,6 +11,15 @@ use super::part::Part;
 use super::state::TrainerState;
 use super::store::{self, CountedFile, Store};
 use crate::job::Place;
+
+/// Of a process one writes at a time: a rank that saves what a lost one has left does not begin while the coordinator gives another
+/// its name, since whoever begins removes what is unfinished.
+static WRITES: Mutex<()> = Mutex::new(());
+
+/// To be held from before what is there is looked at until the checkpoint has its name, or will have none.
+pub fn alone() -> MutexGuard<'static, ()> {
+    WRITES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub struct Writing<'a> {
     /// What the checkpoints are in.
@@ -65,7 +75,7 @@ impl<'a> Writing<'a> {
         let (job, step) = (job.into(), self.step);
         let manifest = Manifest { version: VERSION, job, step, world_size, base, parts, others };
         let text = serde_json::to_string(&manifest).context("the manifest is not JSON")?;
-        let place = self.within.appear(self.step, &text)?;
+        let place = self.within.appear(&self.place, self.step, &text)?;
         self.finished = true;
         Ok((place, Base { step, sha256: sha256(&text) }))
     }
@@ -82,7 +92,7 @@ fn write(store: &dyn Store, name: &str, text: &str) -> Result<Other> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.within.abandon(self.step);
+            self.within.abandon(&self.place, self.step);
         }
     }
 }

@@ -29,20 +29,26 @@ impl Folder {
         Folder { path: path.into(), place: Place::Folder(path.into()) }
     }
 
-    fn unfinished(&self, step: u64) -> PathBuf {
-        self.path.join(format!("{UNFINISHED}{}", name(step)))
+    /// A name that nobody else gives, of which `what` tells what it is for.
+    fn unfinished(&self, what: &str) -> PathBuf {
+        self.path.join(format!("{UNFINISHED}{what}-{:08x}", rand::random::<u32>()))
     }
 
-    /// Without its name first: what is half removed is none.
-    fn take_away(&self, step: u64) -> io::Result<()> {
-        let removed = self.path.join(format!("{UNFINISHED}old-{}", name(step)));
-        fs::rename(self.path.join(name(step)), &removed)?;
+    /// Without its name first: what is half removed is none. And who would give it a name meanwhile finds it no more, so that what
+    /// has one has all of its files.
+    fn take_away(&self, name: &str) -> io::Result<()> {
+        let removed = self.unfinished("old");
+        fs::rename(self.path.join(name), &removed)?;
         fs::remove_dir_all(removed)
     }
 
     fn clear(&self) -> io::Result<()> {
         let mut unfinished = self.names()?.into_iter().filter(|name| name.starts_with(UNFINISHED));
-        unfinished.try_for_each(|name| fs::remove_dir_all(self.path.join(name)))
+        unfinished.try_for_each(|name| match self.take_away(&name) {
+            // It has got its name, or somebody else removes it.
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        })
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -101,7 +107,7 @@ impl Store for Folder {
     }
 
     fn begin(&self, step: u64) -> Result<Place> {
-        let folder = self.unfinished(step);
+        let folder = self.unfinished(&name(step));
         let made = files::make_folders(&self.path)
             .and_then(|()| self.clear())
             .and_then(|()| files::make_folder(&folder));
@@ -109,29 +115,30 @@ impl Store for Folder {
         Ok(Place::Folder(folder))
     }
 
-    fn appear(&self, step: u64, manifest: &str) -> Result<Place> {
-        let (unfinished, folder) = (self.unfinished(step), self.path.join(name(step)));
-        let written = files::write(&unfinished, MANIFEST, manifest.as_bytes());
+    fn appear(&self, begun: &Place, step: u64, manifest: &str) -> Result<Place> {
+        let unfinished = begun.folder().context("it was not begun in a folder")?;
+        let folder = self.path.join(name(step));
+        let written = files::write(unfinished, MANIFEST, manifest.as_bytes());
         written.with_context(|| format!("cannot write `{}`", unfinished.join(MANIFEST).display()))?;
         // A run that has gone on from an earlier one comes here again.
         if folder.exists() {
-            let removed = self.take_away(step);
+            let removed = self.take_away(&name(step));
             removed.with_context(|| format!("cannot replace `{}`", folder.display()))?;
         }
-        sync(&unfinished)?;
-        fs::rename(&unfinished, &folder)
+        sync(unfinished)?;
+        fs::rename(unfinished, &folder)
             .with_context(|| format!("cannot give the checkpoint its name `{}`", folder.display()))?;
         sync(&self.path)?;
         Ok(Place::Folder(folder))
     }
 
-    fn abandon(&self, step: u64) {
+    fn abandon(&self, begun: &Place, _step: u64) {
         // What cannot be removed now is removed when the next one is begun.
-        let _ = fs::remove_dir_all(self.unfinished(step));
+        let _ = begun.folder().map(fs::remove_dir_all);
     }
 
     fn remove(&self, step: u64) -> Result<()> {
-        self.take_away(step).with_context(|| self.cannot("remove old checkpoints in"))
+        self.take_away(&name(step)).with_context(|| self.cannot("remove old checkpoints in"))
     }
 
     fn remove_unfinished(&self) -> Result<()> {
@@ -182,5 +189,49 @@ impl Sink for NewFile {
     fn finish(mut self: Box<Self>) -> Result<()> {
         let written = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         written.with_context(|| format!("cannot write `{}`", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    const FILES: [&str; 3] = ["one", "two", "three"];
+
+    /// Another rank removes what is unfinished at that very moment, as one does that saves what a lost rank has left.
+    #[test]
+    fn what_gets_its_name_while_others_remove_what_is_unfinished_has_all_of_its_files() {
+        const RACES: u64 = 400;
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (Folder::new(folder.path()), Folder::new(folder.path()));
+        let written = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..RACES {
+                    written.wait();
+                    theirs.remove_unfinished().unwrap();
+                }
+            });
+            for step in 1..=RACES {
+                let begun = ours.begin(step).unwrap();
+                let within = Folder::new(begun.folder().unwrap());
+                let write = |file: &&str| within.create(file, 0).and_then(Sink::finish);
+                let files = FILES.iter().try_for_each(write);
+                written.wait();
+                if files.and_then(|()| ours.appear(&begun, step, "{}")).is_err() {
+                    ours.abandon(&begun, step);
+                }
+            }
+        });
+        let named = ours.steps().unwrap();
+        println!("{} of {RACES} got their names", named.len());
+        for &step in &named {
+            let files = Folder::new(&folder.path().join(name(step))).files().unwrap();
+            assert_eq!(files.len(), FILES.len() + 1, "step {step}: {files:?}");
+        }
+        assert!(!named.is_empty());
     }
 }

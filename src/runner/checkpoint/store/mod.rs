@@ -71,10 +71,10 @@ pub trait Store: Debug {
     ///
     /// # Errors
     /// The place cannot be written to.
-    fn appear(&self, step: u64, manifest: &str) -> Result<Place>;
+    fn appear(&self, begun: &Place, step: u64, manifest: &str) -> Result<Place>;
 
     /// What was begun will not be finished.
-    fn abandon(&self, step: u64);
+    fn abandon(&self, begun: &Place, step: u64);
 
     /// Removes a checkpoint: at once it is none any more.
     ///

@@ -134,15 +134,14 @@ impl Store for Bucket {
         Ok(self.place.join(&name(step)))
     }
 
-    fn appear(&self, step: u64, manifest: &str) -> Result<Place> {
-        let place = self.place.join(&name(step));
+    fn appear(&self, begun: &Place, step: u64, manifest: &str) -> Result<Place> {
         let key = self.key(&format!("{}/{MANIFEST}", name(step)));
         let put = self.client.put(&key, manifest.as_bytes().to_vec());
-        put.map_err(|error| self.client.failed("write", &place.join(MANIFEST), error))?;
-        Ok(place)
+        put.map_err(|error| self.client.failed("write", &begun.join(MANIFEST), error))?;
+        Ok(begun.clone())
     }
 
-    fn abandon(&self, step: u64) {
+    fn abandon(&self, _begun: &Place, step: u64) {
         // What cannot be removed now is removed when the next one is begun. One whose manifest may have come all the same loses it.
         let _ = self.all().and_then(|all| self.take_away(step, &all));
     }
