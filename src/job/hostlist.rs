@@ -47,12 +47,11 @@ fn split(list: &str) -> Result<Vec<&str>, String> {
 
 /// `rack[1-2]n[01-03]`: the last brackets count fastest.
 fn expand_one(part: &str) -> Result<Vec<String>, String> {
-    let Some((prefix, rest)) = part.split_once('[') else {
-        return match part.contains(char::is_whitespace) {
-            true => Err(format!("`{part}` is not the name of a host")),
-            false => Ok(vec![part.into()]),
-        };
-    };
+    let (prefix, rest) = part.split_once('[').map_or((part, None), |(prefix, rest)| (prefix, Some(rest)));
+    if prefix.contains(char::is_whitespace) {
+        return Err(format!("`{part}` is not the name of a host"));
+    }
+    let Some(rest) = rest else { return Ok(vec![part.into()]) };
     let Some((ranges, suffix)) = rest.split_once(']') else { return Err("its brackets do not match".into()) };
     let suffixes = if suffix.is_empty() { vec![String::new()] } else { expand_one(suffix)? };
     let numbers = numbers(ranges)?;
@@ -107,6 +106,7 @@ mod tests {
         let refused = |list| expand(list).expect_err("no list");
         assert_eq!(refused(""), "a name in it is empty");
         assert_eq!(refused("a,,b"), "a name in it is empty");
+        assert_eq!(refused("0 [0]"), "`0 [0]` is not the name of a host");
         assert_eq!(refused("n[1-3"), "its brackets do not match");
         assert_eq!(refused("n1-3]"), "its brackets do not match");
         assert_eq!(refused("n[[1]]"), "its brackets do not match");
