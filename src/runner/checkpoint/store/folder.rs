@@ -229,7 +229,9 @@ mod tests {
                 }
             });
             for step in 1..=RACES {
-                save(&ours, step, || drop(written.wait()));
+                save(&ours, step, || {
+                    written.wait();
+                });
             }
         });
         save(&ours, RACES + 1, || {});
