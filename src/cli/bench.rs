@@ -12,7 +12,7 @@ use super::{job, logs, spawn, stdout};
 use crate::files;
 use crate::job::{Job, Resolved, Training};
 use crate::rpc::{Mesh, MeshConfig, Token, Transports};
-use crate::runner::launch::{self, Forked};
+use crate::runner::launch::{self, Forked, Grace};
 use crate::runner::{call_times, collective_times, devices, libtorch, one_process};
 use crate::topology::{Rank, WorldSize};
 
@@ -90,7 +90,7 @@ fn rpc(args: &BenchRpcArgs, look: logs::Wanted) -> Result<u8, Failure> {
     let token = Token::random();
     let local = match launch::fork_ranks(names.clone(), Some(listen))? {
         Forked::Parent(supervisor) => {
-            return spawn::supervise(supervisor, names, (Duration::from_secs(5), None), look);
+            return spawn::supervise(supervisor, names, Grace::to_end(Duration::from_secs(5)), look);
         }
         Forked::Rank(local) => local,
     };
@@ -117,7 +117,7 @@ fn collectives(args: &BenchCollectivesArgs, look: logs::Wanted) -> Result<u8, Fa
     let names: Vec<String> = (0..args.world_size).map(|rank| format!("rank{rank}")).collect();
     let local = match launch::fork_ranks(names.clone(), None)? {
         Forked::Parent(supervisor) => {
-            return spawn::supervise(supervisor, names, (Duration::from_secs(5), None), look);
+            return spawn::supervise(supervisor, names, Grace::to_end(Duration::from_secs(5)), look);
         }
         Forked::Rank(local) => local,
     };

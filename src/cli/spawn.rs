@@ -16,7 +16,7 @@ use super::watching::Watching;
 use super::{going_on, job, logs, restarts};
 use crate::job::{Job, Place, Resolved};
 use crate::rpc::{Cause, JoinError, Token};
-use crate::runner::launch::{self, Forked, LaunchError, LocalRank, Supervisor, worst};
+use crate::runner::launch::{self, Forked, Grace, LaunchError, LocalRank, Supervisor, worst};
 use crate::runner::progress::{Board, Reporter};
 use crate::runner::rank::{RankError, RankStart, Report, rank_name, run_rank};
 use crate::runner::training::KeptIn;
@@ -132,7 +132,7 @@ pub fn in_world(
     let names: Vec<String> = job.cluster.world_size.ranks().map(|rank| rank_name(job, rank)).collect();
     let local = match launch::fork_ranks(names.clone(), Some(socket))? {
         Forked::Parent(supervisor) => {
-            let code = supervise(supervisor, names, patience(job), look)?;
+            let code = supervise(supervisor, names, grace(job), look)?;
             if code != DONE && keeps_folder {
                 eprintln!("{}", recorded_in(&kept_in.folder));
                 going_on::say(code, job, kept_in.folder.path());
@@ -170,23 +170,25 @@ fn say_what_is_trained(name: &str) {
     }
 }
 
-/// How long the ranks of a job have to end when one has failed, and how much longer when they save what they have come to.
-pub fn patience(job: &Job) -> (Duration, Option<Duration>) {
-    // A rank needs this long to find another one lost, and a little more to end in order, with what it saves.
-    let saving = job.saves_after_loss().unwrap_or_default();
-    (job.cluster.lost_after + Duration::from_secs(3) + saving, job.saves_within())
+/// How long the ranks of a job have to end.
+pub fn grace(job: &Job) -> Grace {
+    Grace {
+        // A rank needs this long to find another one lost, and a little more to end in order.
+        ends: job.cluster.lost_after + Duration::from_secs(3),
+        saves_after_loss: job.saves_after_loss().unwrap_or_default(),
+        saves_when_stopped: job.saves_within(),
+    }
 }
 
-/// The parent's part, until all ranks have ended. `grace`: how long they have to end when one has failed; `saves`: so much longer
-/// they may take when they save what they have come to.
+/// The parent's part, until all ranks have ended.
 pub fn supervise(
     supervisor: Supervisor,
     names: Vec<String>,
-    (grace, saves): (Duration, Option<Duration>),
+    grace: Grace,
     look: logs::Wanted,
 ) -> Result<u8, Failure> {
     let board = Board::new(names, look.look());
-    let code = supervisor.supervise(&board, grace, saves).map_err(anyhow::Error::from)?;
+    let code = supervisor.supervise(&board, grace).map_err(anyhow::Error::from)?;
     if let Err(error) = board.finish() {
         eprintln!("error: cannot write to stdout: {error}");
         return Ok(worst(code, FAILED));

@@ -35,7 +35,7 @@ use children::{Child, Children, ParentPipes};
 pub use commands::{RankCommand, start_commands};
 use signals::only_user_1;
 pub use signals::was_stopped;
-pub use supervise::Supervisor;
+pub use supervise::{Grace, Supervisor};
 pub use verdict::{DONE, FAILED, INTERRUPTED, LOST, TERMINATED, USAGE, worst};
 
 /// Who this process is after [`fork_ranks`].

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::unistd::{Pid, getpid};
-use pstrain::runner::launch::{Forked, LocalRank, bind_master, fork_ranks};
+use pstrain::runner::launch::{Forked, Grace, LocalRank, bind_master, fork_ranks};
 use pstrain::runner::progress::{Board, ColorChoice, Look, Mode, Reporter};
+
+use crate::support::eventually;
 
 /// The variable that names the case.
 pub const CASE: &str = "PSTRAIN_TEST_LAUNCH";
@@ -53,7 +55,7 @@ pub fn launch(case: &str) -> ExitCode {
             assert_eq!(look.mode, Mode::Plain);
             let board = Board::new(names, look);
             let grace = if std::env::var_os(LONG_GRACE).is_some() { 2 * PATIENCE } else { GRACE };
-            ExitCode::from(supervisor.supervise(&board, grace, None).expect("supervise"))
+            ExitCode::from(supervisor.supervise(&board, Grace::to_end(grace)).expect("supervise"))
         }
         Forked::Rank(rank) => ExitCode::from(be_rank(case, rank, address)),
     }
@@ -235,11 +237,7 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 fn wait_until_gone(pids: &[Pid]) {
-    let start = Instant::now();
-    while !pids.iter().all(|&pid| is_gone(pid)) {
-        assert!(start.elapsed() < PATIENCE, "still there: {pids:?}");
-        std::thread::yield_now();
-    }
+    eventually("they are gone", || pids.iter().all(|&pid| is_gone(pid)));
 }
 
 fn signal(child: &Child, signal: Signal) {

@@ -170,6 +170,6 @@ impl World<'_> {
             RankCommand { rank: one.rank, name: name.clone(), command, input }
         });
         let supervisor = start_commands(commands.collect())?;
-        spawn::supervise(supervisor, names, spawn::patience(job), look)
+        spawn::supervise(supervisor, names, spawn::grace(job), look)
     }
 }

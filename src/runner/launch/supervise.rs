@@ -37,6 +37,24 @@ pub struct Supervisor {
     children: Children,
 }
 
+/// How long the other ranks may go on when one has failed, or when all were told to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace {
+    /// To notice and end by themselves, which should be longer than it takes them to find a lost rank.
+    pub ends: Duration,
+    /// So much longer where those that are left save what a lost rank has left, once anything has been trained.
+    pub saves_after_loss: Duration,
+    /// So much longer after a signal, when they save what they have come to; None: they don't.
+    pub saves_when_stopped: Option<Duration>,
+}
+
+impl Grace {
+    /// For ranks that save nothing.
+    pub fn to_end(ends: Duration) -> Grace {
+        Grace { ends, saves_after_loss: Duration::ZERO, saves_when_stopped: None }
+    }
+}
+
 enum Event {
     Stdout(Vec<u8>),
     Stderr(usize, Vec<u8>),
@@ -51,12 +69,11 @@ impl Supervisor {
     /// Returns the worst of the ranks' exit codes when all have ended. Shows on `board` what they write and report.
     ///
     /// SIGUSR1 is passed on. SIGINT, SIGTERM and SIGHUP are passed on, once for those that come together; a later one kills the
-    /// ranks. When a rank fails, the others have `grace` to notice and end by themselves, which should be longer than it takes
-    /// them to find a lost rank; so they have after a signal, and the time that they take to save: `saves`.
+    /// ranks. When a rank fails, and after a signal, those that are still there behind their `grace` are killed.
     ///
     /// # Errors
     /// When the system gives no event loop or signal handler; the ranks are killed then.
-    pub fn supervise(self, board: &Board, grace: Duration, saves: Option<Duration>) -> io::Result<u8> {
+    pub fn supervise(self, board: &Board, grace: Grace) -> io::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let (sender, events) = mpsc::channel(QUEUED);
@@ -64,7 +81,7 @@ impl Supervisor {
             let signals = signals::handled()?;
             read_all(&mut children, &sender)?;
             drop(sender); // the readers' clones tell when all pipes are closed
-            let mut watch = Watch::new(children, board, grace, saves);
+            let mut watch = Watch::new(children, board, grace);
             watch.run(events, signals).await;
             Ok(watch.worst)
         })
@@ -75,8 +92,9 @@ impl Supervisor {
 struct Watch<'a> {
     children: Children,
     board: &'a Board,
-    grace: Duration,
-    saves: Option<Duration>,
+    grace: Grace,
+    /// A rank has told of training: there may be something to save.
+    trained: bool,
     worst: u8,
     interrupted: bool,
     requests: Requests,
@@ -99,12 +117,12 @@ impl Deadline {
 }
 
 impl Watch<'_> {
-    fn new(children: Children, board: &Board, grace: Duration, saves: Option<Duration>) -> Watch<'_> {
+    fn new(children: Children, board: &Board, grace: Grace) -> Watch<'_> {
         Watch {
             children,
             board,
             grace,
-            saves,
+            trained: false,
             worst: verdict::DONE,
             interrupted: false,
             requests: Requests::default(),
@@ -143,11 +161,14 @@ impl Watch<'_> {
         }
     }
 
-    fn show(&self, event: Event) {
+    fn show(&mut self, event: Event) {
         match event {
             Event::Stdout(line) => self.board.result(&line),
             Event::Stderr(nth, line) => self.board.log(nth, &line),
-            Event::Progress(nth, update) => self.board.update(nth, &update),
+            Event::Progress(nth, update) => {
+                self.trained |= matches!(update, Update::Training(_) | Update::Serving { .. });
+                self.board.update(nth, &update);
+            }
         }
     }
 
@@ -182,7 +203,8 @@ impl Watch<'_> {
             self.board.ended(nth, &end.to_string());
         }
         if code != verdict::DONE && self.deadline.is_none() {
-            self.deadline = Some(Deadline::after(self.grace, format!("{name} {end}")));
+            let saves = if self.trained { self.grace.saves_after_loss } else { Duration::ZERO };
+            self.deadline = Some(Deadline::after(self.grace.ends + saves, format!("{name} {end}")));
         }
     }
 
@@ -193,11 +215,11 @@ impl Watch<'_> {
             Request::Kill => return self.kill(),
         }
         self.interrupted = true;
-        self.board.note(match self.saves {
+        self.board.note(match self.grace.saves_when_stopped {
             None => "interrupted: the ranks are ending; once more kills them",
             Some(_) => "interrupted: a checkpoint is saved, then the ranks end; once more kills them",
         });
-        let within = self.saves.unwrap_or_default() + self.grace;
+        let within = self.grace.saves_when_stopped.unwrap_or_default() + self.grace.ends;
         self.deadline = Some(Deadline::after(within, "the interrupt"));
         self.signal(signal);
     }

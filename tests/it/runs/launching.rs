@@ -269,6 +269,8 @@ fn a_machine_that_is_not_reached_ends_all_as_a_lost_rank() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("[trainer2] no route to host"), "{said}");
     assert!(said.contains("error: trainer2 (rank 2) was not reached, or not any more"), "{said}");
+    // They have trained nothing: nobody waits until it would have been saved.
+    assert!(said.contains("server0, trainer1: still running 4 s after trainer2 was not reached"), "{said}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::checkpoints::{begin, finished, last_step, trained};
+use super::checkpoints::{SMALL, begin, finished, last_step, trained};
 use crate::program::*;
 use crate::support::{eventually, times};
 
@@ -95,7 +95,7 @@ fn ranks_that_are_started_one_by_one_go_on_together() {
             let mut command = pstrain(folder.path());
             command.args(["run", "job.toml", "--rank", rank, "--master-port", &port]);
             command.args(["--run-dir", "RUN", "--resume", "auto"]);
-            start(command.args(settings.iter().flat_map(|setting| ["--set", setting])))
+            start(command.args([SMALL].iter().chain(&settings).flat_map(|setting| ["--set", setting])))
         })
     };
     let [server, mut trainer] = attempt();
@@ -164,7 +164,7 @@ fn with_disk(folder: &Path, options: &str, settings: &[&str]) -> Option<Output> 
         return None;
     }
     let settings = [&ROUNDS[..], &["checkpoint.to=disk"], settings].concat();
-    let job = begin(folder, &settings, &["--run-dir", "RUN"]);
+    let job = spawn_with(folder, None, &settings, &["--run-dir", "RUN"]);
     let mut command = clean("unshare", folder);
     command.args(alone).args(["sh", "-c", &format!("{mount} && exec \"$@\""), "sh"]);
     Some(finish(command.arg(job.get_program()).args(job.get_args())))

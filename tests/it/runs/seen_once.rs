@@ -177,7 +177,8 @@ fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
     for (round, way) in (0..).zip(ways).filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();
         write_job(folder.path());
-        let settings = [way, &["train.batch_size=1", "optimizer.lr=0.25"]].concat();
+        let settings =
+            [way, &["train.batch_size=1", "optimizer.lr=0.25", "checkpoint.every_steps=70"]].concat();
         let launcher = start(&mut run(folder.path(), "RUN", &settings, &["--restarts", "9"]));
         // Another rank each time, with more behind it that has to be found again.
         eventually("checkpoints", || finished(folder.path()).len() > round);
