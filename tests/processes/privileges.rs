@@ -34,7 +34,14 @@ fn a_copy_with_rights_of_its_own_does_not_start() {
         fs::set_permissions(&copy, fs::Permissions::from_mode(bits)).unwrap();
         let mut command = Command::new(&copy);
         command.args(["spawn", "--run-dir", "RUN"]).current_dir(folder.path()).env_remove("LD_PRELOAD");
-        let output = within(later(move || command.stdin(Stdio::null()).output().unwrap()));
+        // A process that another test forks just then has the copy open for writing until it runs its own program.
+        let run = move || loop {
+            match command.stdin(Stdio::null()).output() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::yield_now(),
+                output => break output.unwrap(),
+            }
+        };
+        let output = within(later(run));
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.starts_with("error: this program has rights that whoever starts it has not"), "{said}");
@@ -98,7 +105,7 @@ fn rank(folder: &Path, user: u32, port: u16, number: u32) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pstrain"));
     command.args(["run", "../job.toml", "--run-dir", "RUN", "--world-size", "3"]);
     command.args(["--rank", &number.to_string(), "--master-port", &port.to_string()]);
-    command.args(["--set", "cluster.join_timeout_ms=6000", "--set", "train.steps=1"]);
+    command.args(["--set", "cluster.join_timeout_ms=12000", "--set", "train.steps=1"]);
     command.env_remove("LD_PRELOAD").env_remove("HOME").env_remove("XDG_CACHE_HOME").env("NO_COLOR", "1");
     command.uid(user).gid(user).current_dir(&own);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

@@ -102,22 +102,22 @@ fn check_counts_the_steps_that_the_data_give_and_finds_a_schedule_that_is_longer
     let plan = stdout(&output);
     let (_, rate) = plan.split_once("learning rate, ").expect("the plan is told all the same");
     insta::assert_snapshot!(rate, @r"
-    over the 384 steps of a trainer
+    over the 288 steps of a trainer
       multi_step, behind a warm-up of 5 steps, from 0.0015
-      0.0015 | ''
+      0.0015 |  ''
+             | .
              |
              |
              |
              |
              |
-             |
-           0 |.  '''''''''''''''''''''''''''''''''''''''''''''''''''''''''
-              step 1                                                   384
-      0 in step 1, 0.0015 in step 6, 0.00015 in step 384
+           0 |.   ''''''''''''''''''''''''''''''''''''''''''''''''''''''''
+              step 1                                                   288
+      0 in step 1, 0.0015 in step 6, 0.00015 in step 288
     ");
     insta::assert_snapshot!(stderr(&output), @r"
-    error: job `job.toml`: `optimizer.schedule` needs at least 1,501 steps (`milestones`) behind the 5 of its warm-up, and a trainer takes 384 steps
-      hint: change `milestones` so that 379 steps are enough, or train for longer
+    error: job `job.toml`: `optimizer.schedule` needs at least 1,501 steps (`milestones`) behind the 5 of its warm-up, and a trainer takes 288 steps
+      hint: change `milestones` so that 283 steps are enough, or train for longer
     ");
     let said = refused(folder.path(), Some("job.toml"), &[schedule], 2);
     assert_eq!(said, stderr(&output), "spawn says the same before any rank starts");
