@@ -1,4 +1,4 @@
-//! A DLRM, two towers, a diamond and a ConvNet, each under many placements, of which a third run by default. Real processes.
+//! A DLRM, two towers, a diamond and a ConvNet, each under many placements, of which a part runs by default. Real processes.
 
 use std::fs;
 
