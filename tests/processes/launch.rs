@@ -11,8 +11,6 @@ use nix::unistd::{Pid, getpid};
 use pstrain::runner::launch::{Forked, Grace, LocalRank, bind_master, fork_ranks};
 use pstrain::runner::progress::{Board, ColorChoice, Look, Mode, Reporter};
 
-use crate::support::eventually;
-
 /// The variable that names the case.
 pub const CASE: &str = "PSTRAIN_TEST_LAUNCH";
 /// No test waits longer.
@@ -237,7 +235,11 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 fn wait_until_gone(pids: &[Pid]) {
-    eventually("they are gone", || pids.iter().all(|&pid| is_gone(pid)));
+    let start = Instant::now();
+    while !pids.iter().all(|&pid| is_gone(pid)) {
+        assert!(start.elapsed() < PATIENCE, "still there: {pids:?}");
+        std::thread::yield_now();
+    }
 }
 
 fn signal(child: &Child, signal: Signal) {

@@ -38,14 +38,8 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
     let rank = |rank: &str| {
         let mut command = pstrain(folder);
         command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
-        command.args([
-            "--set",
-            "train.epochs=100000",
-            "--set",
-            "cluster.lost_after_ms=2000",
-            "--set",
-            "log.every=1",
-        ]);
+        let settings = ["train.epochs=100000", "cluster.lost_after_ms=2000", "log.every=1"];
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         start(&mut command)
     };
     let world = ["0", "1", "2", "3"].map(rank).into();
