@@ -8,8 +8,10 @@ PREFIX ?= /usr/local
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
 
-# Builds the program once more, with assertions (Cargo.toml). Tests run side by side: none of OpenMP's threads spins.
+# Builds the program once more, with assertions (Cargo.toml). Tests run side by side: none of OpenMP's threads spins. Some
+# only wait, so there is one more than cores.
 test: export OMP_WAIT_POLICY ?= passive
+test: export RUST_TEST_THREADS ?= 3
 test: setup
 	cargo test --workspace --quiet
 	cargo test --manifest-path tests/schema/Cargo.toml --target-dir $(TARGET_DIR)/schema --quiet

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::checkpoints::{begin, checkpoints, last_step, trained};
+use super::small::{begin, checkpoints, last_step, trained};
 use crate::program::*;
 use crate::support::{eventually, runs_by_default};
 

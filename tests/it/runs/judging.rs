@@ -6,6 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use super::shipped_jobs::shipped;
+use super::small::SMALL;
 use crate::program::*;
 use crate::support::runs_by_default;
 
@@ -22,8 +23,7 @@ fn train_unevenly(folder: &Path, settings: &[&str]) -> Output {
 }
 
 fn train(folder: &Path, settings: &[&str]) -> Output {
-    let all: Vec<&str> = FOUR.iter().chain(settings).copied().collect();
-    finish(&mut spawn(folder, None, &all))
+    finish(&mut spawn(folder, None, &[&FOUR[..], &[SMALL], settings].concat()))
 }
 
 /// `pstrain eval` or another, of the run of `folder`.
@@ -412,7 +412,7 @@ fn the_rents_of_the_shipped_table_are_learnt_and_judged_again() {
 #[test]
 fn finetuning_leaves_what_is_frozen_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    assert_code(&train(folder.path(), &["train.steps=10"]), 0);
+    assert_code(&finish(&mut spawn(folder.path(), None, &["train.steps=10"])), 0);
     let start = folder.path().join("start.safetensors");
     std::fs::copy(model(folder.path()), &start).unwrap();
     let weights = format!("modules.net.weights={start:?}");

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use super::small::SMALL;
 use crate::program::*;
 use crate::support::{eventually, regression, runs_by_default, times};
 use nix::sys::signal::{Signal, kill};
@@ -39,7 +40,8 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
         let mut command = pstrain(folder);
         command.args(["run", "job.toml", "--rank", rank, "--master-port", &port, "--run-dir", "RUN"]);
         let settings = ["train.epochs=100000", "cluster.lost_after_ms=2000", "log.every=1"];
-        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        let small = job.contains("name = \"digits_ps\"").then_some(SMALL);
+        command.args(settings.into_iter().chain(small).flat_map(|setting| ["--set", setting]));
         start(&mut command)
     };
     let world = ["0", "1", "2", "3"].map(rank).into();
@@ -50,7 +52,7 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
 /// Training is under way once so many trainers have logged some steps.
 fn wait_for_steps(folder: &Path, trainers: usize) {
     wait_for_metrics(folder, |metrics| {
-        let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 20;
+        let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 5;
         (0..4).filter(under_way).count() >= trainers
     });
 }

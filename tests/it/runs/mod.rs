@@ -24,6 +24,7 @@ mod replicas;
 mod restarted;
 mod seen_once;
 mod shipped_jobs;
+mod small;
 mod standstill;
 mod starting;
 mod sweep;

@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::small::SMALL;
 use crate::fake_s3::{BUCKET, FakeS3, Fault, KEY_ID};
 use crate::program::*;
 use crate::support::eventually;
@@ -43,9 +44,9 @@ fn without_keys(command: &mut Command) {
     }
 }
 
-/// The built-in job in the run folder `RUN`, with checkpoints in the store.
+/// The built-in job with a smaller model in the run folder `RUN`, with checkpoints in the store.
 fn job(folder: &Path, store: &FakeS3, settings: &[&str], more: &[&str]) -> Command {
-    let mut command = spawn(folder, None, &[&[TO], settings].concat());
+    let mut command = spawn(folder, None, &[&[TO, SMALL], settings].concat());
     command.args(more);
     with_keys(&mut command, &store.endpoint(), 30_000);
     command
@@ -53,7 +54,7 @@ fn job(folder: &Path, store: &FakeS3, settings: &[&str], more: &[&str]) -> Comma
 
 /// The same, which goes on in the run folder.
 fn going_on(folder: &Path, store: &FakeS3, settings: &[&str], from: &str) -> Command {
-    let mut command = spawn_with(folder, None, &[&[TO], settings].concat(), &["--resume", from]);
+    let mut command = spawn_with(folder, None, &[&[TO, SMALL], settings].concat(), &["--resume", from]);
     with_keys(&mut command, &store.endpoint(), 30_000);
     command
 }
@@ -154,7 +155,7 @@ fn a_run_that_is_killed_goes_on_from_the_bucket_to_the_same_model() {
     let store = FakeS3::start();
     let [whole, killed, elsewhere] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let settings = ["train.consistency=bsp", "train.steps=100", "checkpoint.every_steps=10"];
-    assert_code(&finish(&mut spawn(whole.path(), None, &settings)), 0);
+    assert_code(&finish(&mut spawn(whole.path(), None, &[&[SMALL], &settings[..]].concat())), 0);
     let launcher = start(&mut job(killed.path(), &store, &settings, &[]));
     eventually("a checkpoint", || !store.checkpoints().is_empty());
     kill_all(&launcher);
@@ -212,7 +213,7 @@ fn those_in_a_bucket_are_listed_verified_and_exported() {
     // What the same steps make of it.
     let short = tempfile::tempdir().unwrap();
     let steps = format!("train.steps={step}");
-    assert_code(&finish(&mut spawn(short.path(), None, &[&ROUNDS[..], &[&steps]].concat())), 0);
+    assert_code(&finish(&mut spawn(short.path(), None, &[&[SMALL], &ROUNDS[..], &[&steps]].concat())), 0);
     let exported = tch::Tensor::read_safetensors(folder.path().join("last.safetensors")).unwrap();
     let saved = tch::Tensor::read_safetensors(model(short.path())).unwrap();
     assert_eq!(exported.len(), saved.len());

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::checkpoints::{SMALL, begin, finished, last_step, trained};
+use super::small::{SMALL, begin, finished, last_step, trained};
 use crate::program::*;
 use crate::support::{eventually, times};
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use tch::{Kind, Tensor};
 
-use super::checkpoints::{finished, last_step};
+use super::small::{finished, last_step};
 use crate::program::*;
 use crate::support::{eventually, runs_by_default};
 
-const SAMPLES: i64 = 2880;
+const SAMPLES: i64 = 1440;
 /// With the batch's size it makes the step of a row: of `n` samples together 2 / n.
 const JOB: &str = r#"
 [cluster]
@@ -25,7 +25,7 @@ place = "server"
 input = [1]
 input_dtype = "int64"
 weights = "zeros.safetensors"
-layers = [{ type = "embedding", num_embeddings = 2880, embedding_dim = 1 }, "flatten"]
+layers = [{ type = "embedding", num_embeddings = 1440, embedding_dim = 1 }, "flatten"]
 [data]
 root = "."
 plugin = "csv"
@@ -163,7 +163,7 @@ fn trainers_in_turns_go_on_to_the_same_bits() {
 }
 
 /// Only the rows of its own samples are written by a step: nothing else may be where nobody waits for anybody.
-const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=2880, embedding_dim=1, sparse=true}, \"flatten\"]";
+const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=1440, embedding_dim=1, sparse=true}, \"flatten\"]";
 
 /// Whatever is between a step and its update when a rank goes, no sample is in the model twice, and none is missing.
 #[test]

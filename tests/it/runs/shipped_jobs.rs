@@ -8,8 +8,8 @@ use nix::sys::signal::{Signal, kill};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::checkpoints::last_step;
 use super::judging::evaluated;
+use super::small::last_step;
 use crate::program::*;
 use crate::support::times;
 

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::small::SMALL;
 use crate::program::*;
 
 /// A few steps of the built-in digits in two ranks.
@@ -126,7 +127,7 @@ fn a_run_that_fails_is_told_with_its_reason_and_the_others_go_on() {
 #[test]
 fn those_that_fall_behind_are_stopped_where_they_fell_behind() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = ["train.epochs=6", "eval.every_epochs=1", "checkpoint.every_epochs=100"];
+    let settings = [SMALL, "train.epochs=6", "eval.every_epochs=1", "checkpoint.every_epochs=100"];
     let args = [
         "--grid",
         "optimizer.lr=0.002,1e-9,1e-10",
