@@ -6,7 +6,8 @@ use super::{JOB, folder_with, train};
 use crate::program::*;
 use crate::support::{regression, runs_by_default};
 
-const TWENTY: [&str; 2] = ["train.epochs=20", "optimizer.lr=0.2"];
+/// As many steps as it takes.
+const LEARNS: [&str; 3] = ["train.epochs=10", "train.batch_size=16", "optimizer.lr=0.4"];
 
 fn accuracy(summary: &Value) -> f64 {
     summary["eval"]["accuracy"].as_f64().unwrap()
@@ -24,7 +25,7 @@ fn two_trainers_learn_from_two_servers_in_every_consistency() {
         ["async", "bsp", "ssp", "hogwild", "sequential"].into_iter().filter(|_| runs_by_default())
     {
         let word = format!("train.consistency={consistency}");
-        let mut settings = vec![TWENTY[0], TWENTY[1], &word];
+        let mut settings = [&LEARNS[..], &[&word]].concat();
         settings.extend(["train.staleness=2"].iter().filter(|_| consistency == "ssp"));
         let (_, summary) = train(JOB, &settings);
         assert!(accuracy(&summary) >= 0.88, "{consistency}: {summary}");
@@ -38,7 +39,7 @@ fn filters_move_fewer_bytes_and_learn_as_well() {
     let shares = [("fp16", 0.51), ("bf16", 0.51), ("int8", 0.27), ("top_k", 0.03)];
     for (filter, share) in shares.into_iter().filter(|_| runs_by_default()) {
         let filter = format!("pull_push.filter={filter}");
-        let (_, summary) = train(JOB, &[&TWENTY[..], &[&filter]].concat());
+        let (_, summary) = train(JOB, &[&LEARNS[..], &[&filter]].concat());
         assert!(accuracy(&summary) >= 0.88, "{filter}: {summary}");
         assert!(share_moved(&summary) < share, "{filter}: {summary}");
     }
@@ -50,7 +51,7 @@ fn local_steps_and_a_filter_learn_together() {
         ["train.consistency=async", "train.consistency=bsp"].into_iter().filter(|_| runs_by_default())
     {
         let settings = ["train.local_steps=4", "pull_push.filter=int8", "optimizer.lr=0.1", consistency];
-        let (_, summary) = train(JOB, &[&["train.epochs=20"], &settings[..]].concat());
+        let (_, summary) = train(JOB, &[&["train.epochs=10"], &settings[..]].concat());
         assert!(accuracy(&summary) >= 0.88, "{consistency}: {summary}");
     }
 }
