@@ -52,7 +52,7 @@ fn start_world(folder: &Path, job: &str, trainers: usize) -> Vec<Child> {
 /// Training is under way once so many trainers have logged some steps.
 fn wait_for_steps(folder: &Path, trainers: usize) {
     wait_for_metrics(folder, |metrics| {
-        let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 5;
+        let under_way = |rank: &u32| metrics.matches(&format!("\"rank\":{rank},")).count() > 20;
         (0..4).filter(under_way).count() >= trainers
     });
 }
