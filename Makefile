@@ -3,7 +3,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 PREFIX ?= /usr/local
 
-.PHONY: run test test-all setup build docs install wheel test-wheel deb lint lint-text lint-code lint-docs lint-plugins bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters test-page
+.PHONY: run test test-all setup setup-packages setup-libtorch setup-plugins build docs install wheel test-wheel deb lint lint-text lint-code lint-docs lint-plugins bench interop gpu-check mpi nccl test-mpi test-launchers test-exporters test-page
 
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
@@ -47,8 +47,16 @@ test-wheel: wheel
 deb: setup
 	@scripts/build-deb
 
-setup:
-	@scripts/setup
+# With --jobs=2 libtorch is fetched while the plug-ins are built.
+setup: setup-libtorch setup-plugins
+
+setup-packages:
+	@scripts/setup-packages
+
+setup-libtorch: setup-packages
+	@scripts/setup-libtorch
+
+setup-plugins: setup-packages
 	@scripts/build-plugins
 
 lint: lint-text lint-code lint-docs lint-plugins
