@@ -101,12 +101,13 @@ fn use_model(
     started: Instant,
     tell: impl FnOnce(&Summary) -> anyhow::Result<()>,
 ) -> Result<u8, Failure> {
+    // Before there is a folder: the program that it starts again knows of none.
+    libtorch::ensure().map_err(Failure::usage)?;
+    limits::check(&resolved.job, None).map_err(Failure::usage)?;
     let scratch = files::temporary_folder(&std::env::temp_dir()).context("a folder for what is recorded");
     let scratch = scratch.map_err(Failure::from)?;
     let (folder, job_text) = (RunFolder::at(scratch.path()), resolved.toml.clone());
     let kept_in = KeptIn { folder, job_text, resumed: None };
-    libtorch::ensure().map_err(Failure::usage)?;
-    limits::check(&resolved.job, None).map_err(Failure::usage)?;
     let listen = Listen::anywhere(&resolved.job)?;
     let world = World { resolved, kept_in, keeps_folder: false, look, started };
     let parent = std::process::id();

@@ -26,10 +26,18 @@ fn train(folder: &Path, settings: &[&str]) -> Output {
     finish(&mut spawn(folder, None, &[&FOUR[..], &[SMALL], settings].concat()))
 }
 
-/// `pstrain eval` or another, of the run of `folder`.
+/// `pstrain eval` or another, of the run of `folder`. What it records in a folder for temporary files is gone at its end; the
+/// built-in data set stays there.
 fn use_model(folder: &Path, args: &[&str]) -> Output {
-    let (command, options) = args.split_first().unwrap();
-    finish(pstrain(folder).arg(command).arg("RUN").args(["--master-port", "0"]).args(options))
+    let (name, options) = args.split_first().unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = pstrain(folder);
+    command.arg(name).arg("RUN").args(["--master-port", "0"]).args(options).env("TMPDIR", temporary.path());
+    let output = finish(&mut command);
+    let data_set = format!("pstrain-{}", nix::unistd::getuid());
+    let left = std::fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.filter(|name| *name != *data_set).collect::<Vec<_>>(), [""; 0], "{args:?}");
+    output
 }
 
 pub fn evaluated(folder: &Path, options: &[&str]) -> Value {
@@ -210,11 +218,14 @@ fn epochs_of_different_lengths_are_no_place_to_meet_for_trainers_that_keep_toget
     let settings = ["train.consistency=\"ssp\"", "train.staleness=3", "eval.every_epochs=1"];
     let output = train_unevenly(folder.path(), &settings);
     assert_code(&output, 2);
-    let said: Vec<String> = stderr(&output)
-        .lines()
-        .filter_map(|line| line.split_once("] "))
-        .map(|(_, said)| said.to_owned())
-        .filter(|said| said.contains("error") || said.contains("hint"))
+    // Each trainer finds it out, so their lines may stand between one another.
+    let told = stderr(&output);
+    let lines: Vec<(&str, &str)> = told.lines().filter_map(|line| line.split_once("] ")).collect();
+    let (first, _) = lines.iter().find(|(_, said)| said.contains("error")).unwrap();
+    let said: Vec<&str> = lines
+        .iter()
+        .filter(|(rank, said)| rank == first && (said.contains("error") || said.contains("hint")))
+        .map(|(_, said)| *said)
         .take(2)
         .collect();
     insta::assert_snapshot!(said.join("\n"), @r#"
