@@ -95,6 +95,12 @@ pub fn wait(child: Child) -> Output {
     output
 }
 
+/// To a process that nobody has waited for.
+#[track_caller]
+pub fn send_signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).expect("it has not been waited for");
+}
+
 /// The processes of the ranks that `spawn` has started, in their order.
 #[track_caller]
 pub fn ranks_of(launcher: &Child) -> Vec<Pid> {

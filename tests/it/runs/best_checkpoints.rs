@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::small::{begin, checkpoints, last_step, trained};
@@ -126,7 +125,7 @@ fn a_trainer_that_waited_in_a_validation_goes_on_in_it() {
     eventually("the other trainer's validation", || {
         stdout(&finish(pstrain(folder.path()).args(["doctor", "RUN"]))).contains("validating")
     });
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     kill(first, Signal::SIGCONT).unwrap();
     assert_code(&wait(launcher), 143);
     let last = checkpoints(folder.path()).pop().unwrap();

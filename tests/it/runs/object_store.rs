@@ -416,7 +416,7 @@ fn a_run_that_is_stopped_waits_for_a_store_no_longer_than_its_grace() {
     let launcher = start(&mut job(folder.path(), &store, &settings, &[]));
     wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 5);
     let began = std::time::Instant::now();
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     let output = wait(launcher);
     // The store would have been waited for for 30 s.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
@@ -468,7 +468,7 @@ impl Moto {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.server.id().cast_signed()), signal).unwrap();
+        send_signal(&self.server, signal);
     }
 }
 

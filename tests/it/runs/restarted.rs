@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::small::{SMALL, begin, finished, last_step, trained};
 use crate::program::*;
@@ -57,7 +56,7 @@ fn a_signal_ends_the_pause_before_the_next_attempt() {
         said.find(|line| line.contains(&format!("attempt {attempt} of 10 begins")))
             .expect("the next attempt");
     }
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     assert_eq!(launcher.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
 }
 
@@ -74,7 +73,7 @@ fn a_job_that_is_stopped_when_it_has_lost_a_rank_does_not_begin_again() {
     kill(ranks[1], Signal::SIGSTOP).unwrap();
     kill(ranks[3], Signal::SIGKILL).unwrap();
     said.find(|line| line.contains("(rank 3) was killed")).expect("the lost rank");
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     said.find(|line| line.contains("interrupted: the ranks are ending")).expect("what becomes of them");
     kill(ranks[1], Signal::SIGCONT).unwrap();
     let said = said.collect::<Vec<_>>().join("\n");

@@ -175,7 +175,7 @@ fn a_run_that_is_interrupted_or_fails_leaves_nothing_of_its_processes() {
     let run = Run::start(None, &[], &[1, 2, 3]);
     assert!(run.folder.path().join("RUN/flight/processes.jsonl").is_file());
     let Run { folder, launcher, .. } = run;
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGINT).unwrap();
+    send_signal(&launcher, Signal::SIGINT);
     assert_code(&wait(launcher), 130);
     assert!(!folder.path().join("RUN/flight").exists());
     let output = finish(pstrain(folder.path()).args(["doctor", "RUN"]));
@@ -209,7 +209,7 @@ fn replicas_that_wait_for_one_that_is_stopped_tell_of_the_collective() {
 fn a_spawn_that_is_asked_has_all_ranks_write_what_they_did() {
     let run = Run::start(None, &[], &[1, 2, 3]);
     assert!((0..4).all(|rank| run.record(rank).is_none()));
-    kill(Pid::from_raw(run.launcher.id().cast_signed()), Signal::SIGUSR1).unwrap();
+    send_signal(&run.launcher, Signal::SIGUSR1);
     crate::support::eventually("all ranks write", || (0..4).all(|rank| run.record(rank).is_some()));
     let trainer = run.record(1).unwrap();
     assert_eq!((&trainer["role"], &trainer["why"]), (&"trainer".into(), &"asked for".into()));

@@ -7,8 +7,7 @@ use std::process::{Command, Output};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::small::SMALL;
@@ -174,7 +173,7 @@ fn ctrl_c_ends_the_run_under_way_and_the_sweep_goes_on_later() {
     let grid = ["--grid", "optimizer.lr=0.002,0.001"];
     let child = start(&mut sweep(folder.path(), &settings, &grid));
     wait_for_steps(&folder.path().join("SWEEP"), "1-lr=0.002");
-    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    send_signal(&child, Signal::SIGINT);
     let output = wait(child);
     assert_code(&output, 130);
     let before = record(folder.path());

@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::small::{begin, checkpoints, finished, steps, trained};
@@ -102,7 +101,7 @@ fn they_are_made_by_epochs_and_by_seconds() {
         ["train.consistency=bsp", "train.epochs=100000", "checkpoint.every_seconds=1", "checkpoint.keep=9"];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
     eventually("two checkpoints", || finished(folder.path()).len() > 1);
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     assert_code(&wait(launcher), 143);
     let made = |one: &PathBuf| fs::metadata(one.join("manifest.json")).unwrap().modified().unwrap();
     let [first, second, ..] = &checkpoints(folder.path())[..] else { panic!("two of them") };
@@ -209,7 +208,7 @@ fn runs_are_listed_with_what_has_become_of_them() {
     wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 5);
     assert_eq!(state("RUN").unwrap(), "under_way");
     assert_eq!(state("BEFORE").unwrap(), "finished");
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGINT).unwrap();
+    send_signal(&launcher, Signal::SIGINT);
     assert_code(&wait(launcher), 130);
     assert_eq!(state("RUN").unwrap(), "ended_early");
     let text = stdout(&list(&[]));

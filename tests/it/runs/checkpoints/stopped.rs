@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::said;
 use crate::program::*;
@@ -21,7 +20,7 @@ fn a_run_that_is_stopped_is_saved_and_goes_on() {
     let stopped = |folder: &Path, settings: &[&str], signal: Signal, code: i32| {
         let launcher = start(&mut begin(folder, settings, &["--run-dir", "RUN"]));
         wait_for_metrics(folder, |metrics| metrics.lines().count() > 5);
-        kill(Pid::from_raw(launcher.id().cast_signed()), signal).unwrap();
+        send_signal(&launcher, signal);
         let output = wait(launcher);
         assert_code(&output, code);
         let text = said(&output, folder);
@@ -61,7 +60,7 @@ fn a_run_whose_last_checkpoint_cannot_be_saved_in_time_ends_without() {
         ["train.steps=20000", "checkpoint.every_seconds=600", "checkpoint.grace_ms=0", "log.every=10"];
     let launcher = start(&mut begin(folder.path(), &settings, &["--run-dir", "RUN"]));
     wait_for_metrics(folder.path(), |metrics| metrics.lines().count() > 5);
-    kill(Pid::from_raw(launcher.id().cast_signed()), Signal::SIGTERM).unwrap();
+    send_signal(&launcher, Signal::SIGTERM);
     let output = wait(launcher);
     assert_code(&output, 130);
     let text = said(&output, folder.path());
