@@ -129,6 +129,12 @@ pub fn wait_for_metrics(folder: &Path, holds: impl Fn(&str) -> bool) {
     }
 }
 
+/// What lies in a folder, in no order.
+#[track_caller]
+pub fn names_in(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

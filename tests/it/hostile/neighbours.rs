@@ -24,10 +24,6 @@ fn made(folder: &Path, mode: u32) -> PathBuf {
     folder.into()
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
-}
-
 fn libtorch() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(".deps/libtorch/lib").canonicalize().unwrap()
 }
@@ -55,10 +51,10 @@ fn without_a_home_nothing_is_loaded_from_a_folder_that_all_may_write() {
     command.args(LOADS).env_remove("HOME").env_remove("XDG_CACHE_HOME").env("TMPDIR", &shared);
     assert_code(&finish(&mut command), 0);
     // Data, which are compared to the byte each time, in a folder of this user alone; and no code.
-    for name in names(&shared) {
+    for name in names_in(&shared) {
         assert!(name.starts_with("pstrain-"), "{name}");
         assert_eq!(mode(&shared.join(&name)), 0o700);
-        assert_eq!(names(&shared.join(&name)), ["digits"]);
+        assert_eq!(names_in(&shared.join(&name)), ["digits"]);
     }
 }
 
@@ -68,7 +64,7 @@ fn the_cache_is_its_users_alone_whatever_the_umask() {
     let cache = folder.path().join("cache");
     assert_code(&with_umask(folder.path(), "002", &LOADS, &[("XDG_CACHE_HOME", &cache)]), 0);
     assert_eq!([mode(&cache), mode(&cache.join("pstrain"))], [0o700; 2]);
-    assert!(names(&cache.join("pstrain")).contains(&"compiled".to_owned()));
+    assert!(names_in(&cache.join("pstrain")).contains(&"compiled".to_owned()));
 }
 
 /// In lists of folders and of libraries to load, these part one from the next.
@@ -80,8 +76,8 @@ fn a_home_with_a_space_and_a_colon_is_as_good_as_any() {
     let output = finish(command.args(LOADS).env("HOME", &home).env_remove("XDG_CACHE_HOME"));
     assert_code(&output, 0);
     assert!(!stderr(&output).contains("WARN"), "{}", stderr(&output));
-    assert!(names(&home.join(".cache/pstrain")).contains(&"compiled".to_owned()));
-    assert_eq!(names(folder.path()), ["a home: mine"]);
+    assert!(names_in(&home.join(".cache/pstrain")).contains(&"compiled".to_owned()));
+    assert_eq!(names_in(folder.path()), ["a home: mine"]);
 }
 
 #[test]
@@ -92,7 +88,7 @@ fn a_cache_that_others_can_write_is_neither_used_nor_written() {
     let output =
         finish(pstrain(folder.path()).args(LOADS).env("XDG_CACHE_HOME", &cache).env("TMPDIR", folder.path()));
     assert_code(&output, 0);
-    assert_eq!(names(&ours), [""; 0]);
+    assert_eq!(names_in(&ours), [""; 0]);
     let said = stderr(&output);
     assert!(
         said.contains("plug-ins are compiled each time") && said.contains("can be written by everybody"),
@@ -153,7 +149,7 @@ fn a_file_that_others_could_have_made_is_no_place_to_meet() {
     let said = stderr(&output).replace(&folder.path().display().to_string(), "HOME");
     assert!(said.contains("could be somebody else's: `HOME/shared"), "{said}");
     // Nobody else can take away what is in a folder as /tmp is.
-    assert_eq!(names(&shared), [""; 0]);
+    assert_eq!(names_in(&shared), [""; 0]);
     with_mode(&shared, 0o1777);
     let output = meet(&shared);
     assert!(stderr(&output).contains("could not learn from the file"), "{}", stderr(&output));
@@ -216,10 +212,10 @@ fn a_run_is_open_to_no_more_than_the_folder_above_it() {
             assert_eq!(mode(&place.join("runs/one").join(name)), file, "{above:o} {umask} {name}");
         }
         let checkpoints = place.join("runs/one/checkpoints");
-        let [checkpoint] = &names(&checkpoints)[..] else { panic!("one checkpoint of one step") };
+        let [checkpoint] = &names_in(&checkpoints)[..] else { panic!("one checkpoint of one step") };
         let checkpoint = checkpoints.join(checkpoint);
         assert_eq!([mode(&checkpoints), mode(&checkpoint)], [run; 2], "{above:o} {umask}");
-        let files = names(&checkpoint);
+        let files = names_in(&checkpoint);
         assert!(files.len() > 3, "{files:?}");
         for name in files {
             assert_eq!(mode(&checkpoint.join(&name)), file, "{above:o} {umask} {name}");

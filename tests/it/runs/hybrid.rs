@@ -6,8 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::program::*;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use pstrain::job::{self, JobText, Override, Sources};
 use pstrain::model::{self, Module};
 use pstrain::plugin::Host;
@@ -169,7 +168,7 @@ fn a_killed_master_ends_all_others_with_its_name() {
         (0..2).all(|rank| metrics.matches(&format!("\"rank\":{rank},")).count() > 200)
     });
     let master = world.remove(2);
-    kill(Pid::from_raw(master.id() as i32), Signal::SIGKILL).unwrap();
+    send_signal(&master, Signal::SIGKILL);
     let killed = Instant::now();
     for rank in world {
         let output = wait(rank);

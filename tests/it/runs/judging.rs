@@ -35,8 +35,8 @@ fn use_model(folder: &Path, args: &[&str]) -> Output {
     command.arg(name).arg("RUN").args(["--master-port", "0"]).args(options).env("TMPDIR", temporary.path());
     let output = finish(&mut command);
     let data_set = format!("pstrain-{}", nix::unistd::getuid());
-    let left = std::fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(left.filter(|name| *name != *data_set).collect::<Vec<_>>(), [""; 0], "{args:?}");
+    let left: Vec<String> = names_in(temporary.path()).into_iter().filter(|name| *name != data_set).collect();
+    assert_eq!(left, [""; 0], "{args:?}");
     output
 }
 

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use super::small::SMALL;
 use crate::program::*;
 use crate::support::{eventually, regression, runs_by_default, times};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 /// The design's limit is 10 s; the job says 2 s of silence, the rest is for a busy machine.
 const NOTICED: Duration = Duration::from_secs(10);
@@ -57,10 +56,6 @@ fn wait_for_steps(folder: &Path, trainers: usize) {
     });
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id() as i32), signal).expect("a signal to a child");
-}
-
 /// Sends `what` to `victim`; the other ranks end in time with `code`. Returns what they said.
 fn others_after(victim: usize, what: Signal, code: i32) -> Vec<String> {
     others_of(PARAMETER_SERVER, victim, what, code)
@@ -74,7 +69,7 @@ fn others_of_trainers(trainers: usize, job: &str, victim: usize, what: Signal, c
     let folder = tempfile::tempdir().expect("a folder");
     let mut world = start_world(folder.path(), job, trainers);
     let victim = world.remove(victim);
-    signal(&victim, what);
+    send_signal(&victim, what);
     let sent = Instant::now();
     let said = world
         .into_iter()
@@ -85,7 +80,7 @@ fn others_of_trainers(trainers: usize, job: &str, victim: usize, what: Signal, c
         })
         .collect();
     let took = sent.elapsed();
-    signal(&victim, Signal::SIGKILL);
+    send_signal(&victim, Signal::SIGKILL);
     wait(victim);
     assert!(took < NOTICED, "the others ended after {took:?}");
     said
@@ -280,7 +275,7 @@ fn an_interrupted_spawn_leaves_no_rank_behind() {
         wait_for_steps(folder.path(), 3);
         let ranks = ranks_of(&launcher);
         assert_eq!(ranks.len(), 4);
-        signal(&launcher, what);
+        send_signal(&launcher, what);
         let output = wait(launcher);
         assert_code(&output, 130);
         assert!(stderr(&output).ends_with("what the run recorded is in `RUN`\n"), "{}", stderr(&output));

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::program::*;
@@ -74,8 +75,7 @@ fn a_run_is_seen_while_it_goes_on_and_its_page_is_left_behind() {
     let first = events.find(|line| line.starts_with("data: {")).expect("what is new comes by itself");
     assert!(first.contains("\"trainers\""), "{first}");
 
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGTERM)
-        .unwrap();
+    send_signal(&child, Signal::SIGTERM);
     assert!(events.any(|line| line == "event: end"), "whoever looks is told of the end");
     wait(child);
     let left = drawn(&fs::read_to_string(folder.path().join("RUN/report.html")).unwrap());
