@@ -8,12 +8,15 @@ PREFIX ?= /usr/local
 run: build
 	$(TARGET_DIR)/debug/pstrain spawn --world-size 4
 
-# Builds the program once more, with assertions (Cargo.toml). Tests run side by side: none of OpenMP's threads spins. Some
-# only wait, so there is one more than cores.
+# Builds the program once more, with assertions (Cargo.toml). Unit tests compute little: not optimised they take as long, and are
+# built in a fifth of the time. Tests run side by side: none of OpenMP's threads spins. Some only wait, so there is one more than
+# cores.
 test: export OMP_WAIT_POLICY ?= passive
 test: export RUST_TEST_THREADS ?= 3
 test: setup
-	cargo test --workspace --quiet
+	cargo test --workspace --lib --quiet --config profile.test.package.pstrain.opt-level=0
+	cargo test --workspace --bins --test '*' --quiet
+	cargo test --workspace --doc --quiet
 	cargo test --manifest-path tests/schema/Cargo.toml --target-dir $(TARGET_DIR)/schema --quiet
 	scripts/test-mpi --if-built
 	scripts/test-plugins
