@@ -1,5 +1,5 @@
 //! What this process spends its time on: by activity, always; each span of it, by thread, for `--profile`; and that it does
-//! anything, for whoever watches over it. Where nobody records, a span costs two looks at the clock and two counts.
+//! anything, for whoever watches over it. Where nobody records, a span costs two looks at the clock.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use serde::{Deserialize, Serialize};
+use thread_local::ThreadLocal;
 
 /// What a span of time went into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -88,14 +89,34 @@ pub struct Recording {
 const MOST_SPANS: usize = 1 << 20;
 
 static RECORDING: AtomicBool = AtomicBool::new(false);
-/// Padded: every thread writes it, and reads what would be beside it.
-static BEATS: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(0));
-/// Nanoseconds of all threads, by activity, without what is inside of another. Padded as `BEATS`.
-static SPENT: [CachePadded<AtomicU64>; Activity::ALL.len()] =
-    [const { CachePadded::new(AtomicU64::new(0)) }; Activity::ALL.len()];
+/// By thread, so that none waits for another's counts. A thread that ends leaves its own to one that begins later.
+static COUNTS: ThreadLocal<CachePadded<Counts>> = ThreadLocal::new();
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 static RECORDED: Mutex<Recording> =
     Mutex::new(Recording { threads: Vec::new(), spans: Vec::new(), left_out: 0 });
+
+/// What one thread has counted: it alone writes, everybody may read.
+#[derive(Default)]
+struct Counts {
+    beats: AtomicU64,
+    /// Nanoseconds by activity, without what is inside of another.
+    spent: [AtomicU64; Activity::ALL.len()],
+}
+
+impl Counts {
+    fn beat(&self) {
+        add(&self.beats, 1);
+    }
+
+    fn spend(&self, activity: Activity, nanos: u64) {
+        add(&self.spent[activity as usize], nanos);
+    }
+}
+
+/// To a number that this thread alone writes.
+fn add(number: &AtomicU64, more: u64) {
+    number.store(number.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
 
 thread_local! {
     /// This thread's index, once it has recorded anything.
@@ -116,12 +137,12 @@ pub fn start() {
 
 /// This process has moved on: a piece of work is done that others like it follow.
 pub fn beat() {
-    BEATS.fetch_add(1, Ordering::Relaxed);
+    COUNTS.get_or_default().beat();
 }
 
 /// How often it has. Each span counts, but for those of waiting.
 pub fn beats() -> u64 {
-    BEATS.load(Ordering::Relaxed)
+    COUNTS.iter().fold(0, |sum, of_thread| sum.wrapping_add(of_thread.beats.load(Ordering::Relaxed)))
 }
 
 /// Microseconds since [`start`]; 0 before.
@@ -137,11 +158,10 @@ pub fn stop() -> Recording {
 
 /// Seconds that the threads of this process have spent, by activity. What is inside of another span is not the outer one's.
 pub fn spent() -> BTreeMap<Activity, f64> {
-    Activity::ALL
-        .into_iter()
-        .zip(&SPENT)
-        .map(|(of, nanos)| (of, nanos.load(Ordering::Relaxed) as f64 / 1e9))
-        .collect()
+    let nanos = |of: Activity| -> u64 {
+        COUNTS.iter().map(|of_thread| of_thread.spent[of as usize].load(Ordering::Relaxed)).sum()
+    };
+    Activity::ALL.into_iter().map(|of| (of, nanos(of) as f64 / 1e9)).collect()
 }
 
 /// From now on this thread works for a trainer's step, counted from 1; 0 says that it is for none.
@@ -163,7 +183,7 @@ pub fn exchange() -> Exchanging {
 pub fn exchanged(took: Duration) {
     let nanos = took.as_nanos() as u64;
     INSIDE.set(INSIDE.get().saturating_add(nanos));
-    SPENT[Activity::Exchange as usize].fetch_add(nanos, Ordering::Relaxed);
+    COUNTS.get_or_default().spend(Activity::Exchange, nanos);
     if RECORDING.load(Ordering::Relaxed)
         && let Some(begun) = Instant::now().checked_sub(took)
     {
@@ -217,7 +237,7 @@ impl Drop for Span {
         let took = begun.elapsed();
         let nanos = took.as_nanos() as u64;
         let inside = INSIDE.replace(beside.saturating_add(nanos));
-        SPENT[activity as usize].fetch_add(nanos.saturating_sub(inside), Ordering::Relaxed);
+        COUNTS.get_or_default().spend(activity, nanos.saturating_sub(inside));
         if RECORDING.load(Ordering::Relaxed) {
             record(activity, begun, took);
         }
@@ -267,6 +287,16 @@ mod tests {
         let of = |activity| after[&activity] - before[&activity];
         assert!(of(Activity::Payload) >= 0.02, "{}", of(Activity::Payload));
         assert!(of(Activity::Loss) < inside / 2.0, "{} of {inside}", of(Activity::Loss));
+    }
+
+    #[test]
+    fn what_a_thread_has_counted_stays_when_it_has_ended() {
+        let before = beats();
+        for _ in 0..3 {
+            let counts = || (0..1000).for_each(|_| beat());
+            thread::spawn(counts).join().unwrap();
+        }
+        assert!(beats() - before >= 3000, "{} since {before}", beats());
     }
 
     #[test]

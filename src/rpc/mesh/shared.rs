@@ -175,7 +175,7 @@ impl Shared {
     /// # Errors
     /// It is over a limit, or a tensor cannot travel.
     pub fn prepare(&self, to: Rank, message: Message) -> Result<Message, CallError> {
-        let _span = span(Activity::Payload);
+        let _span = message.has_payload().then(|| span(Activity::Payload));
         let (message, bytes) = prepare(message, self.max_payload_bytes, to == self.rank)?;
         let counters = &self.counters[to.index()];
         counters.payload_bytes_sent.fetch_add(bytes, Ordering::Relaxed);

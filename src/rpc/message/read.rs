@@ -7,7 +7,7 @@ use super::limits::{MessageLimits, bad, too_large};
 use super::partial::{Fetch, Fork, PartialMessage, PartialValue, Shape};
 use super::reference::read_object_id;
 use super::sparse::check_shapes;
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, Span, span};
 use crate::rpc::transport::direction::Receiving;
 use crate::rpc::transport::reading::RemoteBuffer;
 use crate::rpc::types::error::CallError;
@@ -25,14 +25,13 @@ pub(crate) fn read_message(
     max_payload_bytes: u64,
     receiving: &Receiving,
 ) -> Result<PartialMessage, CallError> {
-    let _span = span(Activity::Payload);
     let mut partial = PartialMessage::default();
     if from.has_context() {
         let context = from.get_context()?;
         partial.context = Some(ContextId { rank: Rank(context.get_rank()), number: context.get_number() });
     }
-    let mut reader =
-        MessageReader { partial: &mut partial, limits: MessageLimits::new(max_payload_bytes), receiving };
+    let limits = MessageLimits::new(max_payload_bytes);
+    let mut reader = MessageReader { partial: &mut partial, limits, receiving, span: None };
     let values = reader.list(from.get_values()?, 0)?;
     let bytes = reader.limits.bytes;
     Ok(PartialMessage { values, bytes, ..partial })
@@ -45,6 +44,8 @@ struct MessageReader<'a> {
     partial: &'a mut PartialMessage,
     limits: MessageLimits,
     receiving: &'a Receiving,
+    /// From the first payload on.
+    span: Option<Span>,
 }
 
 impl MessageReader<'_> {
@@ -108,6 +109,7 @@ impl MessageReader<'_> {
     }
 
     fn payload(&mut self, from: payload::Reader<'_>, shape: Shape, len: u64) -> Result<usize, CallError> {
+        self.span.get_or_insert_with(|| span(Activity::Payload));
         let to_fetch = || usize::try_from(len).map_err(|_| too_large(format_args!("{len} bytes")));
         let fetch = match (from.which()?, &shape, self.receiving) {
             (payload::Inline(inside), ..) => match inside?.which()? {

@@ -5,7 +5,7 @@ use super::limits::bad;
 use super::prepare::too_large;
 use super::reference::{ReferenceServer, write_object_id};
 use super::sparse::SparseParts;
-use crate::profile::{Activity, span};
+use crate::profile::{Activity, Span, span};
 use crate::rpc::transport::bulk::TransferServer;
 use crate::rpc::transport::cma::PinServer;
 use crate::rpc::transport::direction::Sending;
@@ -28,6 +28,8 @@ pub(crate) struct MessageWriter<'a> {
     sending: Sending,
     /// For what does not go inside.
     reaper: &'a Reaper,
+    /// Of the message that is written, from its first payload on.
+    span: Option<Span>,
     /// Who answers the requests, if it writes such, and what is held until then.
     asked: Option<(Rank, UntilAnswered)>,
 }
@@ -53,7 +55,7 @@ impl<'a> MessageWriter<'a> {
             Sending::Inline | Sending::Shm(_) | Sending::Bulk(_) => INLINE_BYTES,
             Sending::Cma => INLINE_BYTES_BESIDE_CMA,
         };
-        MessageWriter { inline_left, sending, reaper, asked: None }
+        MessageWriter { inline_left, sending, reaper, span: None, asked: None }
     }
 
     /// For requests that `rank` answers. The writer holds what [`held`](Self::held) gives until it has.
@@ -78,7 +80,6 @@ impl<'a> MessageWriter<'a> {
 
     /// Writes a prepared message. Payloads that do not fit inside move into capabilities that the receiver reads.
     pub fn message(&mut self, mut to: message::Builder<'_>, message: Message) -> Result<(), CallError> {
-        let _span = span(Activity::Payload);
         if let Some(context) = message.context {
             let mut to = to.reborrow().init_context();
             to.set_rank(context.rank.0);
@@ -88,6 +89,7 @@ impl<'a> MessageWriter<'a> {
         for (index, value) in message.values.into_iter().enumerate() {
             self.value(to.reborrow().get(index as u32), value)?;
         }
+        self.span = None;
         Ok(())
     }
 
@@ -154,6 +156,7 @@ impl<'a> MessageWriter<'a> {
     }
 
     fn payload(&mut self, to: payload::Builder<'_>, bytes: SendBuffer, len: usize) -> Result<(), CallError> {
+        self.span.get_or_insert_with(|| span(Activity::Payload));
         if len > self.inline_left {
             self.outside(to, bytes, len);
             return Ok(());

@@ -32,6 +32,9 @@ impl Net {
     /// Those to one rank go in one message, as many as it takes: they are answered together, and so not those that somebody does not
     /// want to wait for as long as for any call.
     pub(super) fn start_calls(self: Rc<Net>, calls: Vec<Call>) {
+        if calls.len() == 1 {
+            return self.start_batch(calls);
+        }
         let mut by_rank: Vec<Vec<Call>> = Vec::new();
         for call in calls {
             let waits = |call: &Call| call.within >= self.shared.rpc_timeout;

@@ -52,6 +52,13 @@ impl Message {
     pub fn new(values: Vec<Value>) -> Message {
         Message { values, context: None }
     }
+
+    /// Whether it carries any bytes: tensors, texts.
+    pub(crate) fn has_payload(&self) -> bool {
+        let scalar =
+            |value: &Value| matches!(value, Value::Nil | Value::Bool(_) | Value::Int(_) | Value::Float(_));
+        !self.values.iter().all(scalar)
+    }
 }
 
 macro_rules! into_part {
