@@ -21,10 +21,10 @@ test: setup
 	scripts/test-mpi --if-built
 	scripts/test-plugins
 
-# The slow statistics whole, of which `make test` runs a part, and what takes long.
+# The slow statistics whole, of which `make test` runs a part, and what takes long; but for what needs PyTorch in Python (`interop`).
 test-all: export TEST_ALL = 1
 test-all: test
-	cargo test --test it --quiet -- --ignored runs::guide::own_loss_in_python
+	cargo test --test it --quiet -- --ignored --skip in_python
 
 build: setup
 	cargo build --quiet
@@ -95,7 +95,7 @@ interop: build
 	@scripts/setup-interop
 	cargo build --quiet --package c10d --examples
 	scripts/interop
-	cargo test --quiet --test it -- --ignored graph::outputs model::export runs::export runs::checkpoints runs::guide::own_model runs::object_store
+	cargo test --quiet --test it -- --ignored in_python
 
 # A run told to TensorBoard's own reader, Prometheus' promtool, OpenTelemetry's messages and a real MLflow server, which it fetches.
 test-exporters: build

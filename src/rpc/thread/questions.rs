@@ -10,6 +10,10 @@ use capnp_rpc::{Connection, FlowController, IncomingMessage, OutgoingMessage, Va
 /// Calls, new objects, barriers, and what belongs to them: an honest peer has some thousand at most.
 const MOST_QUESTIONS: u32 = 16 << 10;
 
+/// What a message begins with, in words: most calls fit in, and what does not gets a segment of its own. (The RPC system asks for 8 KiB,
+/// all of which is cleared for each call.)
+const FIRST_SEGMENT_WORDS: u32 = 128;
+
 /// # Errors
 /// The peer has asked more than any honest one does, or numbers its questions as none would.
 fn check(message: &dyn IncomingMessage) -> Result<(), capnp::Error> {
@@ -59,7 +63,7 @@ impl Connection<Side> for BoundedConnection {
     }
 
     fn new_outgoing_message(&mut self, first_segment_word_size: u32) -> Box<dyn OutgoingMessage> {
-        self.0.new_outgoing_message(first_segment_word_size)
+        self.0.new_outgoing_message(first_segment_word_size.min(FIRST_SEGMENT_WORDS))
     }
 
     fn receive_incoming_message(&mut self) -> Promise<Option<Box<dyn IncomingMessage>>, capnp::Error> {

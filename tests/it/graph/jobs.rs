@@ -18,6 +18,7 @@ fn losses(job: &str, steps: u32) -> (f64, f64) {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_dlrm_two_towers_and_a_wide_and_deep_model_learn_who_clicks() {
     for (job, steps) in [("dlrm.toml", 60), ("two_tower.toml", 150), ("wide_deep.toml", 60)] {
         let (first, last) = losses(job, steps);

@@ -281,6 +281,7 @@ fn ran(case: &Case, folder: &Path) {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn what_a_run_saves_gives_the_loss_that_it_has_evaluated() {
     for case in CASES.iter().filter(|_| runs_by_default()) {
         ran(case, tempfile::tempdir().unwrap().path());

@@ -62,6 +62,7 @@ fn each_way(mut assert: impl FnMut(&Model, &[Place], &[&str])) {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn one_trainer_clips_as_one_process_under_every_consistency() {
     each_way(|model, places, consistency| {
         let folder = tempfile::tempdir().unwrap();
@@ -74,6 +75,7 @@ fn one_trainer_clips_as_one_process_under_every_consistency() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn one_trainer_scales_as_torchs_grad_scaler_under_every_consistency() {
     each_way(|model, places, consistency| {
         let folder = tempfile::tempdir().unwrap();

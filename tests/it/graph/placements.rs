@@ -93,6 +93,7 @@ fn a_dlrm_equals_one_process_under_every_placement() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_dlrm_with_a_table_for_each_column_equals_one_process_under_every_placement() {
     for places in [
         [Remote, Remote, Remote],
@@ -110,6 +111,7 @@ fn a_dlrm_with_a_table_for_each_column_equals_one_process_under_every_placement(
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn weighted_bags_equal_one_process_under_every_placement() {
     // Tables that are cut start from rows of their own, so both are or none.
     for places in [
@@ -127,6 +129,7 @@ fn weighted_bags_equal_one_process_under_every_placement() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn clipping_groups_two_optimizers_and_a_schedule_equal_one_process_under_every_placement() {
     let tuned = |model: &Model, places: &[Place]| {
         let settings = models::tuned(model);
@@ -194,6 +197,7 @@ fn clipping_by_value_equals_one_process_under_every_placement() {
 
 /// Weights and averages, with validations in between in which they swap their places.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn averages_of_the_weights_equal_one_process_under_every_placement() {
     let averaged = |model: &Model, places: &[Place], more: &[&str]| {
         if !runs_by_default() {
@@ -300,6 +304,7 @@ fn fp16_is_torchs_autocast_and_grad_scaler_under_every_placement() {
 
 /// Nothing of one module is trained, and no bias of the last.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn frozen_modules_and_parameters_equal_one_process_under_every_placement() {
     let frozen = |model: &Model, module: &str, places: &[Place], more: &[&str]| {
         let (last, _) = model.modules.last().unwrap();
@@ -395,6 +400,7 @@ fn two_towers_equal_one_process_under_every_placement() {
 
 /// Gradients of one output come from three consumers, on as many ranks.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_diamond_over_three_roles_equals_one_process_under_every_placement() {
     let afterwards = "replicas.average=all_reduce";
     for (places, settings) in [
@@ -428,6 +434,7 @@ fn torchscript_with_several_arguments_and_results_equals_one_process_under_every
 
 /// What graph.py starts a table from that is cut over ranks: what the job leaves when nothing is learnt.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn first_rows_are_those_that_the_figures_start_from() {
     let remote_and_cut: [(&Model, &[Place], &str); 3] = [
         (&DLRM, &[Remote, Rows, Remote], "graph_rows"),

@@ -74,6 +74,7 @@ fn a_dlrm_goes_on_as_it_would_have_under_every_placement() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn other_models_go_on_as_they_would_have() {
     let momentum = ["optimizer={type=\"sgd\", lr=0.1, momentum=0.9}"];
     assert_goes_on(&TOWERS, &[Stages, Remote, With("item")], &momentum);

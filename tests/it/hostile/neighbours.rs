@@ -186,6 +186,7 @@ fn a_toolchain_that_somebody_has_put_into_the_current_folder_is_not_run() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_is_open_to_no_more_than_the_folder_above_it() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [

@@ -231,6 +231,7 @@ fn resident() -> usize {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn neither_side_keeps_what_has_travelled() {
     let meshes = world(2, |_| {
         let mut methods = Methods::new();

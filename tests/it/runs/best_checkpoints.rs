@@ -78,6 +78,7 @@ fn under_ssp_the_best_are_kept_some_steps_behind() {
 
 /// What was the best so far is found in the checkpoints.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_that_goes_on_keeps_the_best_of_all() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let settings = [
@@ -106,6 +107,7 @@ fn a_run_that_goes_on_keeps_the_best_of_all() {
 /// Where trainers go at their own pace one may be in a validation that the first has not come to when a checkpoint is made. A run
 /// that goes on has it there again, and all of them come to as many.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_trainer_that_waited_in_a_validation_goes_on_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [

@@ -93,6 +93,7 @@ const WAYS: [&[&str]; 4] = [
 ];
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_goes_on_from_rows_that_were_written_since_an_earlier_checkpoint() {
     for way in WAYS.into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();

@@ -106,6 +106,7 @@ fn other_ways_to_the_same_step_give_the_same_numbers() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn the_loss_of_the_shipped_job_falls_over_its_hundred_epochs() {
     let folder = folder_with(DDP_RPC);
     assert_code(&finish(&mut spawn(folder.path(), Some("job.toml"), &["log.every=1"])), 0);
@@ -161,6 +162,7 @@ fn start_world(folder: &Path, more: &[&str]) -> Vec<Child> {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_killed_master_ends_all_others_with_its_name() {
     let folder = folder_with(DDP_RPC);
     let mut world = start_world(folder.path(), &[]);

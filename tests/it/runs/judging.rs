@@ -97,6 +97,7 @@ fn eval_repeats_the_last_validation_of_every_placement() {
 
 /// Averages of the weights: judged in their place, kept where a figure of theirs decides, and used afterwards.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn eval_repeats_the_figures_of_averages_in_their_placement() {
     let replicas = ["modules.net.place=\"trainer\"", "roles={trainer=\"rest\"}"];
     let caller = ["modules.net.run=\"caller\""];
@@ -194,6 +195,7 @@ fn training_ends_early_for_all_trainers() {
 
 /// Those with less data wait for the others where these are judged.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn trainers_with_less_data_take_part_in_every_validation() {
     for (consistency, every, expected) in [
         ("async", "eval.every_steps=10", 8),
@@ -290,6 +292,7 @@ fn other_data_are_judged_and_predicted_row_by_row() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn predictions_are_the_same_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
     assert_code(&train(folder.path(), &["train.steps=3"]), 0);
@@ -394,6 +397,7 @@ fn mistakes_with_a_run_are_told() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn the_rents_of_the_shipped_table_are_learnt_and_judged_again() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data.root={:?}", shipped("data"));
@@ -421,6 +425,7 @@ fn the_rents_of_the_shipped_table_are_learnt_and_judged_again() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn finetuning_leaves_what_is_frozen_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     assert_code(&finish(&mut spawn(folder.path(), None, &["train.steps=10"])), 0);

@@ -110,6 +110,7 @@ fn stages_follow_one_process_by_what_the_targets_weigh() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_sum_is_that_of_one_process_under_every_placement() {
     let server = "place = \"server\"";
     for train in [WHOLE, ACCUMULATED] {
@@ -128,6 +129,7 @@ fn a_sum_is_that_of_one_process_under_every_placement() {
 
 /// The number of batches, and of trainers, changes nothing of what is shown.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn what_is_shown_of_a_sum_is_its_part_of_a_sample() {
     let digits = include_str!("../../../jobs/digits_ps.toml");
     let shown = |settings: &[&str]| {

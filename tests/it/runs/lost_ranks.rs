@@ -102,6 +102,7 @@ fn a_killed_server_ends_the_job() {
 
 /// Whether it is the coordinator or not.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_killed_server_of_pulled_parameters_ends_the_job() {
     let pulled = PARAMETER_SERVER.replace("place = \"server\"", "place = \"server\"\nrun = \"caller\"");
     for said in others_of(&pulled, 0, Signal::SIGKILL, 3) {
@@ -114,6 +115,7 @@ fn a_killed_server_of_pulled_parameters_ends_the_job() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_rank_that_hangs_is_found_by_its_silence() {
     for said in others_after(3, Signal::SIGSTOP, 3) {
         assert!(said.contains("rank 3 (`trainer3`) was lost"), "{said}");
@@ -144,6 +146,7 @@ fn a_killed_server_of_rows_ends_the_job() {
 
 /// However their gradients become an average.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_killed_replica_ends_the_job_and_leaves_nobody_in_a_collective() {
     let powersgd = "average = \"ddp\"\nhook = \"powersgd\"\npowersgd_start = 2";
     let ways = ["average = \"ddp\"", "average = \"all_reduce\"", "average = \"ring\"", powersgd];
@@ -268,6 +271,7 @@ fn an_interrupted_rank_ends_all_ranks_in_order() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn an_interrupted_spawn_leaves_no_rank_behind() {
     for what in [Signal::SIGINT, Signal::SIGTERM] {
         let folder = tempfile::tempdir().expect("a folder");

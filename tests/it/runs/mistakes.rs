@@ -87,6 +87,7 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn categories_of_csv() {
     let mut of = Mistakes::in_data(
         "csv",
@@ -115,6 +116,7 @@ fn categories_of_csv() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn gaps_of_csv() {
     let mut of = Mistakes::in_data("csv", &[("houses.csv", b"age,rooms,price\n1,3,1\n,NA,1\n2,3,\n")]);
     let field = |more: &str| {
@@ -160,6 +162,7 @@ fn fields_of_csv() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn folders_of_images() {
     let rgb = fixture("images/rgb.png");
     let digits = pstrain::runner::builtin::unpack("digit_images").unwrap();
@@ -210,6 +213,7 @@ fn folders_of_images() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn texts() {
     let mut of = Mistakes::in_data(
         "text",
@@ -240,6 +244,7 @@ fn texts() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn logs_of_criteo() {
     let line = |label: &str, dense: &str, category: &str| {
         [vec![label; 1], vec![dense; 13], vec![category; 26]].concat().join("\t") + "\n"
@@ -280,6 +285,7 @@ fn array(descr: &str, shape: &str, more: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn arrays_of_numpy() {
     let numbers = [0; 4 * 4 * 3];
     let mut of = Mistakes::in_data(
@@ -306,6 +312,7 @@ fn arrays_of_numpy() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn files_of_parquet() {
     let (snappy, zstd) = (fixture("parquet/snappy.parquet"), fixture("parquet/zstd.parquet"));
     let mut of = Mistakes::in_data(

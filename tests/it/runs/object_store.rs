@@ -180,6 +180,7 @@ fn a_run_that_is_killed_goes_on_from_the_bucket_to_the_same_model() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn those_in_a_bucket_are_listed_verified_and_exported() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
@@ -340,6 +341,7 @@ fn a_store_that_fails_for_a_while_is_asked_again() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn where_a_store_takes_nothing_training_goes_on_and_says_so() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
@@ -374,6 +376,7 @@ fn where_a_store_takes_nothing_training_goes_on_and_says_so() {
 
 /// No step waits for it, and the next that are due are left out meanwhile.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_slow_store_does_not_hold_up_training() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
@@ -390,6 +393,7 @@ fn a_slow_store_does_not_hold_up_training() {
 
 /// Nor where it does not even say what is there.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_store_that_stops_answering_does_not_hold_up_training() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
@@ -426,6 +430,7 @@ fn a_run_that_is_stopped_waits_for_a_store_no_longer_than_its_grace() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn large_files_are_sent_in_parts_and_given_up_where_one_is_refused() {
     let store = FakeS3::start();
     let folder = tempfile::tempdir().unwrap();
@@ -481,7 +486,7 @@ impl Drop for Moto {
 
 #[test]
 #[ignore = "needs a Python with PyTorch, and moto's server in it: `make interop` runs it"]
-fn a_bucket_of_moto_keeps_them() {
+fn a_bucket_of_moto_in_python_keeps_them() {
     let folder = tempfile::tempdir().unwrap();
     let moto = Moto::start();
     let run = |command: &mut Command| {
@@ -504,7 +509,7 @@ fn a_bucket_of_moto_keeps_them() {
 
 #[test]
 #[ignore = "needs a Python with PyTorch, and moto's server in it: `make interop` runs it"]
-fn a_server_of_moto_that_stands_still_or_dies_costs_checkpoints_alone() {
+fn a_server_of_moto_in_python_that_stands_still_or_dies_costs_checkpoints_alone() {
     let folder = tempfile::tempdir().unwrap();
     let moto = Moto::start();
     let settings = [&[TO], &SHORT[..], &["train.steps=2000"]].concat();

@@ -68,6 +68,7 @@ fn spawn_in_an_empty_folder_trains_the_built_in_digits() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn three_trainers_share_one_model_in_every_consistency() {
     for consistency in &["bsp", "hogwild"][..times(0, 2)] {
         let folder = tempfile::tempdir().unwrap();
@@ -201,6 +202,7 @@ fn sequential_trainers_equal_one_process_that_takes_their_batches_in_turn() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn each_rank_in_a_process_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.toml"), include_str!("../../../jobs/digits_ps.toml")).unwrap();
@@ -233,6 +235,7 @@ fn the_job_in_the_readme_trains() {
 
 /// Two trainers have a server evaluate at once. Its activations are as large as their batches, whose size is their own.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn an_evaluation_takes_little_of_a_servers_memory() {
     const MIB: u64 = 1 << 20;
     let peak = |batch: &[&str]| -> u64 {

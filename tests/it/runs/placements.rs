@@ -237,6 +237,7 @@ fn assert_trains_as_one_process(parts: &[Part], schedule: &str) {
 
 /// The first module ends, and the second begins, at a layer that gives both as many as they need.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn every_pair_of_placements_trains_as_one_process() {
     for (nth, first) in PLACES.into_iter().chain(TABLES).enumerate() {
         // Of each row and each column some, by either schedule; all of them take minutes.
@@ -257,6 +258,7 @@ fn a_placement_alone_trains_as_one_process() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn triples_of_placements_train_as_one_process() {
     use Place::{Caller, Remote, Replicas, ReplicatedStages, Rows, Stages};
     let triple = |first, second, third| [(0..1, first), (1..3, second), (3..4, third)];

@@ -81,6 +81,7 @@ fn assert_near(trained: &[(String, Tensor)], expected: &[(String, Tensor)], boun
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn any_number_of_ranks_follows_one_process_with_the_same_global_batch() {
     // The tutorial's own rate: five times as large, 50 steps let what is rounded in one step grow beyond the bound.
     let (job, steps) = (made_up(DIST_SGD, 4000), ["train.steps=50", "optimizer.lr=0.01"]);
@@ -117,6 +118,7 @@ fn accumulated_batches_make_the_step_of_one_large_batch() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_last_batch_that_differs_in_size_counts_by_its_samples() {
     // 4,003 samples in batches of 500 for each of two ranks: the fifth step has 2 and 1 of them.
     let job = made_up(DIST_SGD, 4003);
@@ -168,6 +170,7 @@ fn a_bucket_view_and_unused_parameters_change_nothing() {
 
 /// What a setting that changes the numbers on the way leaves of the same steps.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn hooks_change_the_numbers_by_what_they_leave_out() {
     let (job, steps, ddp) = (made_up(DIST_SGD, 1000), "train.steps=8", "replicas.average=ddp");
     let plain = train(&job, 2, &[steps, ddp]);
@@ -267,6 +270,7 @@ layers = [ { type = "linear", in_features = 32, out_features = 10 }, { type = "l
 
 /// CP-4: nothing is saved while training goes on, and all but the step under way is there when a rank is gone, whichever it is.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn replicas_save_what_is_left_when_a_rank_is_killed() {
     let job = made_up(DIST_SGD, 2000);
     let rare = "checkpoint.every_steps=100000";

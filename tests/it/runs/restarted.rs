@@ -17,6 +17,7 @@ const ROUNDS: [&str; 4] =
 
 /// The last one is not begun again; the line to go on with has as many restarts as there were.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn restarts_that_are_used_up_leave_the_line_to_go_on_with() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     trained(whole.path(), &ROUNDS);
@@ -83,6 +84,7 @@ fn a_job_that_is_stopped_when_it_has_lost_a_rank_does_not_begin_again() {
 
 /// With the line that each of them has begun with.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn ranks_that_are_started_one_by_one_go_on_together() {
     let [whole, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let settings = [&ROUNDS[..], &["cluster.world_size=2"]].concat();
@@ -170,6 +172,7 @@ fn with_disk(folder: &Path, options: &str, settings: &[&str]) -> Option<Output> 
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_full_disk_costs_checkpoints_alone() {
     let folder = tempfile::tempdir().unwrap();
     // Room for one, and not for the next one beside it.

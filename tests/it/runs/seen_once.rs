@@ -108,6 +108,7 @@ const BSP: &str = "train.consistency=bsp";
 const ASYNC: &str = "train.consistency=async";
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn more_or_fewer_trainers_see_the_samples_that_are_left_once() {
     let world = |ranks: u32| format!("cluster.world_size={ranks}");
     let [two, three, four, five] = [2, 3, 4, 5].map(world);
@@ -167,6 +168,7 @@ const OWN_ROWS: &str = "modules.net.layers=[{type=\"embedding\", num_embeddings=
 
 /// Whatever is between a step and its update when a rank goes, no sample is in the model twice, and none is missing.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn each_step_of_each_trainer_is_in_the_model_once_whoever_is_killed() {
     let ways: [&[&str]; 4] = [
         &[ASYNC],

@@ -241,6 +241,7 @@ fn ranks_that_have_lost_another_leave_what_they_did_and_who_it_was() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_profiled_run_is_explained_by_role_and_by_step() {
     let folder = tempfile::tempdir().unwrap();
     let settings = ["train.epochs=12", "log.profile=true", "cluster.world_size=3"];

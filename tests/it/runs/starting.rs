@@ -36,6 +36,7 @@ fn libtorch_is_found_in_the_folder_of_torch_as_well_as_in_that_of_its_libraries(
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_folder_that_holds_a_run_is_refused_and_overwritten_only_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let with = |overwrite: bool, settings: &[&str]| {

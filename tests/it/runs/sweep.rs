@@ -124,6 +124,7 @@ fn a_run_that_fails_is_told_with_its_reason_and_the_others_go_on() {
 
 /// The first learns; the others, whose rate is next to nothing, would take far longer than the test may.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn those_that_fall_behind_are_stopped_where_they_fell_behind() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [SMALL, "train.epochs=6", "eval.every_epochs=1", "checkpoint.every_epochs=100"];
@@ -166,6 +167,7 @@ fn those_that_fall_behind_are_stopped_where_they_fell_behind() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn ctrl_c_ends_the_run_under_way_and_the_sweep_goes_on_later() {
     let folder = tempfile::tempdir().unwrap();
     // Far more epochs than there is time for, until it is told fewer.

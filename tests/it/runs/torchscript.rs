@@ -183,6 +183,7 @@ fn a_recurrent_script_is_trained_wherever_it_is() {
 
 /// And it stays as it was, as with PyTorch's optimizers, weight decay and all.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_parameter_that_no_gradient_reaches_is_named_in_the_first_steps() {
     let replicas = JOB.replace("server = 1\n", "").replace("place = \"server\"", "place = \"trainer\"");
     let all_reduce = ["cluster.world_size=2", "replicas.average=all_reduce", "train.consistency=bsp"];
@@ -232,6 +233,7 @@ fn the_shipped_job_under_bsp_gives_the_same_bits_again() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn the_shipped_job_learns_under_every_consistency() {
     for (settings, least) in [
         (vec![], 0.9),
@@ -373,6 +375,7 @@ fn the_check_refuses_scripts_that_will_not_do() {
 
 /// What a script holds is known when it is loaded.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_group_that_has_nothing_of_a_script_is_told_before_training() {
     let folder = folder();
     let settings = |groups: &'static str| {

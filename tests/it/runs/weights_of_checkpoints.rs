@@ -46,6 +46,7 @@ const WAYS: [(&[&str], &[&[&str]]); 2] = [
 ];
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_checkpoint_is_started_from_as_its_model_in_one_file() {
     for (way, places) in WAYS.into_iter().filter(|_| runs_by_default()) {
         let folder = tempfile::tempdir().unwrap();

@@ -20,6 +20,7 @@ fn share_moved(summary: &Value) -> f64 {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn two_trainers_learn_from_two_servers_in_every_consistency() {
     for consistency in
         ["async", "bsp", "ssp", "hogwild", "sequential"].into_iter().filter(|_| runs_by_default())
@@ -35,6 +36,7 @@ fn two_trainers_learn_from_two_servers_in_every_consistency() {
 
 /// By exact steps the perceptron gets to 0.92 here. It is small: what a filter adds to each message weighs more than in larger ones.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn filters_move_fewer_bytes_and_learn_as_well() {
     let shares = [("fp16", 0.51), ("bf16", 0.51), ("int8", 0.27), ("top_k", 0.03)];
     for (filter, share) in shares.into_iter().filter(|_| runs_by_default()) {
@@ -46,6 +48,7 @@ fn filters_move_fewer_bytes_and_learn_as_well() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn local_steps_and_a_filter_learn_together() {
     for consistency in
         ["train.consistency=async", "train.consistency=bsp"].into_iter().filter(|_| runs_by_default())
@@ -58,6 +61,7 @@ fn local_steps_and_a_filter_learn_together() {
 
 /// Each trainer's running statistics are its own; the model has the first one's.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn batch_normalisation_and_accumulated_batches_train() {
     let layers = r#"modules.net.layers=[ { type = "linear", in_features = 64, out_features = 32 },
         { type = "batch_norm1d", num_features = 32 }, "relu", { type = "linear", in_features = 32, out_features = 10 } ]"#;

@@ -98,6 +98,7 @@ const SERVERS: [[&str; 2]; 3] = [
 
 /// And the same bits, however the parameters are cut.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn rounds_of_two_trainers_follow_plain_torch_with_any_number_of_servers() {
     let sgd = ["optimizer.momentum=0.9"];
     let adam = ["optimizer.type=adam", "optimizer.lr=0.01"];

@@ -77,6 +77,7 @@ fn a_table_cut_by_hash_is_saved_with_its_ids_and_holds_the_same_rows() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn the_loss_of_the_recommender_falls() {
     let folder = tempfile::tempdir().unwrap();
     let more = ["train.consistency=async", "train.epochs=8"];
@@ -95,6 +96,7 @@ fn the_loss_of_the_recommender_falls() {
 /// What another run has trained, or a table in PyTorch's `state_dict`, is gone on from by any number of servers, however they
 /// cut it.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_table_starts_from_a_file_however_it_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let (_, trained) = recommend(folder.path(), &["modules.table.shards=hash"]);

@@ -264,6 +264,7 @@ fn hashed_rows_on_one_two_and_three_ranks_train_as_one_table_in_one_process() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn rows_that_come_and_go_do_so_on_one_two_and_three_ranks_as_the_job_says() {
     for (admit_after, evict_after) in [(3, 4), (1, 2), (30, 100)] {
         for optimizer in [sgd(0.5), adagrad(), adam()] {

@@ -34,6 +34,7 @@ fn said(output: &Output, folder: &Path) -> String {
 
 /// CP-2: whoever waits for whom, all owners have the same steps of each trainer, which are those that it goes on behind.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
     let jobs = [
         vec!["train.consistency=bsp"],
@@ -87,6 +88,7 @@ fn a_cut_has_the_same_steps_of_each_trainer_everywhere() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn they_are_made_by_epochs_and_by_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let settings =
@@ -131,6 +133,7 @@ fn where_saving_fails_training_goes_on_and_says_so() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn checkpoints_are_listed_verified_and_exported() {
     let folder = tempfile::tempdir().unwrap();
     let settings = [&ROUNDS[..], &["ema.decay=0.9"]].concat();
@@ -220,7 +223,7 @@ fn runs_are_listed_with_what_has_become_of_them() {
 /// PyTorch puts parameters and what the optimizer remembers together, whole and cut otherwise, to the bit.
 #[test]
 #[ignore = "needs a Python with PyTorch: `make interop` runs it"]
-fn torch_distributed_checkpoint_reads_them() {
+fn torch_distributed_checkpoint_reads_them_in_python() {
     let jobs = [
         vec![],
         // Servers that have the end of one row and the beginning of another.

@@ -9,6 +9,7 @@ use crate::runs::small::{begin, checkpoints, steps, trained};
 use crate::support::eventually;
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn damaged_checkpoints_are_found() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), &ROUNDS);
@@ -54,6 +55,7 @@ fn damaged_checkpoints_are_found() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn what_cannot_be_gone_on_from_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), &ROUNDS);
@@ -95,6 +97,7 @@ fn what_cannot_be_gone_on_from_is_refused() {
 
 /// A run folder is one run's: another goes on in it where an attempt of the same job has left nothing to lose.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_does_not_go_on_in_the_folder_of_another() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), &ROUNDS);
@@ -142,6 +145,7 @@ fn a_run_does_not_go_on_in_the_folder_of_another() {
 }
 
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_that_begins_anew_does_so_where_no_other_has_saved() {
     let folder = tempfile::tempdir().unwrap();
     trained(folder.path(), &ROUNDS);

@@ -12,6 +12,7 @@ use crate::support::runs_by_default;
 
 /// A signal while it trains: a checkpoint, the line to go on with, and that line leads to the model that would have been.
 #[test]
+#[ignore = "takes long: `make test-all` runs it"]
 fn a_run_that_is_stopped_is_saved_and_goes_on() {
     let long = |consistency: &str| {
         let consistency = format!("train.consistency={consistency}");

@@ -13,10 +13,11 @@ use shell::Have;
 
 /// A test for each chapter, and the list of them.
 macro_rules! chapters {
-    ($($name:ident: $file:literal,)*) => {
+    ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
         const CHAPTERS: &[&str] = &[$($file),*];
 
         $(#[test]
+        $(#[$attribute])*
         fn $name() {
             shell::run($file, None);
         })*
@@ -24,29 +25,36 @@ macro_rules! chapters {
 }
 
 chapters! {
+    #[ignore = "takes long: `make test-all` runs it"]
     train: "1-train.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     look: "2-look.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     own_data: "3-own-data.md",
     own_loss: "4-own-loss.md",
     own_model: "5-own-model.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     many_machines: "6-many-machines.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     resume: "7-resume.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     recommender: "8-recommender.md",
+    #[ignore = "takes long: `make test-all` runs it"]
     what_goes_wrong: "9-what-goes-wrong.md",
 }
 
 /// With what the test above leaves out: PyTorch writes the model, and reads what was trained.
 #[test]
 #[ignore = "needs a Python with PyTorch: `make interop` runs it"]
-fn own_model_with_python() {
+fn own_model_in_python() {
     let programs = python_with_torch().parent().map(Path::to_owned);
     shell::run("5-own-model.md", Some(Have { what: "torch", programs }));
 }
 
 /// With the building of a plug-in in Python, which has an interpreter in it.
 #[test]
-#[ignore = "takes half a minute: `make test-all` runs it"]
-fn own_loss_in_python() {
+#[ignore = "takes long: `make test-all` runs it"]
+fn own_loss_whole() {
     shell::run("4-own-loss.md", Some(Have { what: "half a minute", programs: None }));
 }
 
