@@ -77,7 +77,8 @@ lint-code: setup
 lint-docs: lint-code
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
 
-lint-plugins: setup
+# Beside rustdoc, which has one thread.
+lint-plugins: lint-code
 	cd plugins && cargo clippy --workspace --all-targets --quiet -- -D warnings
 
 # What is generated from the table of keys; a test says when it is stale.
