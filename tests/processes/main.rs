@@ -36,14 +36,13 @@ fn main() -> ExitCode {
         stalls::be_rank(&told);
         return ExitCode::SUCCESS;
     }
-    // Those that wait for longest come first, lest others have to wait for them at the end.
     let folders = [
-        ("privileges", privileges::TESTS),
-        ("stalls", stalls::TESTS),
-        ("confined", confined::TESTS),
-        ("signals", signals::TESTS),
         ("transports", transports::TESTS),
         ("launch", launch::TESTS),
+        ("signals", signals::TESTS),
+        ("stalls", stalls::TESTS),
+        ("privileges", privileges::TESTS),
+        ("confined", confined::TESTS),
     ];
     let all = folders.iter().flat_map(|(folder, tests)| tests.iter().map(move |test| (folder, test)));
     let trial = |(folder, &(name, test)): (&&'static str, &'static (&'static str, fn()))| {

@@ -16,10 +16,10 @@ use pstrain::rpc::{JoinError, MeshConfig, RefusalReason, Transport, Transports};
 use crate::support::{config, echo, join_later, later, listener, shut_down, within};
 
 pub const TESTS: &[(&str, fn())] = tests![
-    no_rank_comes_nearer_to_one_of_another_user,
     a_copy_with_rights_of_its_own_does_not_start,
     without_a_token_nobody_of_another_user_is_let_in,
     without_a_token_no_rank_joins_somebody_of_another_user,
+    no_rank_comes_nearer_to_one_of_another_user,
 ];
 
 const SOMEBODY_ELSE: u32 = 4242;
