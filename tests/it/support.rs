@@ -78,7 +78,7 @@ pub fn is_alone(test: &str) -> bool {
         return true;
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", test, "--include-ignored", "--nocapture"]).env(ALONE, test).stdin(Stdio::null());
+    command.args(["--exact", test, "--nocapture"]).env(ALONE, test).stdin(Stdio::null());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
     let ended = later(move || child.wait_with_output().expect("a child"));
