@@ -244,7 +244,8 @@ fn a_full_disk_is_named() {
     assert!(mounted.expect("mount").success());
     let run = disk.0.join("RUN");
     let mut training = pstrain();
-    training.args([
+    // Where a run folder takes nothing, what its ranks have recorded goes to the current one.
+    training.current_dir(folder.path()).args([
         "spawn",
         "--master-port",
         "0",
